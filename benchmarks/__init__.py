@@ -1,0 +1,1 @@
+"""Side-by-side measurements of speed and quality, each against a named alternative."""

@@ -1,0 +1,1 @@
+"""Probability density distillation: the fast students, their losses and their training."""

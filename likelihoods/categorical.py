@@ -1,0 +1,103 @@
+"""A softmax over mu-law levels."""
+
+import dataclasses
+import math
+
+import tensorflow as tf
+
+from likelihoods import levels as level_grid
+from likelihoods import noise as position_noise
+
+# Above this float32 no longer tells all companded levels apart.
+MAX_COMPANDED_LEVELS = 2**16
+
+
+@dataclasses.dataclass(frozen=True)
+class Categorical:
+    """Softmax over `levels` mu-law levels; the parameters [..., levels] are its logits.
+
+    The waveform is companded with mu = levels - 1: `y = sign(x) log(1 + mu |x|) / log(1 + mu)`.
+
+    Raises:
+      ValueError: fewer than 2 levels, or more than 2^16.
+    Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
+    """
+
+    levels: int = 256
+
+    def __post_init__(self) -> None:
+        level_grid.check_levels(self.levels, MAX_COMPANDED_LEVELS)
+
+    @property
+    def num_parameters(self) -> int:
+        """One logit a level."""
+        return self.levels
+
+    @property
+    def noise_channels(self) -> int:
+        """One uniform."""
+        return 1
+
+    def log_prob(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
+        """float32 [...], nats, of `levels` int32 [...] under `parameters` [..., levels]."""
+        return -tf.nn.sparse_softmax_cross_entropy_with_logits(
+            labels=tf.cast(levels, tf.int32), logits=tf.cast(parameters, tf.float32)
+        )
+
+    def sample(
+        self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
+    ) -> tf.Tensor:
+        """int32 [...], the smallest level whose cumulative probability exceeds the noise.
+
+        Args:
+          parameters: [..., levels].
+          noise: [..., 1], uniform in (0, 1).
+          temperature: divides the logits; 0 gives the mode.
+        """
+        return choose(tf.cast(parameters, tf.float32), noise[..., 0], temperature)
+
+    def mode(self, parameters: tf.Tensor) -> tf.Tensor:
+        """int32 [...], the level with the largest logit."""
+        return tf.argmax(parameters, axis=-1, output_type=tf.int32)
+
+    def noise(
+        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
+    ) -> tf.Tensor:
+        """float32 [rows, length, 1] uniforms; arguments as for `noise.bits`."""
+        return position_noise.uniform(seed, rows, start, length)[..., :1]
+
+    def encode(self, waveform: tf.Tensor) -> tf.Tensor:
+        """int32 [...] mu-law levels of a waveform [...]; values outside [-1, 1] are clipped."""
+        mu = self.levels - 1.0
+        x = tf.clip_by_value(tf.cast(waveform, tf.float32), -1.0, 1.0)
+        y = tf.sign(x) * tf.math.log1p(mu * tf.abs(x)) * (1.0 / math.log1p(mu))
+        return level_grid.nearest(y, self.levels)
+
+    def decode(self, levels: tf.Tensor) -> tf.Tensor:
+        """float32 [...] waveform in [-1, 1]: `x = sign(y) ((1 + mu)^|y| - 1) / mu`."""
+        mu = self.levels - 1.0
+        y = self.scale(levels)
+        x = tf.sign(y) * tf.math.expm1(tf.abs(y) * math.log1p(mu)) * (1.0 / mu)
+        return tf.clip_by_value(x, -1.0, 1.0)
+
+    def scale(self, levels: tf.Tensor) -> tf.Tensor:
+        """float32 [...] in [-1, 1]: the companded value `y`, not the waveform."""
+        return level_grid.value_of(levels, self.levels)
+
+
+def choose(
+    logits: tf.Tensor, uniform: tf.Tensor, temperature: float | tf.Tensor = 1.0
+) -> tf.Tensor:
+    """int32 [...], the smallest k with `uniform < cumsum(softmax(logits / temperature))[k]`.
+
+    Args:
+      logits: float32 [..., choices].
+      uniform: float32 [...] in (0, 1).
+      temperature: at least 0; 0 takes the largest logit.
+    """
+    shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
+    coldest = 1e-6  # the largest logit is at 0 here: this cold, no other one is ever taken
+    cumulative = tf.cumsum(tf.nn.softmax(shifted / tf.maximum(temperature, coldest)), axis=-1)
+    # The last choice needs no comparison: rounding may leave the whole sum short of 1.
+    passed = uniform[..., tf.newaxis] >= cumulative[..., :-1]
+    return tf.math.count_nonzero(passed, axis=-1, dtype=tf.int32)

@@ -1,0 +1,33 @@
+"""Levels: the integers a likelihood speaks of, and the numbers in [-1, 1] they stand for.
+
+Level `l` of `num_levels` stands for `2 l / (num_levels - 1) - 1`; it owns a bin of half width
+`1 / (num_levels - 1)` around that value, and the two outermost bins reach to infinity.
+"""
+
+import tensorflow as tf
+
+# Above this the values of neighbouring levels are no longer apart in float32.
+MAX_LEVELS = 2**22
+
+
+def check_levels(num_levels: int, most: int = MAX_LEVELS) -> None:
+    """Returns nothing; raises ValueError unless there are between 2 and `most` levels."""
+    if not 2 <= num_levels <= most:
+        raise ValueError(f"`levels` must be between 2 and {most}, got {num_levels}.")
+
+
+def centred(levels: tf.Tensor, num_levels: int) -> tf.Tensor:
+    """float32 `2 l - (num_levels - 1)`, exact: the value of a level in half bins from zero."""
+    return 2.0 * tf.cast(levels, tf.float32) - (num_levels - 1.0)
+
+
+def value_of(levels: tf.Tensor, num_levels: int) -> tf.Tensor:
+    """float32 value in [-1, 1] of each level, `2 l / (num_levels - 1) - 1`."""
+    # A product, because compilers turn the division into one and would move the last bit.
+    return centred(levels, num_levels) * (1.0 / (num_levels - 1))
+
+
+def nearest(values: tf.Tensor, num_levels: int) -> tf.Tensor:
+    """int32 level whose bin holds each value; values outside [-1, 1] fall to the outer levels."""
+    position = (tf.cast(values, tf.float32) + 1.0) * (0.5 * (num_levels - 1))
+    return tf.cast(tf.clip_by_value(tf.round(position), 0.0, num_levels - 1.0), tf.int32)

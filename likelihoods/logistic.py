@@ -1,0 +1,129 @@
+"""A discretised mixture of logistics."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from likelihoods import levels as level_grid
+from likelihoods import noise as position_noise
+from likelihoods.categorical import choose
+
+# Far below any bin that matters; keeps the logarithm of a bin's width finite for scales like e^80.
+_SMALLEST_WIDTH = 1e-30
+
+
+@dataclasses.dataclass(frozen=True)
+class LogisticMixture:
+    """Mixture of logistic densities, each integrated over the bins of the level grid.
+
+    The parameters [..., 3 * components] are [logits | means | log_scales]; means and scales are in
+    the units of `scale`, where the grid spans [-1, 1]. Log-scales are held at or above
+    `min_log_scale`.
+
+    Raises:
+      ValueError: fewer than 2 levels or more than 2^22, or no component.
+    Source: Salimans et al. 2017, arXiv:1701.05517, section 2.1; with 10 components over 16-bit
+    sound in van den Oord et al. 2017, arXiv:1711.10433.
+    """
+
+    levels: int = 65536
+    components: int = 10
+    min_log_scale: float = -16.0
+
+    def __post_init__(self) -> None:
+        level_grid.check_levels(self.levels)
+        if self.components < 1:
+            raise ValueError(f"`components` must be at least 1, got {self.components}.")
+
+    @property
+    def num_parameters(self) -> int:
+        """A logit, a mean and a log-scale for each component."""
+        return 3 * self.components
+
+    @property
+    def noise_channels(self) -> int:
+        """A uniform, which takes the component, and a standard logistic."""
+        return 2
+
+    def log_prob(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
+        """float32 [...], nats, of `levels` int32 [...] under `parameters` [..., 3 * components]."""
+        logits, means, log_scales = self.split(parameters)
+        log_mass = self._log_mass(means, log_scales, levels[..., tf.newaxis])
+        return tf.reduce_logsumexp(tf.nn.log_softmax(logits) + log_mass, axis=-1)
+
+    def sample(
+        self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
+    ) -> tf.Tensor:
+        """int32 [...], the level of `mean_k + temperature scale_k noise[1]`.
+
+        Args:
+          parameters: [..., 3 * components].
+          noise: [..., 2], a uniform, which takes the component k, and a standard logistic.
+          temperature: multiplies the logistic and divides the logits; 0 gives the mean of the
+            component with the largest logit.
+        """
+        logits, means, log_scales = self.split(parameters)
+        component = choose(logits, noise[..., 0], temperature)
+        mean = _take(means, component)
+        spread = tf.exp(_take(log_scales, component)) * temperature
+        return level_grid.nearest(mean + spread * noise[..., 1], self.levels)
+
+    def mode(self, parameters: tf.Tensor) -> tf.Tensor:
+        """int32 [...], the level of the mean of one component.
+
+        It is the component that puts the largest mass, weight included, on the level of its own
+        mean. Overlap between components is not searched for a higher level, nor are the outer
+        levels, which hold whole tails.
+        """
+        logits, means, log_scales = self.split(parameters)
+        peaks = level_grid.nearest(means, self.levels)
+        peak_mass = tf.nn.log_softmax(logits) + self._log_mass(means, log_scales, peaks)
+        best = tf.argmax(peak_mass, axis=-1, output_type=tf.int32)
+        return level_grid.nearest(_take(means, best), self.levels)
+
+    def noise(
+        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
+    ) -> tf.Tensor:
+        """float32 [rows, length, 2], a uniform and a logistic; arguments as for `noise.bits`."""
+        words = position_noise.bits(seed, rows, start, length)
+        uniform = position_noise.uniform_from_bits(words[..., 0])
+        return tf.stack([uniform, position_noise.logistic_from_bits(words[..., 1])], axis=-1)
+
+    def encode(self, waveform: tf.Tensor) -> tf.Tensor:
+        """int32 [...] nearest levels of a waveform [...]; outside [-1, 1] the outer levels."""
+        return level_grid.nearest(waveform, self.levels)
+
+    def decode(self, levels: tf.Tensor) -> tf.Tensor:
+        """float32 [...] waveform in [-1, 1]."""
+        return level_grid.value_of(levels, self.levels)
+
+    def scale(self, levels: tf.Tensor) -> tf.Tensor:
+        """float32 [...] in [-1, 1], the same as `decode`."""
+        return level_grid.value_of(levels, self.levels)
+
+    def split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Logits, means and log-scales, float32 [..., components] each, the last one clamped."""
+        logits, means, log_scales = tf.split(tf.cast(parameters, tf.float32), 3, axis=-1)
+        return logits, means, tf.maximum(log_scales, self.min_log_scale)
+
+    def _log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
+        """Log of `sigmoid(b) - sigmoid(a)`, where a and b are the edges of the bin over the scale.
+
+        `sigmoid(b) - sigmoid(a) = sigmoid(b) sigmoid(-a) (1 - exp(-(b - a)))`, in which `b - a`
+        needs no subtraction: no digit is lost however narrow or remote the bin.
+        """
+        half_bins_per_scale = tf.exp(-log_scales) * (1.0 / (self.levels - 1))
+        # In half bins, so that neighbouring bins share an edge to the last bit.
+        centre = level_grid.centred(levels, self.levels)
+        mean = means * (self.levels - 1.0)
+        below = -tf.nn.softplus(-((centre + 1.0) - mean) * half_bins_per_scale)
+        above = -tf.nn.softplus(((centre - 1.0) - mean) * half_bins_per_scale)
+        width = tf.maximum(2.0 * half_bins_per_scale, _SMALLEST_WIDTH)
+        inside = below + above + tf.math.log(-tf.math.expm1(-width))
+        upper = tf.where(centre == self.levels - 1.0, above, inside)
+        return tf.where(centre == 1.0 - self.levels, below, upper)
+
+
+def _take(values: tf.Tensor, component: tf.Tensor) -> tf.Tensor:
+    chosen = tf.one_hot(component, values.shape[-1], dtype=values.dtype)
+    return tf.reduce_sum(values * chosen, axis=-1)

@@ -1,0 +1,171 @@
+"""Position-addressed noise: a number depends on its seed, row and position, and on nothing else.
+
+Every word is the Threefry-2x32 cipher (20 rounds) of its own address, so the same number comes
+back in any batch, any chunk and any order, compiled or not. `tf.random.stateless_*` gives the
+same bits everywhere but not the same floats; here the float step is fixed as well.
+
+Source: Salmon, Moraes, Dror, Shaw, "Parallel random numbers: as easy as 1, 2, 3", SC 2011.
+"""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+_ROTATIONS = ((13, 15, 26, 6), (17, 29, 16, 24))
+_KEY_PARITY = 0x1BD11BDA
+# The second counter word of `fold_in`; no lane of `bits` may take it, so keys and noise are apart.
+_FOLD_LANE = 2**32 - 1
+
+
+def threefry2x32(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
+    """uint32 [..., 2], the cipher of `counter` under `key`.
+
+    Args:
+      key: uint32 [..., 2].
+      counter: uint32 [..., 2], broadcast against the key.
+    Source: Salmon et al. 2011, section 3.3; 20 rounds, a key injection after every fourth.
+    """
+    keys = [key[..., 0], key[..., 1]]
+    keys.append(keys[0] ^ keys[1] ^ tf.constant(_KEY_PARITY, tf.uint32))
+    left, right = counter[..., 0] + keys[0], counter[..., 1] + keys[1]
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            left = left + right
+            right = _rotate_left(right, rotation) ^ left
+        left = left + keys[(group + 1) % 3]
+        right = right + keys[(group + 2) % 3] + tf.constant(group + 1, tf.uint32)
+    return tf.stack([left, right], axis=-1)
+
+
+def as_key(seed: int | tf.Tensor) -> tf.Tensor:
+    """uint32 [2], the cipher key of a seed: its high word, then its low word.
+
+    Args:
+      seed: a Python integer in [0, 2^64), or an int32 or uint32 tensor [..., 2], kept bit for bit.
+    Raises:
+      ValueError: the integer does not fit, or the tensor does not end in an axis of 2.
+    """
+    if isinstance(seed, int | np.integer):
+        if not 0 <= seed < 2**64:
+            raise ValueError(f"`seed` must be in [0, 2^64), got {seed}.")
+        return tf.constant([int(seed) >> 32, int(seed) & 0xFFFFFFFF], tf.uint32)
+    seed = tf.convert_to_tensor(seed)
+    if seed.dtype not in (tf.int32, tf.uint32) or seed.shape[-1:] != [2]:
+        raise ValueError(
+            "`seed` must be an integer or an int32 or uint32 tensor [2],"
+            f" got {seed.dtype.name} {seed.shape}."
+        )
+    return tf.bitcast(seed, tf.uint32)
+
+
+def fold_in(seed: int | tf.Tensor, number: int | tf.Tensor) -> tf.Tensor:
+    """uint32 [2] seed, unrelated to `seed` and to the seeds of all other numbers.
+
+    Args:
+      seed: as for `as_key`.
+      number: integer in [0, 2^32), or an int32 tensor [...], which gives seeds [..., 2].
+    """
+    word = _as_word(number, "number")
+    return threefry2x32(as_key(seed), tf.stack(_paired(word, _FOLD_LANE), axis=-1))
+
+
+def bits(
+    seed: int | tf.Tensor,
+    rows: tf.Tensor,
+    start: int | tf.Tensor,
+    length: int,
+    lane: int = 0,
+) -> tf.Tensor:
+    """uint32 [rows, length, 2], two independent words for every position of every row.
+
+    Args:
+      seed: as for `as_key`.
+      rows: int32 [rows], the name of each row under this seed (which sound), in any order.
+      start: position of the first word, an integer or an int32 scalar.
+      length: number of positions.
+      lane: integer in [0, 2^32 - 1); another lane holds two further words for each position.
+    Raises:
+      ValueError: a lane or a length out of range.
+    """
+    if not 0 <= lane < _FOLD_LANE:
+        raise ValueError(f"`lane` must be in [0, 2^32 - 1), got {lane}.")
+    if length < 0:
+        raise ValueError(f"`length` must be at least 0, got {length}.")
+    key = fold_in(seed, tf.convert_to_tensor(rows))[:, tf.newaxis, :]
+    position = _as_word(start, "start") + tf.bitcast(tf.range(length, dtype=tf.int32), tf.uint32)
+    counter = tf.stack(_paired(position, lane), axis=-1)
+    return threefry2x32(key, counter[tf.newaxis, :, :])
+
+
+def uniform_from_bits(words: tf.Tensor) -> tf.Tensor:
+    """float32 [...] in (0, 1), `(word >> 9 + 1/2) 2^-23`: exact, ends excluded."""
+    # 23 bits: with 24 the half would be rounded away above 1/2, and the last value up to 1.
+    top = tf.bitcast(tf.bitwise.right_shift(words, tf.constant(9, tf.uint32)), tf.int32)
+    return (tf.cast(top, tf.float32) + 0.5) * 2.0**-23
+
+
+def logistic_from_bits(words: tf.Tensor) -> tf.Tensor:
+    """float32 [...] standard logistic, `log(u / (1 - u)) = 2 artanh(2 u - 1)`.
+
+    All 32 bits of the word are used, in float64, and the result is rounded once.
+    """
+    return tf.cast(2.0 * tf.atanh(2.0 * _uniform64(words) - 1.0), tf.float32)
+
+
+def normal_from_bits(words: tf.Tensor) -> tf.Tensor:
+    """float32 [..., 2] independent standard normals from words [..., 2].
+
+    Box-Muller: `sqrt(-2 log u) (cos(2 pi v), sin(2 pi v))`, in float64, rounded once.
+    """
+    u, v = tf.unstack(_uniform64(words), axis=-1)
+    radius = tf.sqrt(-2.0 * tf.math.log(u))
+    half_turn = v - 0.5
+    # Both angles are brought within a quarter turn of zero while they are still exact.
+    cosine = tf.sin(2.0 * math.pi * (tf.abs(half_turn) - 0.25))
+    folded = tf.minimum(tf.abs(half_turn), 0.5 - tf.abs(half_turn))
+    sine = -tf.sign(half_turn) * tf.sin(2.0 * math.pi * folded)
+    return tf.cast(radius[..., tf.newaxis] * tf.stack([cosine, sine], axis=-1), tf.float32)
+
+
+def uniform(
+    seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
+) -> tf.Tensor:
+    """float32 [rows, length, 2] uniform in the open interval (0, 1); arguments as for `bits`."""
+    return uniform_from_bits(bits(seed, rows, start, length, lane))
+
+
+def logistic(
+    seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
+) -> tf.Tensor:
+    """float32 [rows, length, 2] standard logistic (variance pi^2/3); arguments as for `bits`."""
+    return logistic_from_bits(bits(seed, rows, start, length, lane))
+
+
+def normal(
+    seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, lane: int = 0
+) -> tf.Tensor:
+    """float32 [rows, length, 2] standard normal; arguments as for `bits`."""
+    return normal_from_bits(bits(seed, rows, start, length, lane))
+
+
+def _rotate_left(word: tf.Tensor, count: int) -> tf.Tensor:
+    up = tf.bitwise.left_shift(word, tf.constant(count, tf.uint32))
+    return up | tf.bitwise.right_shift(word, tf.constant(32 - count, tf.uint32))
+
+
+def _as_word(number: int | tf.Tensor, name: str) -> tf.Tensor:
+    if isinstance(number, int | np.integer):
+        if not 0 <= number < 2**32:
+            raise ValueError(f"`{name}` must be in [0, 2^32), got {number}.")
+        return tf.constant(number, tf.uint32)
+    number = tf.convert_to_tensor(number)
+    return number if number.dtype == tf.uint32 else tf.bitcast(tf.cast(number, tf.int32), tf.uint32)
+
+
+def _paired(first: tf.Tensor, second: int) -> list[tf.Tensor]:
+    return [first, tf.fill(tf.shape(first), tf.constant(second, tf.uint32))]
+
+
+def _uniform64(words: tf.Tensor) -> tf.Tensor:
+    return (tf.cast(words, tf.float64) + 0.5) * 2.0**-32

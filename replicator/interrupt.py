@@ -1,0 +1,32 @@
+"""Ctrl-C and SIGTERM as a wish that the loop grants at the next step; a second one insists."""
+
+import signal
+import threading
+
+
+class StopRequest:
+    """A context in which SIGINT and SIGTERM set `.signal_name` instead of ending the process."""
+
+    def __init__(self):
+        self.signal_name: str | None = None
+        self._previous: dict[int, object] = {}
+
+    def __enter__(self) -> "StopRequest":
+        """Takes over the two signals, on the main thread only."""
+        if threading.current_thread() is threading.main_thread():
+            for number in (signal.SIGINT, signal.SIGTERM):
+                self._previous[number] = signal.signal(number, self._note)
+        return self
+
+    def __exit__(self, *exception) -> None:
+        """Gives the signals back."""
+        self._give_back()
+
+    def _note(self, number, frame) -> None:
+        self.signal_name = signal.Signals(number).name
+        self._give_back()
+
+    def _give_back(self) -> None:
+        for number, handler in self._previous.items():
+            signal.signal(number, handler)
+        self._previous = {}

@@ -1,0 +1,98 @@
+"""All that training changes: weights, Adam's moments, the Polyak average and the step."""
+
+import contextlib
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from replicator.errors import UserError
+from replicator.optimizer import OptimizerConfig, adam, clip_by_global_norm, polyak
+
+Batch = dict[str, tf.Tensor]
+LossFn = Callable[[Batch], tuple[tf.Tensor, dict[str, tf.Tensor]]]
+
+
+class TrainState(tf.Module):
+    """The variables of a training run and the pure function that moves them on by a step."""
+
+    def __init__(self, network: tf.Module, optimizer: OptimizerConfig, num_steps: int):
+        super().__init__(name="train_state")
+        self.optimizer, self.num_steps = optimizer, num_steps
+        self.names = variable_names(network)
+        self.weights = list(network.trainable_variables)
+        self.first = [tf.Variable(tf.zeros_like(w), trainable=False) for w in self.weights]
+        self.second = [tf.Variable(tf.zeros_like(w), trainable=False) for w in self.weights]
+        self.average = [tf.Variable(w, trainable=False) for w in self.weights]
+        self.step = tf.Variable(0, trainable=False, dtype=tf.int32)
+
+    def slots(self) -> dict[str, tf.Variable]:
+        """Every variable under the name that checkpoints give it."""
+        slots: dict[str, tf.Variable] = {"step": self.step}
+        for kind in ("weights", "first", "second", "average"):
+            slots |= {f"{kind}/{n}": v for n, v in zip(self.names, getattr(self, kind),
+                                                       strict=True)}
+        return slots
+
+    def update(self, loss_fn: LossFn, batch: Batch):
+        """The values of all slots after one step, in `slots()` order, and the metrics.
+
+        A pure function: it reads the variables and assigns none.
+        """
+        with tf.GradientTape() as tape:
+            loss, metrics = loss_fn(batch)
+        gradients = tape.gradient(loss, self.weights)
+        gradients = [tf.convert_to_tensor(g) for g in gradients]
+        gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
+        rate = self.optimizer.rate(self.step, self.num_steps)
+        read = [[tf.convert_to_tensor(v) for v in slot]
+                for slot in (self.weights, self.first, self.second, self.average)]
+        weights, first, second = adam(self.optimizer, rate, self.step, read[0], gradients,
+                                      read[1], read[2])
+        average = polyak(self.optimizer, self.step, read[3], weights)
+        metrics = {"loss": loss, "gradient_norm": norm, "learning_rate": rate, **metrics}
+        return [self.step + 1, *weights, *first, *second, *average], metrics
+
+    def assign(self, values) -> None:
+        """Sets every slot from values in `slots()` order."""
+        for variable, value in zip(self.slots().values(), values, strict=True):
+            variable.assign(value)
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """A copy of every slot."""
+        return {name: variable.numpy().copy() for name, variable in self.slots().items()}
+
+    def restore(self, arrays: dict[str, np.ndarray]) -> None:
+        """Sets every slot from `arrays()` of a state of the same network, or raises UserError."""
+        for name, variable in self.slots().items():
+            if name not in arrays or tuple(arrays[name].shape) != tuple(variable.shape):
+                raise UserError(f"The checkpoint does not fit this network: `{name}` must have "
+                                f"shape {tuple(variable.shape)}.")
+        for name, variable in self.slots().items():
+            variable.assign(arrays[name])
+
+    @contextlib.contextmanager
+    def averaged(self):
+        """A context in which the network has the Polyak average for its weights."""
+        live = [weight.numpy().copy() for weight in self.weights]
+        self.use_average()
+        try:
+            yield
+        finally:
+            for weight, value in zip(self.weights, live, strict=True):
+                weight.assign(value)
+
+    def use_average(self) -> None:
+        """Puts the Polyak average into the network's weights for good."""
+        for weight, average in zip(self.weights, self.average, strict=True):
+            weight.assign(average)
+
+
+def variable_names(network: tf.Module) -> list[str]:
+    """A unique path for each trainable variable, e.g. `stack/layers/3/gate_kernel`."""
+    paths = {}
+    for path, value in network._flatten(  # tf.Module's own traversal, the only one with paths
+            predicate=lambda v: isinstance(v, tf.Variable), with_path=True,
+            expand_composites=False):
+        paths.setdefault(value.ref(), "/".join(str(part) for part in path))
+    return [paths[v.ref()] for v in network.trainable_variables]

@@ -1,0 +1,1 @@
+"""The process boundary: exported models, loading, sampling and serving them."""

@@ -1,0 +1,47 @@
+"""Installs the floors as packages, and the one command."""
+
+from pathlib import Path
+
+from setuptools import find_packages, setup
+
+FLOORS = ("likelihoods", "replicator", "wavenet", "pixelcnn", "distill", "serving", "benchmarks")
+
+TEST = ["jax", "pytest>=8.0", "pytest-timeout>=2.3"]
+
+setup(
+    name="onepass",
+    version="0.1.0",
+    description="Train generative models one sample at a time, sample them in one pass.",
+    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description_content_type="text/markdown",
+    license="Apache-2.0",
+    license_files=["LICENSE"],
+    python_requires=">=3.11",  # tested on 3.11
+    packages=find_packages(include=[*FLOORS, *(f"{floor}.*" for floor in FLOORS)]),
+    py_modules=["onepass"],
+    package_data={"wavenet": ["shipped/**"], "benchmarks": ["*.cpp"]},
+    include_package_data=False,
+    install_requires=[
+        "matplotlib>=3.9",
+        "numba>=0.62",
+        "numpy>=2.0",
+        "pillow>=11.0",
+        "pyworld>=0.3.5",
+        "scipy>=1.14",
+        "setuptools<82",  # pyworld imports pkg_resources, which 82 dropped
+        "soundfile>=0.13",  # the first with a FLAC compression level
+        "soxr>=0.5",
+        "tensorboard>=2.20",
+        "tensorflow>=2.21",
+        "tensorflow-probability[tf]>=0.25",  # [tf] brings the tf_keras of the same TensorFlow
+        "tqdm>=4.66",
+        "tyro>=0.9",
+    ],
+    extras_require={
+        "jax": ["jax"],
+        "test": TEST,
+        # A formatter's next minor release may lay the same code out differently.
+        "dev": [*TEST, "mypy>=1.15", "ruff>=0.17,<0.18"],
+    },
+    entry_points={"console_scripts": ["onepass = onepass:main"]},
+)

@@ -1,0 +1,110 @@
+"""The house rules that a machine can see: short, documented, and free of `assert`."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+PLACES = (
+    "likelihoods",
+    "replicator",
+    "wavenet",
+    "pixelcnn",
+    "distill",
+    "serving",
+    "benchmarks",
+    "onepass.py",
+)
+MODULE_LINES = 400
+FUNCTION_LINES = 60
+
+FUNCTIONS = (ast.FunctionDef, ast.AsyncFunctionDef)
+
+
+def library():
+    """Yields `(place, text)` of every module of the library."""
+    for place in PLACES:
+        path = ROOT / place
+        for module in [path] if path.is_file() else sorted(path.rglob("*.py")):
+            yield str(module.relative_to(ROOT)), module.read_text(encoding="utf-8")
+
+
+def long_modules(text):
+    """Returns [line count] for a module over the limit, [] otherwise."""
+    lines = len(text.splitlines())
+    return [f"{lines} lines"] if lines > MODULE_LINES else []
+
+
+def long_functions(text):
+    """Returns name and length of every function over the limit."""
+    functions = [node for node in ast.walk(ast.parse(text)) if isinstance(node, FUNCTIONS)]
+    lengths = [(node.name, node.end_lineno - node.lineno + 1) for node in functions]
+    return [f"{name} has {length} lines" for name, length in lengths if length > FUNCTION_LINES]
+
+
+def asserts(text):
+    """Returns the line of every `assert`."""
+    nodes = ast.walk(ast.parse(text))
+    return [f"assert in line {node.lineno}" for node in nodes if isinstance(node, ast.Assert)]
+
+
+def is_half_of_another(node):
+    """Returns whether the definition only adds to one that has its docstring already."""
+    names = {ast.unparse(decorator).split(".")[-1] for decorator in node.decorator_list}
+    return bool(names & {"setter", "deleter", "overload", "override"})
+
+
+def public(node, prefix=""):
+    """Yields `(name, node)` of every public class, function and method within the node."""
+    for child in node.body:
+        if isinstance(child, (*FUNCTIONS, ast.ClassDef)) and not child.name.startswith("_"):
+            yield prefix + child.name, child
+            if isinstance(child, ast.ClassDef):
+                yield from public(child, f"{prefix}{child.name}.")
+
+
+def undocumented(text):
+    """Returns the name of everything public that has no docstring."""
+    tree = ast.parse(text)
+    named = [("the module", tree)]
+    named += [(name, node) for name, node in public(tree) if not is_half_of_another(node)]
+    return [f"{name} has no docstring" for name, node in named if not ast.get_docstring(node)]
+
+
+@pytest.mark.parametrize("rule", [long_modules, long_functions, asserts, undocumented])
+def test_the_library_keeps_the_rule(rule):
+    assert [f"{place}: {found}" for place, text in library() for found in rule(text)] == []
+
+
+def test_every_place_of_the_library_is_read():
+    read = {place.split("/")[0] for place, _ in library()}
+    assert read == set(PLACES)
+
+
+def test_the_last_line_allowed_is_allowed():
+    body = "    x = 1\n"
+    assert long_functions("def f():\n" + body * (FUNCTION_LINES - 1)) == []
+    assert long_functions("def f():\n" + body * FUNCTION_LINES) == ["f has 61 lines"]
+    assert long_modules("x = 1\n" * MODULE_LINES) == []
+    assert long_modules("x = 1\n" * (MODULE_LINES + 1)) == ["401 lines"]
+
+
+def test_a_long_function_inside_a_class_is_caught():
+    text = "class A:\n    async def f(self):\n" + "        x = 1\n" * FUNCTION_LINES
+    assert long_functions(text) == ["f has 61 lines"]
+
+
+def test_an_assert_inside_a_function_is_caught():
+    assert asserts("def f(x):\n    assert x\n") == ["assert in line 2"]
+
+
+def test_what_is_public_and_undocumented_is_caught():
+    text = "class A:\n  def f(self): ...\n  def _g(self): ...\nasync def h(): ...\nclass _B: ...\n"
+    found = [line.removesuffix(" has no docstring") for line in undocumented(text)]
+    assert found == ["the module", "A", "A.f", "h"]
+
+
+def test_what_is_documented_passes():
+    text = '"""M."""\ndef f():\n  """F."""\n  def inner(): ...\n@overload\ndef g(): ...\n'
+    assert undocumented(text) == []

@@ -1,0 +1,351 @@
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy import special, stats
+
+from likelihoods import Categorical, Gaussian, LogisticMixture, bits_per_sample
+
+EVERY = [LogisticMixture, Categorical, Gaussian]
+CONTINUOUS = [LogisticMixture, Gaussian]
+# Eighths are exact in float32 in half bins too, so a reference may be held to the last digits.
+MEANS = [0.0, 0.625, -1.0, -0.125, 1.5]
+
+
+def single(likelihood, mean, log_scale):
+    """Parameters [2 or 3] of one density."""
+    zero_logit = [0.0] if isinstance(likelihood, LogisticMixture) else []
+    return np.array([*zero_logit, mean, log_scale], np.float32)
+
+
+def of(kind, levels):
+    """The likelihood with few components, where it has components."""
+    return kind(levels, components=1) if kind is LogisticMixture else kind(levels)
+
+
+def example(likelihood, seed=0):
+    """Parameters [P] that spread over several levels, with components that overlap."""
+    generator = np.random.default_rng(seed)
+    if isinstance(likelihood, Categorical):
+        return generator.normal(0, 1.5, likelihood.levels).astype(np.float32)
+    if isinstance(likelihood, Gaussian):
+        return np.array([0.2, -0.9], np.float32)
+    count = likelihood.components
+    means, log_scales = generator.uniform(-0.9, 0.9, count), generator.uniform(-3, -1, count)
+    return np.concatenate([generator.normal(size=count), means, log_scales]).astype(np.float32)
+
+
+def log_probs(likelihood, parameters):
+    """float64 [..., levels], log-probability of every level under parameters [..., P]."""
+    levels = np.arange(likelihood.levels, dtype=np.int32)
+    shape = (*parameters.shape[:-1], likelihood.levels)
+    repeated = np.broadcast_to(parameters[..., None, :], (*shape, parameters.shape[-1]))
+    answer = likelihood.log_prob(repeated, np.broadcast_to(levels, shape))
+    return answer.numpy().astype(np.float64)
+
+
+def reference(kind, num_levels, mean, log_scale, levels):
+    """float64 [...] log of a difference of tails, the bin mirrored to where both are small."""
+    tail = {LogisticMixture: special.expit, Gaussian: special.ndtr}[kind]
+    value = 2 * np.asarray(levels, float) / (num_levels - 1) - 1
+    low = (value - 1 / (num_levels - 1) - mean) / np.exp(log_scale)
+    high = (value + 1 / (num_levels - 1) - mean) / np.exp(log_scale)
+    low, high = (
+        np.where(levels == 0, -np.inf, low),
+        np.where(levels == num_levels - 1, np.inf, high),
+    )
+    near = np.where(low + high > 0, low, -high)
+    far = np.where(low + high > 0, high, -low)
+    with np.errstate(divide="ignore"):
+        return np.log(tail(-near) - tail(-far))
+
+
+def same_draws(first, second):
+    """Whether draws agree but for a few that rounding moved by one level."""
+    difference = np.abs(np.asarray(first, int) - np.asarray(second, int))
+    return difference.max() <= 1 and np.mean(difference != 0) < 0.005
+
+
+def compiled_program(method, parameters, argument):
+    """The text of what XLA is given for a method of two arguments."""
+    function = tf.function(lambda first, second: method(first, second), jit_compile=True)
+    return function.experimental_get_compiler_ir(parameters, argument)(stage="hlo")
+
+
+@pytest.mark.parametrize("levels", [2, 256, 65536])
+@pytest.mark.parametrize("kind", CONTINUOUS)
+def test_probabilities_sum_to_one_at_every_scale_and_mean(kind, levels):
+    likelihood = of(kind, levels)
+    scales = [-9, -7, -4, -1, 0, 2] if levels == 65536 else np.arange(-9, 2.01, 0.5)
+    for mean in [0.0, 0.3217, -1.0, 0.999999, -1.7]:
+        parameters = np.stack([single(likelihood, mean, scale) for scale in scales])
+        total = np.exp(log_probs(likelihood, parameters)).sum(-1)
+        np.testing.assert_allclose(total, 1.0, atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("kind", "levels"),
+    [(kind, levels) for kind in (LogisticMixture, Categorical) for levels in (2, 256, 2048)]
+    + [(LogisticMixture, 65536)],
+)
+def test_probabilities_of_mixed_outputs_sum_to_one(kind, levels):
+    likelihood = kind(levels)
+    total = np.exp(log_probs(likelihood, example(likelihood))).sum()
+    assert total == pytest.approx(1.0, abs=1e-4)
+
+
+@pytest.mark.parametrize("levels", [2, 256, 65536])
+@pytest.mark.parametrize("kind", CONTINUOUS)
+def test_log_prob_agrees_with_float64(kind, levels):
+    likelihood = of(kind, levels)
+    for mean in MEANS:
+        for log_scale in [-9, -6, -4.5, -2, -1, -0.25, 0, 2]:
+            answer = log_probs(likelihood, single(likelihood, mean, log_scale))
+            expected = reference(kind, levels, mean, log_scale, np.arange(levels))
+            known = expected > -500  # below, the tails of the reference vanish
+            np.testing.assert_allclose(answer[known], expected[known], rtol=3e-6, atol=2e-5)
+
+
+def test_a_mixture_is_the_weighted_sum_of_its_components():
+    mixture = LogisticMixture(256, components=4)
+    parameters = example(mixture).astype(float)
+    weights = special.softmax(parameters[:4])
+    levels = np.arange(256)
+    parts = [
+        weight * np.exp(reference(LogisticMixture, 256, mean, log_scale, levels))
+        for weight, mean, log_scale in zip(weights, parameters[4:8], parameters[8:], strict=True)
+    ]
+    answer = log_probs(mixture, parameters.astype(np.float32))
+    np.testing.assert_allclose(answer, np.log(np.sum(parts, axis=0)), rtol=1e-5, atol=1e-5)
+
+
+def test_categorical_log_prob_is_the_log_softmax():
+    softmax = Categorical(16)
+    logits = example(softmax) * 20
+    answer = log_probs(softmax, logits)
+    np.testing.assert_allclose(answer, special.log_softmax(logits.astype(float)), 1e-6, 1e-6)
+
+
+@pytest.mark.parametrize("levels", [2, 256, 65536])
+@pytest.mark.parametrize("kind", CONTINUOUS)
+def test_values_and_gradients_are_finite_everywhere(kind, levels):
+    likelihood = of(kind, levels)
+    means = [-1e3, -1.5, -1, -1e-3, 0, 0.37, 1, 1.5, 1e3]
+    parameters = tf.constant(
+        [
+            [single(likelihood, mean, log_scale) for mean in means]
+            for log_scale in [-30, -16, -12, -9, -4, 0, 2, 40, 120]
+        ]
+    )
+    for level in {0, 1, levels // 2, levels - 2, levels - 1}:
+        with tf.GradientTape() as tape:
+            tape.watch(parameters)
+            log_prob = likelihood.log_prob(parameters, tf.fill(parameters.shape[:-1], level))
+        assert np.all(np.isfinite(log_prob))
+        assert np.all(np.isfinite(tape.gradient(log_prob, parameters)))
+        assert np.all(log_prob <= 1e-5)
+
+
+@pytest.mark.parametrize("levels", [2, 256])
+@pytest.mark.parametrize("kind", CONTINUOUS)
+def test_gradients_agree_with_differences_in_float64(kind, levels):
+    likelihood = of(kind, levels)
+    grid = np.arange(levels)
+    step = 1e-5
+    for mean in MEANS:
+        for log_scale in [-4.5, -3, -1.5, 0, 1]:
+            parameters = tf.constant(np.tile(single(likelihood, mean, log_scale), (levels, 1)))
+            with tf.GradientTape() as tape:
+                tape.watch(parameters)
+                log_prob = likelihood.log_prob(parameters, tf.constant(grid, tf.int32))
+            gradient = tape.gradient(log_prob, parameters).numpy()[:, -2:]
+            known = reference(kind, levels, mean, log_scale, grid) > -100
+            for channel, (right, left) in enumerate(
+                [
+                    ((mean + step, log_scale), (mean - step, log_scale)),
+                    ((mean, log_scale + step), (mean, log_scale - step)),
+                ]
+            ):
+                up, down = (reference(kind, levels, *at, grid) for at in (right, left))
+                slope = (up[known] - down[known]) / (2 * step)
+                np.testing.assert_allclose(gradient[known, channel], slope, rtol=1e-3, atol=2e-3)
+
+
+@pytest.mark.parametrize("kind", CONTINUOUS)
+def test_scales_below_the_floor_count_as_the_floor(kind):
+    likelihood = dataclasses.replace(of(kind, 256), min_log_scale=-5.0)
+    floor, below = (log_probs(likelihood, single(likelihood, 0.3, s)) for s in (-5.0, -50.0))
+    np.testing.assert_array_equal(below, floor)
+    assert not np.allclose(log_probs(likelihood, single(likelihood, 0.3, -4.9)), floor)
+    noise = np.full([likelihood.noise_channels], 0.999, np.float32)
+    levels = [likelihood.sample(single(likelihood, 0.3, s), noise) for s in (-5.0, -50.0)]
+    assert levels[0] == levels[1]
+
+
+@pytest.mark.parametrize("temperature", [1.0, 0.5])
+@pytest.mark.parametrize("kind", EVERY)
+def test_samples_are_as_frequent_as_log_prob_says(kind, temperature):
+    likelihood = kind(8, components=3) if kind is LogisticMixture else kind(8)
+    parameters = example(likelihood)
+    noise = likelihood.noise(5, [0], 0, 200_000)[0]
+    draws = likelihood.sample(np.tile(parameters, (200_000, 1)), noise, temperature).numpy()
+    cooled = parameters.copy()
+    if kind is not Gaussian:
+        cooled[: 8 if kind is Categorical else 3] /= temperature
+    if kind is not Categorical:
+        cooled[-1 if kind is Gaussian else -3 :] += np.log(temperature)
+    expected = 200_000 * np.exp(log_probs(likelihood, cooled))
+    observed = np.bincount(draws, minlength=8)
+    likely = expected > 5
+    assert (
+        stats.chisquare(
+            observed[likely], expected[likely] * observed[likely].sum() / expected[likely].sum()
+        ).pvalue
+        > 1e-3
+    )
+    assert observed[~likely].sum() < 30
+
+
+def test_a_sample_is_the_first_component_the_uniform_stays_below():
+    mixture = LogisticMixture(256, components=3)
+    parameters = np.array([*np.log([0.25, 0.5, 0.25]), -0.5, 0.0, 0.5, -20, -20, -20], np.float32)
+    uniforms = np.array([1e-7, 0.2499, 0.2501, 0.7499, 0.7501, 1 - 2.0**-24], np.float32)
+    noise = np.stack([uniforms, np.zeros(6, np.float32)], -1)
+    levels = mixture.sample(np.tile(parameters, (6, 1)), noise)
+    expected = mixture.encode([-0.5, -0.5, 0.0, 0.0, 0.5, 0.5])
+    np.testing.assert_array_equal(levels, expected)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_mode_is_the_most_probable_level(kind):
+    likelihood = of(kind, 256)
+    if kind is Categorical:
+        parameters = np.stack([example(likelihood, seed) for seed in range(20)])
+    else:
+        pairs = [(0.1, -4), (-0.73, -3), (0.52, -9), (0.98, -6), (2.0, -3), (-7.0, -8)]
+        parameters = np.stack([single(likelihood, *pair) for pair in pairs])
+    np.testing.assert_array_equal(
+        likelihood.mode(parameters), log_probs(likelihood, parameters).argmax(-1)
+    )
+
+
+def test_mode_of_a_mixture_weighs_the_height_of_each_peak():
+    mixture = LogisticMixture(256, components=2)
+    broad_and_heavy, sharp_and_light = [1.0, -0.3, -2.0], [0.0, 0.5, -4.0]
+    parameters = np.stack([broad_and_heavy, sharp_and_light], -1).reshape(-1).astype(np.float32)
+    assert mixture.mode(parameters) == mixture.encode(0.5)
+    assert mixture.mode(parameters) == log_probs(mixture, parameters).argmax()
+
+
+@pytest.mark.parametrize("temperature", [0.0, tf.constant(0.0)])
+@pytest.mark.parametrize("kind", EVERY)
+def test_temperature_zero_leaves_one_level(kind, temperature):
+    likelihood = of(kind, 256)
+    parameters = example(likelihood)
+    noise = likelihood.noise(3, [0], 0, 500)[0]
+    draws = likelihood.sample(np.tile(parameters, (500, 1)), noise, temperature)
+    np.testing.assert_array_equal(draws, np.full(500, likelihood.mode(parameters)))
+
+
+@pytest.mark.parametrize(
+    ("kind", "levels"),
+    [(LogisticMixture, 65536), (Gaussian, 65536), *((kind, 256) for kind in EVERY)],
+)
+def test_a_compiler_changes_neither_samples_nor_log_prob(kind, levels):
+    likelihood = kind(levels)
+    count = 10_000
+    parameters = tf.constant(np.tile(example(likelihood), (count, 1)))
+    noise = likelihood.noise(8, [0], 0, count)[0]
+    eager = likelihood.sample(parameters, noise, 0.9)
+    xla = tf.function(likelihood.sample, jit_compile=True)(parameters, noise, tf.constant(0.9))
+    assert same_draws(eager, xla)
+    compiled = tf.function(likelihood.log_prob, jit_compile=True)(parameters, eager)
+    np.testing.assert_allclose(likelihood.log_prob(parameters, eager), compiled, rtol=2e-5)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_log_prob_and_sample_compile_to_portable_operations(kind):
+    likelihood = kind(256)
+    parameters = tf.zeros([4, likelihood.num_parameters])
+    noise, levels = tf.zeros([4, likelihood.noise_channels]), tf.zeros([4], tf.int32)
+    for method, argument in ((likelihood.log_prob, levels), (likelihood.sample, noise)):
+        program = compiled_program(method, parameters, argument)
+        assert "ROOT" in program
+        assert "custom-call" not in program
+        assert " erf(" not in program
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_noise_of_a_chunk_is_a_chunk_of_the_noise(kind):
+    likelihood = kind(256)
+    whole = likelihood.noise(21, [4, 9], 0, 50)
+    assert whole.shape[-1] == likelihood.noise_channels
+    np.testing.assert_array_equal(likelihood.noise(21, [9], tf.constant(30), 20)[0], whole[1, 30:])
+
+
+@pytest.mark.parametrize(
+    ("kind", "levels"),
+    [(kind, levels) for kind in EVERY for levels in (2, 3, 255, 256, 65536)]
+    + [(kind, 2**22) for kind in CONTINUOUS],
+)
+def test_encode_undoes_decode_on_every_level(kind, levels):
+    likelihood = of(kind, levels)
+    every = np.arange(levels, dtype=np.int32)
+    waveform = likelihood.decode(every).numpy()
+    np.testing.assert_array_equal(likelihood.encode(waveform), every)
+    assert waveform.min() >= -1
+    assert waveform.max() <= 1
+    np.testing.assert_allclose(waveform, -waveform[::-1], atol=1e-6)
+
+
+@pytest.mark.parametrize("levels", [2, 256, 65536])
+@pytest.mark.parametrize("kind", EVERY)
+def test_decode_undoes_encode_within_half_a_step(kind, levels):
+    likelihood = of(kind, levels)
+    waveform = np.linspace(-1, 1, 20_001)
+    error = likelihood.decode(likelihood.encode(waveform)).numpy() - waveform
+    mu = levels - 1
+    if kind is Categorical:  # a step y of the companded value is this much of the waveform
+        inside = np.minimum(np.abs(waveform) + np.abs(error), 1)
+        step = 2 / mu * np.log1p(mu) * (1 + mu * inside) / mu
+    else:
+        step = 2 / mu
+    assert np.all(np.abs(error) <= 0.505 * step + 3e-7)  # float32 counts 16-bit steps to 1%
+
+
+def test_mu_law_follows_its_formula():
+    waveform = np.array([-1, -0.5, -0.01, 1e-4, 0.003, 0.25, 1])
+    companded = np.sign(waveform) * np.log(1 + 255 * np.abs(waveform)) / np.log(256)
+    expected = np.round((companded + 1) / 2 * 255)
+    np.testing.assert_array_equal(Categorical().encode(waveform), expected)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_scale_spans_minus_one_to_one_in_equal_steps(kind):
+    scaled = of(kind, 256).scale(np.arange(256, dtype=np.int32))
+    np.testing.assert_allclose(scaled, 2 * np.arange(256) / 255 - 1, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+def test_waveforms_beyond_the_range_take_the_outer_levels(kind):
+    np.testing.assert_array_equal(of(kind, 256).encode([-3.0, 3.0]), [0, 255])
+
+
+def test_sixteen_flat_levels_cost_four_bits():
+    softmax = Categorical(16)
+    log_prob = softmax.log_prob(tf.zeros([10, 16]), tf.range(10))
+    assert float(bits_per_sample(log_prob)) == pytest.approx(4.0, rel=1e-6)
+
+
+@pytest.mark.parametrize("kind", EVERY)
+@pytest.mark.parametrize("levels", [1, 0, -5, 2**22 + 1])
+def test_a_senseless_number_of_levels_is_refused(kind, levels):
+    most = 65536 if kind is Categorical else 4194304
+    with pytest.raises(ValueError, match=f"`levels` must be between 2 and {most}, got {levels}"):
+        kind(levels)
+
+
+def test_a_mixture_of_nothing_is_refused():
+    with pytest.raises(ValueError, match="`components` must be at least 1, got 0"):
+        LogisticMixture(components=0)

@@ -1,0 +1,279 @@
+"""Sound files, the levels in them, and what a lossless codec needs for them.
+
+A waveform is float32 in [-1, 1]. A 16-bit sample s in [-32768, 32767] has the value
+`(2 s + 1) / 65535`, so that level s + 32768 of 65536 is `2 level / 65535 - 1`: integer samples go
+through a waveform, and through a likelihood over levels, without loss. Silence (s = 0) is 1/65535.
+"""
+
+import dataclasses
+import errno
+import io
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import soundfile
+import soxr
+
+from wavenet.atomic import replacing
+
+BLOCK_SAMPLES = 1 << 18
+SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
+FULL_SCALE = 1.0 - 2.5 / 65535  # the two outermost 16-bit samples on either side
+LOWEST_DB = -120.0  # dB, what digital silence is reported as
+WRITTEN = {".flac": "FLAC", ".wav": "WAV"}
+
+
+class AudioError(ValueError):
+    """A sound file that cannot be read or written; the message is one line and names the file.
+
+    reason: what is wrong, without the name.
+    """
+
+    def __init__(self, path: object, reason: str):
+        super().__init__(f"{shown(path)}: {reason}.")
+        self.reason = reason
+
+
+@dataclasses.dataclass(frozen=True)
+class Sound:
+    """A decoded file: the mono waveform and what the file itself was like.
+
+    waveform: float32 [samples]. sample_rate_hz, channels: as stored. clipped_share: the part of
+    all samples, of all channels, that stands at full scale.
+    """
+
+    waveform: np.ndarray
+    sample_rate_hz: int
+    channels: int
+    clipped_share: float
+
+
+def shown(path: object) -> str:
+    """The path as printable text on one line, whatever bytes its name is made of."""
+    text = str(path).encode("utf-8", "replace").decode()
+    return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def to_int16(waveform: np.ndarray) -> np.ndarray:
+    """int16 samples of a float waveform, any shape; values beyond [-1, 1] are clipped."""
+    samples = np.rint(np.asarray(waveform, np.float64) * 32767.5 - 0.5)
+    return np.clip(samples, -32768, 32767).astype(np.int16)
+
+
+def from_int16(samples: np.ndarray) -> np.ndarray:
+    """The float32 waveform of int16 samples, (2 s + 1) / 65535, any shape: inverts `to_int16`."""
+    return ((2.0 * np.asarray(samples, np.float64) + 1.0) / 65535.0).astype(np.float32)
+
+
+def _reason(error: Exception) -> str:
+    if isinstance(error, OSError) and error.strerror:
+        return error.strerror
+    text = str(getattr(error, "error_string", "") or error)
+    return " ".join(text.split()).rstrip(".")
+
+
+def _check_file(path: Path) -> None:
+    try:
+        status = os.stat(path)
+    except OSError as error:
+        missing = error.errno in (errno.ENOENT, errno.ENOTDIR)
+        why = "no such file" if missing else _reason(error)
+        raise AudioError(path, why) from error
+    if not path.is_file():
+        raise AudioError(path, "is not a file")
+    if status.st_size == 0:
+        raise AudioError(path, "holds zero bytes")
+
+
+def _blocks(path: Path) -> Iterator[tuple[soundfile.SoundFile, np.ndarray]]:
+    with soundfile.SoundFile(os.fsencode(path)) as file:
+        while True:
+            block = file.read(BLOCK_SAMPLES, dtype="float32", always_2d=True)
+            if not len(block):
+                return
+            yield file, block
+
+
+def _decode(path: Path) -> Sound:
+    mono, at_full_scale, total, rate_hz, channels = [], 0, 0, 0, 0
+    for file, stored in _blocks(path):
+        # libsndfile gives s / 32768; here s is (2 s + 1) / 65535.
+        block = (stored * np.float32(65536.0) + np.float32(1.0)) / np.float32(65535.0)
+        rate_hz, channels = file.samplerate, file.channels
+        at_full_scale += int(np.count_nonzero(np.abs(block) >= FULL_SCALE))
+        total += block.size
+        mono.append(block.mean(axis=1, dtype=np.float32))
+    if not total:
+        raise AudioError(path, "holds no samples")
+    return Sound(np.concatenate(mono), rate_hz, channels, at_full_scale / total)
+
+
+def read_sound(path: str | os.PathLike[str]) -> Sound:
+    """The decoded file at its own sample rate, mixed to mono.
+
+    Raises:
+      AudioError: the file is missing, holds zero bytes or no samples, is not sound, is cut off
+        (formats that can tell), or holds numbers that are not finite.
+    """
+    path = Path(path)
+    _check_file(path)
+    try:
+        sound = _decode(path)
+    except (soundfile.SoundFileError, OSError) as error:
+        raise AudioError(path, f"cannot be read as sound ({_reason(error)})") from error
+    if not np.all(np.isfinite(sound.waveform)):
+        raise AudioError(path, "holds NaN or infinite samples")
+    return sound
+
+
+def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
+    """float32 [samples * to_hz / from_hz], band-limited (soxr, very high quality)."""
+    if to_hz < 1:
+        raise ValueError(f"`to_hz` must be at least 1, got {to_hz}.")
+    if from_hz == to_hz:
+        return waveform
+    return soxr.resample(waveform, from_hz, to_hz, quality="VHQ").astype(np.float32)
+
+
+def read(path: str | os.PathLike[str], sample_rate_hz: int | None = None) -> np.ndarray:
+    """A sound file as a mono waveform, float32 [samples]; channels are averaged.
+
+    Args:
+      path: a WAV, FLAC, Ogg, MP3 or AIFF file of any rate and any number of channels.
+      sample_rate_hz: resample to this rate; None keeps the file's own.
+
+    Raises:
+      AudioError: as `read_sound`.
+    """
+    sound = read_sound(path)
+    if sample_rate_hz is None:
+        return sound.waveform
+    return resample(sound.waveform, sound.sample_rate_hz, sample_rate_hz)
+
+
+def _encoded(samples: np.ndarray, sample_rate_hz: int, container: str) -> bytes:
+    memory = io.BytesIO()
+    level = 1.0 if container == "FLAC" else None
+    soundfile.write(
+        memory, samples, sample_rate_hz, format=container, subtype="PCM_16", compression_level=level
+    )
+    return memory.getvalue()
+
+
+def _pcm(waveform: np.ndarray) -> np.ndarray:
+    waveform = np.asarray(waveform)
+    if waveform.ndim != 1:
+        raise ValueError(f"`waveform` must have the shape [samples], got {waveform.shape}.")
+    if waveform.dtype == np.int16:
+        return waveform
+    if waveform.dtype.kind != "f":
+        raise ValueError(f"`waveform` must be floating or int16, got {waveform.dtype}.")
+    if not np.all(np.isfinite(waveform)):
+        raise ValueError("`waveform` must be finite, got NaN or infinity.")
+    return to_int16(waveform)
+
+
+def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: int) -> None:
+    """Writes 16-bit PCM, `.wav` or `.flac` by its name; the file appears whole or not at all.
+
+    Args:
+      path: its folder must exist.
+      waveform: [samples], floating in [-1, 1] (clipped beyond) or int16 (stored exactly).
+      sample_rate_hz: at least 1.
+
+    Raises:
+      AudioError: the file cannot be written. ValueError: a waveform that is no sound.
+    """
+    container = WRITTEN.get(Path(path).suffix.lower())
+    if container is None:
+        raise AudioError(path, "the name must end in .wav or .flac")
+    try:
+        data = _encoded(_pcm(waveform), sample_rate_hz, container)
+        with replacing(path) as temporary:
+            temporary.write_bytes(data)
+    except (soundfile.SoundFileError, OSError) as error:
+        raise AudioError(path, f"cannot be written ({_reason(error)})") from error
+
+
+def flac_bits_per_sample(samples: np.ndarray, sample_rate_hz: int) -> float:
+    """Bits a sample of libsndfile's FLAC at its best compression, header bytes included.
+
+    Args:
+      samples: int16 [samples], at least one.
+      sample_rate_hz: goes into the header.
+    """
+    samples = np.asarray(samples)
+    if samples.dtype != np.int16 or samples.ndim != 1 or not samples.size:
+        raise ValueError(f"`samples` must be int16 [samples], got {samples.dtype} {samples.shape}.")
+    return 8.0 * len(_encoded(samples, sample_rate_hz, "FLAC")) / samples.size
+
+
+def decibel(ratio: float) -> float:
+    """20 log10(ratio) in dB, at least `LOWEST_DB`."""
+    return max(LOWEST_DB, 20.0 * float(np.log10(max(ratio, 1e-30))))
+
+
+def peak_db(waveform: np.ndarray) -> float:
+    """The largest magnitude in dB re full scale."""
+    return decibel(float(np.max(np.abs(waveform))))
+
+
+def rms_db(waveform: np.ndarray) -> float:
+    """The root mean square in dB re full scale (a full-scale sine is -3.01 dB)."""
+    return decibel(float(np.sqrt(np.mean(np.square(waveform, dtype=np.float64)))))
+
+
+def clipped_share(waveform: np.ndarray) -> float:
+    """The part of the samples, in [0, 1], that stands at full scale."""
+    return float(np.mean(np.abs(waveform) >= FULL_SCALE))
+
+
+def amplify(waveform: np.ndarray, gain_db: float) -> np.ndarray:
+    """The waveform times 10^(gain_db / 20), float32; nothing is clipped."""
+    return np.asarray(waveform, np.float32) * np.float32(10.0 ** (gain_db / 20.0))
+
+
+def normalise(
+    waveform: np.ndarray, target_db: float, measure: str = "peak"
+) -> tuple[np.ndarray, float]:
+    """The waveform brought to `target_db` re full scale, and the gain in dB that did it.
+
+    Args:
+      waveform: float [samples]; digital silence keeps its level (gain 0).
+      target_db: the level to reach, in dB.
+      measure: "peak" or "rms".
+    """
+    measures = {"peak": peak_db, "rms": rms_db}
+    if measure not in measures:
+        raise ValueError(f'`measure` must be "peak" or "rms", got "{measure}".')
+    stored_db = measures[measure](waveform)
+    gain_db = 0.0 if peak_db(waveform) < -90.0 else target_db - stored_db
+    return amplify(waveform, gain_db), gain_db
+
+
+def _check_levels(levels: int) -> None:
+    if levels < 2:
+        raise ValueError(f"`levels` must be at least 2, got {levels}.")
+
+
+def mu_law_encode(waveform: np.ndarray, levels: int = 256) -> np.ndarray:
+    """int32 levels in [0, levels) of a waveform, mu = levels - 1, same shape.
+
+    y = sign(x) ln(1 + mu |x|) / ln(1 + mu), level = round((y + 1) / 2 * mu)
+    (ITU-T G.711 without its segments; WaveNet, arXiv 1609.03499, section 2.2).
+    """
+    _check_levels(levels)
+    mu = levels - 1
+    x = np.clip(np.asarray(waveform, np.float64), -1.0, 1.0)
+    y = np.sign(x) * np.log1p(mu * np.abs(x)) / np.log1p(mu)
+    return np.rint((y + 1.0) / 2.0 * mu).astype(np.int32)
+
+
+def mu_law_decode(level: np.ndarray, levels: int = 256) -> np.ndarray:
+    """The float32 waveform at the middle of each mu-law level; inverse of `mu_law_encode`."""
+    _check_levels(levels)
+    mu = levels - 1
+    y = 2.0 * np.asarray(level, np.float64) / mu - 1.0
+    return (np.sign(y) * np.expm1(np.abs(y) * np.log1p(mu)) / mu).astype(np.float32)

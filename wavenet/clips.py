@@ -1,0 +1,138 @@
+"""Which clips make up batch number n: a pure function of the seed and n, with nothing to replay."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from wavenet.audio import from_int16
+
+NO_CHANNELS = np.zeros(0, np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class ClipSource:
+    """Recordings to draw clips from.
+
+    waveforms: int16 [samples] each. frames: float32 [frames, channels] each, or none at all.
+    padding: float32 [channels], what stands for frames beyond a recording's end. speakers: int32
+    [recordings]. ends: int64 [recordings], how many clip starts there are up to and including each
+    recording. hop_samples: between one clip start and the next (1 where there are no frames).
+    """
+
+    waveforms: Sequence[np.ndarray]
+    frames: Sequence[np.ndarray]
+    padding: np.ndarray
+    speakers: np.ndarray
+    ends: np.ndarray
+    clip_samples: int
+    hop_samples: int
+
+
+def clip_source(
+    waveforms: Sequence[np.ndarray],
+    speakers: Sequence[int],
+    clip_samples: int,
+    *,
+    frames: Sequence[np.ndarray] = (),
+    padding: np.ndarray = NO_CHANNELS,
+    hop_samples: int = 1,
+) -> ClipSource:
+    """A `ClipSource`: starts lie on multiples of hop_samples, every one of them equally likely.
+
+    Args:
+      waveforms: int16 [samples] each; one shorter than a clip has one start, its beginning.
+      speakers: an index for each.
+      clip_samples: the length of a clip, a multiple of hop_samples.
+      frames, padding: see `ClipSource`; both or neither.
+      hop_samples: the grid of starts.
+    """
+    if clip_samples < 1 or clip_samples % hop_samples:
+        raise ValueError(
+            f"`clip_samples` must be a positive multiple of `hop_samples` {hop_samples}, "
+            f"got {clip_samples}."
+        )
+    if not waveforms:
+        raise ValueError("`waveforms` must hold at least one recording, got none.")
+    starts = [max(0, len(w) - clip_samples) // hop_samples + 1 for w in waveforms]
+    return ClipSource(
+        waveforms,
+        frames,
+        padding,
+        np.asarray(speakers, np.int32),
+        np.cumsum(starts, dtype=np.int64),
+        clip_samples,
+        hop_samples,
+    )
+
+
+def drawn(source: ClipSource, seed: int, step: int, batch_size: int) -> list[tuple[int, int]]:
+    """(recording, first sample) of each clip of batch `step`.
+
+    Word i of Philox-4x64 (Salmon et al. 2011) under the key (seed, step) picks start number
+    floor(word * starts / 2^64) of all starts, recording after recording.
+    """
+    total = int(source.ends[-1])
+    key = np.array([seed % 2**64, step], np.uint64)
+    words = np.random.Philox(key=key).random_raw(batch_size)
+    picked = np.array([int(word) * total >> 64 for word in words], np.int64)
+    which = np.searchsorted(source.ends, picked, side="right")
+    before = np.concatenate([[0], source.ends])[which]
+    return [
+        (int(r), int(n)) for r, n in zip(which, (picked - before) * source.hop_samples, strict=True)
+    ]
+
+
+def _clip(source: ClipSource, recording: int, start: int) -> tuple[np.ndarray, np.ndarray]:
+    """The waveform and the mask of one clip, float32 [clip_samples] each."""
+    cut = source.waveforms[recording][start : start + source.clip_samples]
+    waveform, mask = np.zeros((2, source.clip_samples), np.float32)
+    waveform[: len(cut)] = from_int16(cut)
+    mask[: len(cut)] = 1.0
+    return waveform, mask
+
+
+def _clip_frames(source: ClipSource, recording: int, start: int) -> np.ndarray:
+    first, length = start // source.hop_samples, source.clip_samples // source.hop_samples
+    cut = source.frames[recording][first : first + length]
+    padding = np.broadcast_to(source.padding, (length - len(cut), len(source.padding)))
+    return np.concatenate([cut, padding]).astype(np.float32)
+
+
+def batch(
+    source: ClipSource,
+    seed: int,
+    step: int,
+    batch_size: int,
+    *,
+    shard_index: int = 0,
+    num_shards: int = 1,
+) -> dict[str, np.ndarray]:
+    """Batch `step` of the endless sequence that `seed` names.
+
+    Args:
+      source: what to draw from.
+      seed: any int. step: at least 0.
+      batch_size: clips of the whole batch, a multiple of num_shards.
+      shard_index, num_shards: which equal part of the batch's rows to return.
+
+    Returns:
+      "waveform" and "mask" (1 inside the recording), float32 [rows, clip_samples]; "speaker",
+      int32 [rows]; with frames, "frames", float32 [rows, clip_frames, channels].
+    """
+    if batch_size < 1 or batch_size % num_shards or not 0 <= shard_index < num_shards:
+        raise ValueError(
+            f"`batch_size` must be a positive multiple of `num_shards` {num_shards} and "
+            f"`shard_index` below it, got {batch_size} and {shard_index}."
+        )
+    rows = batch_size // num_shards
+    places = drawn(source, seed, step, batch_size)[shard_index * rows : (shard_index + 1) * rows]
+    clips = [_clip(source, *place) for place in places]
+    result = {
+        "waveform": np.stack([waveform for waveform, _ in clips]),
+        "mask": np.stack([mask for _, mask in clips]),
+        "speaker": source.speakers[[recording for recording, _ in places]],
+    }
+    if source.frames:
+        result["frames"] = np.stack([_clip_frames(source, *place) for place in places])
+    return result

@@ -1,0 +1,52 @@
+"""The exact log-probability of whole recordings, in windows of bounded memory."""
+
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from wavenet.network import WaveNet
+
+WINDOW_SAMPLES = 1 << 16
+
+
+class Density:
+    """log p(x | c) of recordings of any length under a network's current weights."""
+
+    def __init__(self, network: WaveNet, window_samples: int = WINDOW_SAMPLES):
+        self.network = network
+        config = network.config
+        # A context stack sees further back than the layers do; its blocks must stay aligned.
+        block = config.context_block_samples if config.context_layers else 1
+        past = config.receptive_field + config.context_blocks * block
+        self.past_samples = math.ceil(past / block) * block
+        self.window_samples = math.ceil(window_samples / block) * block
+        self._window = tf.function(self._of_window, autograph=False, reduce_retracing=True)
+
+    def log_prob(self, levels: np.ndarray, frames=None, speaker: int | None = None) -> np.ndarray:
+        """float32 [samples], nats, of every sample given those before it.
+
+        Args:
+          levels: int32 [samples].
+          frames: float32 [frames, channels] or None. speaker: an index or None.
+        """
+        condition = self._condition(len(levels), frames, speaker)
+        parts = []
+        for start in range(0, len(levels), self.window_samples):
+            first = max(0, start - self.past_samples)
+            window = slice(first, start + self.window_samples)
+            part = None if condition is None else condition[:, window]
+            values = self._window(tf.constant(levels[None, window], tf.int32), part)
+            parts.append(values.numpy()[0, start - first :])
+        return np.concatenate(parts)
+
+    def _condition(self, num_samples: int, frames, speaker):
+        if frames is None and speaker is None:
+            return None
+        frames = None if frames is None else tf.constant(frames[None], tf.float32)
+        speaker = None if speaker is None else tf.constant([speaker])
+        return self.network.condition(frames, speaker, num_samples)
+
+    def _of_window(self, levels, condition):
+        parameters = self.network(self.network.inputs(levels), condition)
+        return self.network.likelihood.log_prob(parameters, levels)

@@ -1,0 +1,204 @@
+"""Mel spectrograms, and the convention that pins down every number in them."""
+
+import dataclasses
+import functools
+from typing import Any
+
+import numpy as np
+import scipy.fft
+
+FRAMES_AT_ONCE = 2048
+FIXED = {
+    "window": "periodic hann",
+    "spectrum": "magnitude",
+    "frame_centre": "frame * hop + hop / 2",
+}
+CHOICES = {
+    "scale": ("slaney", "htk"),
+    "normalisation": ("area", "peak"),
+    "padding": ("zeros", "reflect"),
+    "log": ("natural", "log10"),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class MelConvention:
+    """What a mel frame is.
+
+    Frame f is the Hann-windowed magnitude spectrum around sample f * hop + hop / 2, the middle of
+    the hop_samples samples that it describes; there are ceil(samples / hop) frames. Band b is a
+    triangle over the spectrum's bins between mel points b, b + 1, b + 2 of bands + 2 equally
+    spaced ones. A value is log(max(band, floor)). With "reflect", 22,050 Hz, hop 256, window and
+    FFT 1024, 80 bands and 0 to 8,000 Hz these are the features of public HiFi-GAN vocoders.
+
+    Fields: sample_rate_hz. hop_samples, window_samples, fft_size: in samples. bands: how many.
+    low_hz, high_hz: the ends of the lowest and the highest triangle (high_hz None: half the sample
+    rate). floor: of the band magnitude, a full-scale sine reaching about window_samples / 4 times
+    the filter's weight. log: "natural" or "log10". scale: "slaney" (linear below 1 kHz) or "htk"
+    (2595 log10(1 + f / 700)). normalisation: triangles of "area" one in Hz, or of "peak" one.
+    padding: what lies beyond the ends, "zeros" or "reflect".
+    """
+
+    sample_rate_hz: int = 24000
+    hop_samples: int = 256
+    window_samples: int = 1024
+    fft_size: int = 1024
+    bands: int = 80
+    low_hz: float = 0.0
+    high_hz: float | None = None
+    floor: float = 1e-5
+    log: str = "natural"
+    scale: str = "slaney"
+    normalisation: str = "area"
+    padding: str = "zeros"
+
+    def __post_init__(self) -> None:
+        for name in ("sample_rate_hz", "hop_samples", "bands"):
+            _at_least(name, getattr(self, name), 1)
+        _at_least("window_samples", self.window_samples, self.hop_samples)
+        _at_least("fft_size", self.fft_size, self.window_samples)
+        for name, choices in CHOICES.items():
+            if getattr(self, name) not in choices:
+                raise ValueError(f'`{name}` must be one of {choices}, got "{getattr(self, name)}".')
+        if not 0.0 < self.floor < 1.0:
+            raise ValueError(f"`floor` must be above 0 and below 1, got {self.floor}.")
+        if not 0.0 <= self.low_hz < self.top_hz <= self.sample_rate_hz / 2:
+            raise ValueError(
+                f"`low_hz` and `high_hz` must satisfy 0 <= low_hz < high_hz <= "
+                f"{self.sample_rate_hz / 2}, got {self.low_hz} and {self.top_hz}."
+            )
+
+    @property
+    def top_hz(self) -> float:
+        """The upper end of the highest band in Hz."""
+        return self.sample_rate_hz / 2 if self.high_hz is None else self.high_hz
+
+    @property
+    def silence(self) -> float:
+        """The value of every band in digital silence: the logarithm of the floor."""
+        return float(_logarithm(np.array(self.floor), self))
+
+    def to_dict(self) -> dict[str, Any]:
+        """Every number and rule of the convention, for a JSON file."""
+        return {**dataclasses.asdict(self), "high_hz": self.top_hz, **FIXED}
+
+    @classmethod
+    def from_dict(cls, values: dict[str, Any]) -> "MelConvention":
+        """The convention that `to_dict` wrote; ValueError for one this code does not compute."""
+        fields = {field.name for field in dataclasses.fields(cls)}
+        for name in values:
+            if name not in fields and name not in FIXED:
+                raise ValueError(f"`{name}` is no part of a mel convention.")
+        for name, rule in FIXED.items():
+            if values.get(name, rule) != rule:
+                raise ValueError(f'`{name}` must be "{rule}", got "{values[name]}".')
+        return cls(**{name: value for name, value in values.items() if name in fields})
+
+
+def _at_least(name: str, value: int, least: int) -> None:
+    if value < least:
+        raise ValueError(f"`{name}` must be at least {least}, got {value}.")
+
+
+def _logarithm(values: np.ndarray, convention: MelConvention) -> np.ndarray:
+    return np.log(values) if convention.log == "natural" else np.log10(values)
+
+
+def num_frames(samples: int, hop_samples: int) -> int:
+    """How many frames describe so many samples: ceil(samples / hop_samples)."""
+    return -(-samples // hop_samples)
+
+
+def hz_to_mel(frequency_hz: np.ndarray, scale: str = "slaney") -> np.ndarray:
+    """Mel of a frequency: Slaney's scale (Auditory Toolbox, 1998) or HTK's formula."""
+    f = np.asarray(frequency_hz, np.float64)
+    if scale == "htk":
+        return 2595.0 * np.log10(1.0 + f / 700.0)
+    above = 15.0 + 27.0 * np.log(np.maximum(f, 1000.0) / 1000.0) / np.log(6.4)
+    return np.where(f < 1000.0, 3.0 * f / 200.0, above)
+
+
+def mel_to_hz(mel: np.ndarray, scale: str = "slaney") -> np.ndarray:
+    """Frequency in Hz; inverse of `hz_to_mel`."""
+    m = np.asarray(mel, np.float64)
+    if scale == "htk":
+        return 700.0 * (10.0 ** (m / 2595.0) - 1.0)
+    above_hz = 1000.0 * 6.4 ** ((np.maximum(m, 15.0) - 15.0) / 27.0)
+    return np.where(m < 15.0, 200.0 * m / 3.0, above_hz)
+
+
+@functools.lru_cache(maxsize=16)
+def mel_filters(convention: MelConvention) -> np.ndarray:
+    """The triangles, float32 [fft_size / 2 + 1, bands], read-only.
+
+    Raises:
+      ValueError: a band lies between two bins of the FFT and would never see anything.
+    """
+    low_mel, high_mel = hz_to_mel(
+        np.array([convention.low_hz, convention.top_hz]), convention.scale
+    )
+    points_hz = mel_to_hz(np.linspace(low_mel, high_mel, convention.bands + 2), convention.scale)
+    bins = np.arange(convention.fft_size // 2 + 1)[:, None]
+    bins_hz = bins * (convention.sample_rate_hz / convention.fft_size)
+    low, middle, high = points_hz[:-2], points_hz[1:-1], points_hz[2:]
+    rising = (bins_hz - low) / (middle - low)
+    falling = (high - bins_hz) / (high - middle)
+    filters = np.maximum(0.0, np.minimum(rising, falling))
+    if not np.all(filters.any(axis=0)):
+        empty = int(np.argmin(filters.any(axis=0)))
+        raise ValueError(
+            f"`bands` must leave an FFT bin in every band, got {convention.bands} with `fft_size` "
+            f"{convention.fft_size}: band {empty} is empty."
+        )
+    if convention.normalisation == "area":
+        filters = filters * (2.0 / (high - low))
+    filters = filters.astype(np.float32)
+    filters.setflags(write=False)
+    return filters
+
+
+def _padded(waveform: np.ndarray, frames: int, convention: MelConvention) -> np.ndarray:
+    left = convention.window_samples // 2 - convention.hop_samples // 2
+    length = (frames - 1) * convention.hop_samples + convention.window_samples
+    right = max(0, length - left - waveform.size)
+    if convention.padding == "zeros":
+        return np.pad(waveform, (left, right))
+    if waveform.size < 2:
+        raise ValueError(f"`waveform` needs 2 samples to reflect, got {waveform.size}.")
+    return np.pad(waveform, (left, right), mode="reflect")
+
+
+def mel_spectrogram(waveform: np.ndarray, convention: MelConvention) -> np.ndarray:
+    """Log-mel frames, float32 [frames, bands], frames = ceil(samples / hop_samples).
+
+    Args:
+      waveform: float [samples] in [-1, 1] at convention.sample_rate_hz, at least one sample.
+      convention: see `MelConvention`.
+    """
+    waveform = np.asarray(waveform, np.float32)
+    if waveform.ndim != 1 or not waveform.size:
+        raise ValueError(f"`waveform` must have the shape [samples], got {waveform.shape}.")
+    frames = num_frames(waveform.size, convention.hop_samples)
+    padded = _padded(waveform, frames, convention)
+    segments = np.lib.stride_tricks.sliding_window_view(padded, convention.window_samples)
+    segments = segments[:: convention.hop_samples][:frames]
+    mel = np.empty((frames, convention.bands), np.float32)
+    for first in range(0, frames, FRAMES_AT_ONCE):
+        rows = slice(first, first + FRAMES_AT_ONCE)
+        mel[rows] = _log_mel(segments[rows], convention)
+    return mel
+
+
+def _log_mel(segments: np.ndarray, convention: MelConvention) -> np.ndarray:
+    window = np.sin(np.pi * np.arange(convention.window_samples) / convention.window_samples) ** 2
+    spectrum = scipy.fft.rfft(segments * window.astype(np.float32), n=convention.fft_size, axis=-1)
+    bands = np.abs(spectrum) @ mel_filters(convention)
+    return _logarithm(np.maximum(bands, np.float32(convention.floor)), convention)
+
+
+def above_silence(mel: np.ndarray, convention: MelConvention) -> np.ndarray:
+    """float32, shaped as `mel`: 0 in digital silence and 1 at a band magnitude of one.
+
+    What a network reads, so that the zeros it pads with are silence: 1 - mel / silence.
+    """
+    return (1.0 - mel / convention.silence).astype(np.float32)

@@ -1,0 +1,26 @@
+"""Initial weights: drawn from one seed, each variable from its own stream."""
+
+import math
+
+import tensorflow as tf
+
+from likelihoods import noise
+
+
+class Initial:
+    """Makes variables; the n-th kernel drawn depends on the seed, n and its shape alone."""
+
+    def __init__(self, seed: int):
+        self._seed, self._drawn = seed, 0
+
+    def kernel(self, shape, name: str, gain: float = 1.0) -> tf.Variable:
+        """A normal variable of variance gain^2 / fan-in, the fan-in being all axes but the last."""
+        self._drawn += 1
+        size = math.prod(shape)
+        draws = noise.normal(noise.fold_in(self._seed, self._drawn), [0], 0, size)[..., 0]
+        scale = gain / math.sqrt(math.prod(shape[:-1]))
+        return tf.Variable(tf.reshape(draws, shape) * scale, name=name)
+
+    def zeros(self, shape, name: str) -> tf.Variable:
+        """A variable of zeros."""
+        return tf.Variable(tf.zeros(shape), name=name)

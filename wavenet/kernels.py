@@ -1,0 +1,356 @@
+"""Vector kernels for one core, written in LLVM's own language and called from Numba.
+
+Numba vectorises plain loops but spills a matrix product's running sums to memory at every step;
+here they stay in registers. All kernels take addresses (`address(array, offset)`) of float32
+arrays padded to whole vectors of `LANES` channels, and the sums of every output are made in one
+order whatever the number of rows: a row comes out the same, to the last bit, in any batch.
+
+A matrix [inputs, outputs] is stored as panels of 4, 2 or 1 vectors of outputs, each panel
+[inputs, vectors * LANES], so that every product reads its weights from the first to the last.
+"""
+
+import os
+import platform
+
+import llvmlite.binding
+import numba
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+from numba.extending import intrinsic
+
+
+def _lanes() -> int:
+    features = llvmlite.binding.get_host_cpu_features()
+    if features.get("avx512f"):
+        return 16
+    return 8 if features.get("avx") else 4
+
+
+LANES = _lanes()  # float32 numbers in one vector register
+_PANEL_VECTORS = (4, 2, 1)  # widths of a panel, widest first
+# Rows that share one read of the weights: their sums, and the weights, must fit the registers.
+_HAS_32_REGISTERS = LANES == 16 or platform.machine() in ("aarch64", "arm64")
+_ROWS = (4, 2, 1) if _HAS_32_REGISTERS else (2, 1)
+
+_INT = ir.IntType(64)
+_FLOAT = ir.FloatType()
+_VECTOR = ir.VectorType(_FLOAT, LANES)
+_WORDS = ir.VectorType(ir.IntType(32), LANES)
+_FLOAT_BYTES = 4
+_VECTOR_BYTES = _FLOAT_BYTES * LANES
+
+_PATIENCE = 10_000  # looks at a counter, some tens of microseconds, before giving the core away
+_let_others_run = types.ExternalFunction("sched_yield", types.int32()) if os.name == "posix" else (
+    numba.njit(lambda: 0))
+
+compiled = numba.njit(nogil=True, boundscheck=False, error_model="numpy")
+
+
+def padded(channels: int) -> int:
+    """`channels` rounded up to whole vectors."""
+    return -(-channels // LANES) * LANES
+
+
+def aligned(shape, dtype=np.float32) -> np.ndarray:
+    """Zeros whose first element starts a cache line of 64 bytes."""
+    size = int(np.prod(shape)) * np.dtype(dtype).itemsize
+    memory = np.zeros(size + 64, np.uint8)
+    start = -memory.ctypes.data % 64
+    return memory[start : start + size].view(dtype).reshape(shape)
+
+
+def pack_matrix(matrix) -> np.ndarray:
+    """The panels of `matrix` [inputs, outputs] one after another, outputs padded with zeros."""
+    inputs, outputs = matrix.shape
+    wide = np.zeros([inputs, padded(outputs)], np.float32)
+    wide[:, :outputs] = matrix
+    panels, start = [], 0
+    for width in panel_widths(wide.shape[1] // LANES):
+        panels.append(wide[:, start : start + width * LANES].ravel())
+        start += width * LANES
+    return np.concatenate(panels)
+
+
+def panel_widths(vectors: int) -> list[int]:
+    """The widths of the panels that hold `vectors` vectors of outputs."""
+    widths = []
+    for width in _PANEL_VECTORS:
+        widths += [width] * (vectors // width)
+        vectors %= width
+    return widths
+
+
+# --- pieces of LLVM code ---------------------------------------------------------------------
+
+
+def _int(value: int):
+    return ir.Constant(_INT, value)
+
+
+def _number(value: float):
+    return ir.Constant(_VECTOR, [value] * LANES)
+
+
+def _whole(value: int):
+    return ir.Constant(_WORDS, [value] * LANES)
+
+
+def _pointer(builder, address, kind):
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def _load(builder, address):
+    return builder.load(_pointer(builder, address, _VECTOR), align=_FLOAT_BYTES)
+
+
+def _store(builder, value, address):
+    builder.store(value, _pointer(builder, address, _VECTOR), align=_FLOAT_BYTES)
+
+
+def _spread(builder, scalar):
+    """The vector whose every lane is `scalar`."""
+    undefined = ir.Constant(_VECTOR, ir.Undefined)
+    first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
+    return builder.shuffle_vector(first, undefined, _whole(0))
+
+
+def _multiply_add(builder, a, b, c):
+    """a b + c."""
+    kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+    function = cgutils.get_or_insert_function(
+        builder.module, kind, f"llvm.fmuladd.v{LANES}f32"
+    )
+    return builder.call(function, [a, b, c])
+
+
+def _clip(builder, x, limit):
+    low, high = _number(-limit), _number(limit)
+    x = builder.select(builder.fcmp_unordered("<", x, high), x, high)
+    return builder.select(builder.fcmp_unordered(">", x, low), x, low)
+
+
+def _expm1(builder, x):
+    """exp(x) - 1 to about an ulp, |x| < 87: with x = n log 2 + r, 2^n (exp(r) - 1) + (2^n - 1)."""
+    to_whole = _number(1.5 * 2.0**23)  # adding it leaves no bits for a fraction
+    n = _multiply_add(builder, x, _number(1 / np.log(2)), to_whole)
+    n = builder.fsub(n, to_whole)
+    high = float(np.float32(0.693145751953125))  # log 2 in two parts; n times the first is exact
+    r = _multiply_add(builder, n, _number(-high), x)
+    r = _multiply_add(builder, n, _number(high - np.log(2)), r)
+    series = _number(1 / 5040)  # Taylor: |r| <= log(2) / 2, the next term is below 6e-9
+    for factorial in (720, 120, 24, 6, 2, 1):
+        series = _multiply_add(builder, series, r, _number(1 / factorial))
+    exponent = builder.add(builder.fptosi(n, _WORDS), _whole(127))
+    power = builder.bitcast(builder.shl(exponent, _whole(23)), _VECTOR)
+    return _multiply_add(
+        builder, power, builder.fmul(series, r), builder.fsub(power, _number(1.0))
+    )
+
+
+def _each_vector(builder, count):
+    """Loops over the byte offsets of `count` vectors."""
+    return cgutils.for_range_slice(
+        builder, _int(0), builder.mul(count, _int(_VECTOR_BYTES)), _int(_VECTOR_BYTES), _INT
+    )
+
+
+# --- kernels ---------------------------------------------------------------------------------
+
+
+@intrinsic
+def address(typing_context, array, offset):
+    """The address of element `offset` of a contiguous array."""
+
+    def emit(context, builder, signature, arguments):
+        view = context.make_array(signature.args[0])(context, builder, arguments[0])
+        start = builder.ptrtoint(view.data, _INT)
+        return builder.add(start, builder.mul(arguments[1], view.itemsize))
+
+    return types.int64(array, types.int64), emit
+
+
+def _emit_panel(builder, rows, panels, vectors, arguments):
+    """Adds `rows` rows of x times neighbouring panels to rows of y, all sums in registers."""
+    y, y_stride, w, x, x_stride, inputs = arguments
+    panel_bytes = builder.mul(inputs, _int(vectors * _VECTOR_BYTES))
+    panel_at = [builder.add(w, builder.mul(panel_bytes, _int(p))) for p in range(panels)]
+    y_at = [[builder.add(builder.add(y, builder.mul(y_stride, _int(row))), _int(v * _VECTOR_BYTES))
+             for v in range(panels * vectors)] for row in range(rows)]
+    x_at = [builder.add(x, builder.mul(x_stride, _int(row))) for row in range(rows)]
+    # LLVM turns these stack slots into registers.
+    sums = [[cgutils.alloca_once_value(builder, _load(builder, at)) for at in row] for row in y_at]
+    with cgutils.for_range(builder, inputs) as loop:
+        row_bytes = builder.mul(loop.index, _int(vectors * _VECTOR_BYTES))
+        weights = [_load(builder, builder.add(builder.add(at, row_bytes), _int(v * _VECTOR_BYTES)))
+                   for at in panel_at for v in range(vectors)]
+        x_bytes = builder.mul(loop.index, _int(_FLOAT_BYTES))
+        for at, row_sums in zip(x_at, sums, strict=True):
+            scalar = builder.load(_pointer(builder, builder.add(at, x_bytes), _FLOAT))
+            spread = _spread(builder, scalar)
+            for slot, weight in zip(row_sums, weights, strict=True):
+                total = _multiply_add(builder, spread, weight, builder.load(slot))
+                builder.store(total, slot)
+    for row_at, row_sums in zip(y_at, sums, strict=True):
+        for at, slot in zip(row_at, row_sums, strict=True):
+            _store(builder, builder.load(slot), at)
+
+
+@intrinsic
+def _add_panel(typing_context, y, y_stride, w, x, x_stride, inputs, rows, vectors):
+    """Adds x [rows, inputs] times the panel of `vectors` at w (8: two panels of 4) to y."""
+
+    def emit(context, builder, signature, arguments):
+        *operands, rows, vectors = arguments
+        shapes = [(1, 2, 4)] + [(row, 1, width) for row in _ROWS for width in _PANEL_VECTORS]
+        for shape in shapes:
+            same_rows = builder.icmp_signed("==", rows, _int(shape[0]))
+            same_width = builder.icmp_signed("==", vectors, _int(shape[1] * shape[2]))
+            with builder.if_then(builder.and_(same_rows, same_width)):
+                _emit_panel(builder, *shape, operands)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 8), emit
+
+
+@compiled
+def multiply(y, y_stride, w, x, x_stride, rows, inputs, vectors):
+    """Adds the product of x [rows, inputs] and a packed matrix to y [rows, vectors * LANES].
+
+    Strides, from one row to the next, are in bytes.
+    """
+    done = 0
+    while done < vectors:
+        left = vectors - done
+        width = 4 if left >= 4 else (2 if left >= 2 else 1)
+        if rows == 1 and left >= 8:
+            width = 8  # one row has too few sums to hide a multiplication's delay
+        row = 0
+        while row < rows:
+            group = _ROWS[-1]
+            for size in _ROWS:
+                if size <= rows - row:
+                    group = size
+                    break
+            _add_panel(y + row * y_stride, y_stride, w, x + row * x_stride, x_stride, inputs,
+                       group, width)
+            row += group
+        y += width * _VECTOR_BYTES
+        w += width * _VECTOR_BYTES * inputs
+        done += width
+
+
+def _vector_kernel(formula):
+    """A kernel(y, a, b, c, d, vectors): y = formula of the vectors at the other addresses."""
+
+    @intrinsic
+    def kernel(typing_context, y, a, b, c, d, vectors):
+        def emit(context, builder, signature, arguments):
+            y, *operands, vectors = arguments
+            with _each_vector(builder, vectors) as (offset, _):
+                def load(index):
+                    return _load(builder, builder.add(operands[index], offset))
+
+                _store(builder, formula(builder, load), builder.add(y, offset))
+            return context.get_dummy_value()
+
+        return types.void(*[types.int64] * 6), emit
+
+    return kernel
+
+
+def _gated(builder, load):
+    """tanh(a) sigmoid(b) = e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1."""
+    a = builder.fadd(load(0), load(2))
+    b = builder.fadd(load(1), load(3))
+    e = _expm1(builder, _clip(builder, builder.fadd(a, a), 20.0))  # tanh(10) rounds to 1
+    f = _expm1(builder, _clip(builder, builder.fneg(b), 60.0))
+    two = _number(2.0)
+    return builder.fdiv(e, builder.fmul(builder.fadd(e, two), builder.fadd(f, two)))
+
+
+def _rectified(builder, load):
+    zero = _number(0.0)
+    x = load(0)
+    return builder.select(builder.fcmp_unordered(">", x, zero), x, zero)
+
+
+_gate_kernel = _vector_kernel(_gated)
+_rectify_kernel = _vector_kernel(_rectified)
+_copy_kernel = _vector_kernel(lambda builder, load: load(0))
+_clear_kernel = _vector_kernel(lambda builder, load: _number(0.0))
+_add_kernel = _vector_kernel(lambda builder, load: builder.fadd(load(0), load(1)))
+_half_power_kernel = _vector_kernel(
+    lambda builder, load: _multiply_add(builder, load(0), _number(np.sqrt(0.5)), load(1))
+)
+
+
+@compiled
+def gate(z, sums, condition, vectors):
+    """z = tanh(a) sigmoid(b), (a, b) being the halves of sums + condition, `vectors` each."""
+    half = vectors * _VECTOR_BYTES
+    _gate_kernel(z, sums, sums + half, condition, condition + half, vectors)
+
+
+@compiled
+def rectify(y, vectors):
+    """y = max(y, 0)."""
+    _rectify_kernel(y, y, 0, 0, 0, vectors)
+
+
+@compiled
+def copy(y, x, vectors):
+    """y = x."""
+    _copy_kernel(y, x, 0, 0, 0, vectors)
+
+
+@compiled
+def clear(y, vectors):
+    """y = 0."""
+    _clear_kernel(y, 0, 0, 0, 0, vectors)
+
+
+@compiled
+def add(y, x, vectors):
+    """y = y + x."""
+    _add_kernel(y, y, x, 0, 0, vectors)
+
+
+@compiled
+def add_halved_power(y, x, b, vectors):
+    """y = x sqrt(1/2) + b."""
+    _half_power_kernel(y, x, b, 0, 0, vectors)
+
+
+# --- two threads -----------------------------------------------------------------------------
+
+
+@intrinsic
+def publish(typing_context, counter, value):
+    """Sets the int64 at `counter`; whoever sees the value sees all that was written before."""
+
+    def emit(context, builder, signature, arguments):
+        pointer = _pointer(builder, arguments[0], _INT)
+        builder.store_atomic(arguments[1], pointer, "release", 8)
+        return context.get_dummy_value()
+
+    return types.void(types.int64, types.int64), emit
+
+
+@intrinsic
+def _observe(typing_context, counter):
+    def emit(context, builder, signature, arguments):
+        return builder.load_atomic(_pointer(builder, arguments[0], _INT), "acquire", 8)
+
+    return types.int64(types.int64), emit
+
+
+@compiled
+def wait_for(counter, value):
+    """Returns once the int64 at `counter` is at least `value`."""
+    tries = 0
+    while _observe(counter) < value:
+        tries += 1
+        if tries > _PATIENCE:
+            _let_others_run()

@@ -1,0 +1,56 @@
+"""Generation by the definition: the whole network for every sample. The judge of the others."""
+
+import numpy as np
+import tensorflow as tf
+
+from wavenet.network import WaveNet
+
+
+class NaiveSampler:
+    """One full pass over the receptive field a sample, O(receptive field x layers) work."""
+
+    def __init__(self, network: WaveNet, window_samples: int):
+        self.network = network
+        self.window_samples = window_samples
+        self._parameters = tf.function(self._last, autograph=False)
+
+    def parameters(self, levels: np.ndarray, condition, position: int):
+        """The parameters of sample `position`, float32 [batch, parameters].
+
+        Args:
+          levels: int32 [batch, time], read before `position` only.
+          condition: [batch, time, channels] or None.
+        """
+        # The window begins at the start of the sound or one receptive field back, so that the
+        # zeros a convolution pads with are those the sound itself would have.
+        first = max(0, position + 1 - self.window_samples)
+        window = slice(first, first + self.window_samples)
+        part = None if condition is None else condition[:, window]
+        return self._parameters(tf.constant(levels[:, window]), part, position - first)
+
+    def _last(self, levels, condition, index):
+        return self.network(self.network.inputs(levels), condition)[:, index]
+
+
+def generate(network: WaveNet, levels: np.ndarray, start: int, noise, condition,
+             temperature: float = 1.0, window_samples: int | None = None):
+    """The levels with every sample from `start` on drawn, and the parameters they came from.
+
+    Args:
+      levels: int32 [batch, time]; those before `start` are the prime.
+      noise: float32 [batch, time - start, noise_channels].
+      condition: [batch, time, channels] or None.
+      window_samples: what a pass sees; by default all of it, or the receptive field if that is
+        shorter and there is no context stack.
+    """
+    time = levels.shape[1]
+    config = network.config
+    if window_samples is None:
+        window_samples = time if config.context_layers else min(time, config.receptive_field)
+    sampler = NaiveSampler(network, window_samples)
+    levels, drawn = levels.copy(), []
+    for t in range(start, time):
+        parameters = sampler.parameters(levels, condition, t)
+        levels[:, t] = network.likelihood.sample(parameters, noise[:, t - start], temperature)
+        drawn.append(parameters)
+    return levels, tf.stack(drawn, 1)

@@ -1,0 +1,293 @@
+"""The WaveNet: causal dilated convolutions with gated units, residual and skip connections.
+
+van den Oord et al. 2016, "WaveNet: A Generative Model for Raw Audio" (arXiv 1609.03499):
+
+    z  = tanh(W_f * h + V_f c) . sigmoid(W_g * h + V_g c)            equation 3
+    h' = (h + W_r z) sqrt(1/2),      skips summed, ReLU, 1x1, ReLU, 1x1
+
+where `*` is a causal dilated convolution and `c` the condition of that time step: upsampled frames,
+a speaker, and the context stack (section 2.6).
+"""
+
+import math
+
+import tensorflow as tf
+
+from wavenet.config import WaveNetConfig
+from wavenet.initial import Initial
+from wavenet.upsampling import FrameUpsampler
+
+SQRT_HALF = math.sqrt(0.5)
+
+
+class ResidualLayer(tf.Module):
+    """One gated, dilated layer with its residual and skip projections."""
+
+    def __init__(self, initial: Initial, channels: tuple[int, int, int], dilation: int,
+                 width: int, condition_channels: int, last: bool, name=None):
+        super().__init__(name=name)
+        residual, gate, skip = channels
+        self.dilation, self.width, self.gate_channels = dilation, width, gate
+        self.gate_kernel = initial.kernel([width, residual, 2 * gate], "gate_kernel")
+        self.gate_bias = initial.zeros([2 * gate], "gate_bias")
+        self.condition_kernel = None
+        if condition_channels:
+            self.condition_kernel = initial.kernel([condition_channels, 2 * gate], "condition_kernel")
+        self.residual_kernel = None
+        if not last:
+            self.residual_kernel = initial.kernel([gate, residual], "residual_kernel")
+            self.residual_bias = initial.zeros([residual], "residual_bias")
+        self.skip_kernel = initial.kernel([gate, skip], "skip_kernel")
+
+    def __call__(self, hidden, condition):
+        """The next hidden state and the gated units, [batch, time, residual] and [..., gate]."""
+        dtype = hidden.dtype
+        weights = tf.concat(list(tf.unstack(self.gate_kernel)), 0)
+        inputs = causal_taps(hidden, self.width, self.dilation)
+        if condition is not None:
+            weights = tf.concat([weights, self.condition_kernel], 0)
+            inputs = inputs + [condition]
+        gate = tf.matmul(tf.concat(inputs, -1), tf.cast(weights, dtype))
+        units = gated(gate + tf.cast(self.gate_bias, dtype))
+        if self.residual_kernel is None:
+            return hidden, units
+        update = tf.matmul(units, tf.cast(self.residual_kernel, dtype))
+        return self.residual(hidden, update), units
+
+    def residual(self, hidden, update):
+        """The input of the next layer from this one's and the projected units."""
+        dtype = hidden.dtype
+        return (hidden + update + tf.cast(self.residual_bias, dtype)) * tf.cast(SQRT_HALF, dtype)
+
+
+class ResidualStack(tf.Module):
+    """Residual layers one after another; gives the sum of their skips, scaled by sqrt(1/layers)."""
+
+    def __init__(self, initial: Initial, channels: tuple[int, int, int],
+                 dilations: tuple[int, ...], width: int, condition_channels: int, name=None):
+        super().__init__(name=name)
+        self.layers = [
+            ResidualLayer(initial, channels, dilation, width, condition_channels,
+                          last=i == len(dilations) - 1, name=f"layer_{i:02d}")
+            for i, dilation in enumerate(dilations)
+        ]
+        self.skip_scale = math.sqrt(1.0 / len(dilations))
+
+    def __call__(self, hidden, condition):
+        """The scaled sum of skips, [batch, time, skip]."""
+        return self.with_hiddens(hidden, condition)[0]
+
+    def with_hiddens(self, hidden, condition):
+        """The scaled sum of skips, and the input of every layer [batch, time, residual]."""
+        skips, hiddens = 0.0, []
+        for layer in self.layers:
+            hiddens.append(hidden)
+            hidden, units = layer(hidden, condition)
+            skips += tf.matmul(units, tf.cast(layer.skip_kernel, units.dtype))
+        return skips * tf.cast(self.skip_scale, skips.dtype), hiddens
+
+
+class ContextStack(tf.Module):
+    """A longer-sighted stack over blocks of past sound (WaveNet, section 2.6).
+
+    Block b of the condition depends on the sound of the blocks before b only.
+    """
+
+    def __init__(self, config: WaveNetConfig, initial: Initial, name="context"):
+        super().__init__(name=name)
+        channels = config.context_channels
+        self.block_samples, self.history = config.context_block_samples, config.context_blocks
+        self.front_kernel = initial.kernel([self.block_samples, channels], "front_kernel")
+        dilations = tuple(2**i for i in range(config.context_layers))
+        self.stack = ResidualStack(initial, (channels, channels, channels), dilations, 2, 0, "stack")
+
+    def __call__(self, wave):
+        """The condition of each block, [batch, blocks, channels], from [batch, time] samples."""
+        batch, time = tf.shape(wave)[0], tf.shape(wave)[1]
+        short = -time % self.block_samples
+        blocks = tf.reshape(tf.pad(wave, [[0, 0], [0, short]]), [batch, -1, self.block_samples])
+        # Silence before the start, as long as the stack can see, is what a sampler starts from.
+        past = tf.pad(blocks, [[0, 0], [self.history, 0], [0, 0]])[:, :-1]
+        return self.blocks(past)[:, self.history - 1 :]
+
+    def blocks(self, past_blocks):
+        """The condition after each past block, [batch, blocks, channels]."""
+        hidden = tf.matmul(past_blocks, tf.cast(self.front_kernel, past_blocks.dtype))
+        return self.stack(hidden, None)
+
+
+class WaveNet(tf.Module):
+    """The network; holds variables only, no generation state.
+
+    `network(inputs, condition)` gives the parameters of every conditional p(x_t | x_<t, c) in one
+    pass; `network.condition(...)` prepares the condition.
+    """
+
+    def __init__(self, config: WaveNetConfig, seed: int = 0, name="wavenet"):
+        super().__init__(name=name)
+        initial = Initial(seed)
+        self.config = config
+        self.likelihood = config.make_likelihood()
+        self.dtype = tf.as_dtype(config.compute_dtype)
+        residual, gate, skip = (config.residual_channels, config.gate_channels,
+                                config.skip_channels)
+        categorical = config.likelihood == "categorical"
+        front_inputs = config.levels if categorical else config.front_width
+        self.front_kernel = initial.kernel([front_inputs, residual], "front_kernel", gain=1.0)
+        self.front_bias = initial.zeros([residual], "front_bias")
+        self.stack = ResidualStack(initial, (residual, gate, skip), config.dilations,
+                                   config.filter_width, config.gate_inputs, "stack")
+        self.skip_bias = initial.zeros([skip], "skip_bias")
+        self.head1_kernel = initial.kernel([skip, skip], "head1_kernel")
+        self.head1_bias = initial.zeros([skip], "head1_bias")
+        outputs = self.likelihood.num_parameters
+        self.head2_kernel = initial.kernel([skip, outputs], "head2_kernel", gain=0.1)
+        self.head2_bias = tf.Variable(_initial_output(config, outputs), name="head2_bias")
+        self.prediction_kernel = None
+        if config.linear_prediction:
+            last = tf.one_hot(config.front_width - 1, config.front_width)
+            self.prediction_kernel = tf.Variable(0.9 * last, name="prediction_kernel")
+        self.upsampler = FrameUpsampler(config, initial) if config.feature_channels else None
+        self.speaker_embedding = None
+        if config.speakers and config.speaker_channels:
+            self.speaker_embedding = initial.kernel(
+                [config.speakers, config.speaker_channels], "speaker_embedding",
+                gain=math.sqrt(config.speakers))
+        self.context_stack = ContextStack(config, initial) if config.context_layers else None
+
+    def inputs(self, levels):
+        """What the network reads for integer levels: the levels (softmax) or scaled floats."""
+        return levels if self.config.likelihood == "categorical" else self.likelihood.scale(levels)
+
+    def condition(self, frames=None, speaker=None, num_samples: int | None = None):
+        """The condition that does not depend on the sound, [batch, time, channels], or None.
+
+        Args:
+          frames: [batch, frames, feature_channels], one frame every `hop_samples` samples.
+          speaker: int32 [batch].
+          num_samples: length in samples; by default frames * hop_samples.
+        """
+        self._check_condition(frames, speaker, num_samples)
+        parts = []
+        if self.upsampler is not None:
+            local = self.upsampler(tf.cast(frames, self.dtype))
+            num_samples = num_samples or frames.shape[1] * self.config.hop_samples
+            parts.append(local[:, :num_samples])
+        if self.config.speakers:
+            parts.append(self._speaker(speaker, num_samples))
+        return tf.concat(parts, -1) if parts else None
+
+    def __call__(self, inputs, condition=None):
+        """The parameters of p(x_t | x_<t, c) for every t, float32 [batch, time, parameters].
+
+        Args:
+          inputs: [batch, time] from `inputs(levels)`; the network shifts them by one itself.
+          condition: [batch, time, channels] from `condition(...)`, or None.
+        """
+        hidden, condition, prediction = self._bottom(inputs, condition)
+        return self.head(self.stack(hidden, condition), prediction)
+
+    def hiddens(self, inputs, condition=None):
+        """The input of every layer, a list of [batch, time, residual]; arguments as for a call."""
+        hidden, condition, _ = self._bottom(inputs, condition)
+        return self.stack.with_hiddens(hidden, condition)[1]
+
+    def wave(self, levels):
+        """The amplified waveform, float32 [...], of integer levels."""
+        return self.likelihood.scale(levels) * self.config.input_gain
+
+    def head(self, skips, prediction=None):
+        """The parameters, float32 [..., parameters], from the sum of skips [..., skip]."""
+        dtype = skips.dtype
+        hidden = tf.nn.relu(skips + tf.cast(self.skip_bias, dtype))
+        hidden = tf.matmul(hidden, tf.cast(self.head1_kernel, dtype))
+        hidden = tf.nn.relu(hidden + tf.cast(self.head1_bias, dtype))
+        raw = tf.cast(tf.matmul(hidden, tf.cast(self.head2_kernel, dtype)), tf.float32)
+        return self._in_scaled_units(raw + self.head2_bias, prediction)
+
+    def _bottom(self, inputs, condition):
+        categorical = self.config.likelihood == "categorical"
+        wave = self.wave(inputs) if categorical else inputs * self.config.input_gain
+        if self.context_stack is not None:
+            condition = self._with_context(wave, condition)
+        hidden, prediction = self._front(inputs, wave)
+        return hidden, condition, prediction
+
+    def _front(self, inputs, wave):
+        if self.config.likelihood == "categorical":
+            rows = tf.gather(tf.cast(self.front_kernel, self.dtype), inputs[:, :-1])
+            hidden = tf.pad(rows, [[0, 0], [1, 0], [0, 0]]) + tf.cast(self.front_bias, self.dtype)
+            return hidden, None
+        width = self.config.front_width
+        kernel = self.front_kernel
+        if self.prediction_kernel is not None:
+            kernel = tf.concat([kernel, self.prediction_kernel[:, None]], -1)
+        past = tf.pad(wave, [[0, 0], [width, 0]])[:, :-1, None]
+        out = tf.nn.conv1d(past, kernel[:, None, :], 1, "VALID")
+        residual = self.config.residual_channels
+        hidden = tf.cast(out[..., :residual] + self.front_bias, self.dtype)
+        prediction = out[..., residual:] if self.prediction_kernel is not None else None
+        return hidden, prediction
+
+    def _in_scaled_units(self, raw, prediction):
+        """Means and log-scales of the amplified waveform, brought back to the waveform's own."""
+        if self.config.likelihood == "categorical":
+            return raw
+        gain = self.config.input_gain
+        means = raw.shape[-1] // 3 if self.config.likelihood == "logistic" else 1
+        logits = raw.shape[-1] - 2 * means
+        weight, mean, log_scale = tf.split(raw, [logits, means, means], -1)
+        if prediction is not None:
+            mean += prediction
+        return tf.concat([weight, mean / gain, log_scale - math.log(gain)], -1)
+
+    def _with_context(self, wave, condition):
+        blocks = self.context_stack(tf.cast(wave, self.dtype))
+        context = tf.repeat(blocks, self.config.context_block_samples, 1)[:, : tf.shape(wave)[1]]
+        return context if condition is None else tf.concat([condition, context], -1)
+
+    def _speaker(self, speaker, num_samples):
+        row = tf.one_hot(speaker, self.config.speakers)
+        if self.speaker_embedding is not None:
+            row = tf.matmul(row, self.speaker_embedding)
+        return tf.repeat(tf.cast(row, self.dtype)[:, None], num_samples, 1)
+
+    def _check_condition(self, frames, speaker, num_samples):
+        channels = self.config.feature_channels
+        if (frames is None) != (channels == 0):
+            raise ValueError(f"`frames` must be {'given' if channels else 'None'} for a network "
+                             f"with feature_channels={channels}.")
+        if channels and frames.shape[-1] != channels:
+            raise ValueError(f"`frames` must have {channels} channels, got {frames.shape[-1]}.")
+        if (speaker is None) != (self.config.speakers == 0):
+            raise ValueError(f"`speaker` must be {'given' if self.config.speakers else 'None'} for "
+                             f"a network with speakers={self.config.speakers}.")
+        if self.config.speakers and not channels and num_samples is None:
+            raise ValueError("`num_samples` must be given when there are no `frames`.")
+
+
+def causal_taps(hidden, width: int, dilation: int) -> list[tf.Tensor]:
+    """The `width` taps h[t - j dilation], oldest first, each [batch, time, channels]."""
+    past = (width - 1) * dilation
+    time = hidden.shape[1] if hidden.shape[1] is not None else tf.shape(hidden)[1]
+    padded = tf.pad(hidden, [[0, 0], [past, 0], [0, 0]])
+    taps = [padded[:, j * dilation : j * dilation + time] for j in range(width - 1)]
+    return [*taps, hidden]
+
+
+def gated(gate):
+    """tanh(a) . sigmoid(b) of the two halves (a, b) of the last axis."""
+    filters, gates = tf.split(gate, 2, -1)
+    return tf.tanh(filters) * tf.sigmoid(gates)
+
+
+def _initial_output(config: WaveNetConfig, outputs: int):
+    """Zeros, but for log-scales that start at -3 (of the amplified full scale) and spread means."""
+    if config.likelihood == "categorical":
+        return tf.zeros([outputs])
+    if config.likelihood == "gaussian":
+        return tf.constant([0.0, -3.0])
+    spread = tf.linspace(-0.5, 0.5, config.components) if not config.linear_prediction else \
+        tf.zeros([config.components])
+    log_scales = tf.linspace(-2.0, -5.0, config.components)
+    return tf.concat([tf.zeros([config.components]), spread, log_scales], 0)

@@ -1,0 +1,154 @@
+"""Presets: whole training configurations, each with the figure it should reach and its cost."""
+
+import dataclasses
+from typing import Literal
+
+from replicator.loop import LoopConfig
+from replicator.optimizer import OptimizerConfig
+from wavenet.config import WaveNetConfig
+from wavenet.features import MelConvention
+from wavenet.pitch import PitchConvention
+
+Feature = Literal["mel", "f0"]
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """What a network hears, and how it is cut up."""
+
+    sample_rate_hz: int = 24_000
+    """Recordings of another rate are resampled."""
+    features: tuple[Feature, ...] = ()
+    """Conditioning frames: mel, f0, both (in this order) or none."""
+    by_speaker: bool = False
+    """Condition on the speaker, named by the table's column or the folder around a file."""
+    mel_bands: int = 80
+    mel_low_hz: float = 0.0
+    mel_high_hz: float | None = None
+    """Upper end of the highest mel band; None: half the sample rate."""
+    mel_window_samples: int = 1024
+    level_db: float | None = None
+    """RMS that one gain for all recordings aims at, in dB of full scale; None: as stored."""
+    clip_samples: int = 7680
+    """Length of a training clip, a multiple of the hop."""
+    batch_size: int = 4
+    """Clips in a batch."""
+    min_seconds: float = 0.3
+    """Shorter recordings are left out."""
+    dev_share: float = 0.05
+    """Share of the files kept for dev where the folder does not say."""
+
+    def mel(self, hop_samples: int) -> MelConvention | None:
+        """The convention of the mel frames, or None where there are none."""
+        if "mel" not in self.features:
+            return None
+        window = self.mel_window_samples
+        return MelConvention(self.sample_rate_hz, hop_samples, window, window, self.mel_bands,
+                             self.mel_low_hz, self.mel_high_hz)
+
+    def pitch(self, hop_samples: int) -> PitchConvention | None:
+        """The convention of the F0 frames, or None where there are none."""
+        if "f0" not in self.features:
+            return None
+        return PitchConvention(self.sample_rate_hz, hop_samples)
+
+    @property
+    def feature_channels(self) -> int:
+        """Channels of a conditioning frame."""
+        return ("mel" in self.features) * self.mel_bands + ("f0" in self.features) * 2
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """A training run, whole: with the data, nothing else decides what comes out."""
+
+    network: WaveNetConfig = WaveNetConfig()
+    data: DataConfig = DataConfig()
+    optimizer: OptimizerConfig = OptimizerConfig()
+    loop: LoopConfig = LoopConfig()
+    seed: int = 0
+    """Of the initial weights and of the order of clips."""
+
+    def resolved(self, num_speakers: int) -> "TrainConfig":
+        """The configuration with the network's inputs taken from the data's.
+
+        Raises ValueError if a clip is no whole number of frames or context blocks.
+        """
+        network = dataclasses.replace(
+            self.network, feature_channels=self.data.feature_channels,
+            speakers=num_speakers if self.data.by_speaker else 0)
+        if self.data.clip_samples % network.hop_samples:
+            raise ValueError(f"`clip_samples` must be a multiple of the hop, "
+                             f"{network.hop_samples}, got {self.data.clip_samples}.")
+        return dataclasses.replace(self, network=network)
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """A configuration, what it is for, what it should reach and what it costs."""
+
+    about: str
+    config: TrainConfig
+
+
+_SMALL = WaveNetConfig(layers=16, stacks=2, filter_width=2, residual_channels=32, gate_channels=32,
+                       skip_channels=32, front_width=16, linear_prediction=True, components=3,
+                       condition_channels=16, upsample_factors=(16, 16))
+
+PRESETS: dict[str, Preset] = {
+    "wavenet-smoke": Preset(
+        "Seconds on one core, to see that everything runs; noise, not speech.",
+        TrainConfig(
+            dataclasses.replace(_SMALL, layers=6, residual_channels=16, gate_channels=16,
+                                skip_channels=16, upsample_factors=(16, 16)),
+            DataConfig(16_000, ("mel",), level_db=-23.0, clip_samples=2048, batch_size=2,
+                       mel_bands=40),
+            OptimizerConfig(learning_rate=3e-3, warmup_steps=20),
+            LoopConfig(num_steps=60, evaluate_every_steps=30, report_every_steps=10))),
+    "wavenet-quick-16k": Preset(
+        "Two minutes on two cores: a 16 kHz vocoder of 0.1 M weights for the quickstart.",
+        TrainConfig(
+            _SMALL,
+            DataConfig(16_000, ("mel",), level_db=-23.0, clip_samples=4096, batch_size=4),
+            OptimizerConfig(learning_rate=4e-3, warmup_steps=50, decay="cosine"),
+            LoopConfig(num_steps=700, evaluate_every_steps=700))),
+    "wavenet-cpu-16k": Preset(
+        "The shipped 16 kHz vocoder: 18 layers, 64 channels, an hour or so on two cores.",
+        TrainConfig(
+            WaveNetConfig(layers=18, stacks=2, filter_width=2, residual_channels=64,
+                          gate_channels=64, skip_channels=64, front_width=32,
+                          linear_prediction=True, input_gain=4.0, components=5,
+                          condition_channels=32, upsample_factors=(10, 20)),
+            DataConfig(16_000, ("mel",), level_db=-23.0, clip_samples=8000, batch_size=2),
+            OptimizerConfig(learning_rate=2e-3, warmup_steps=100, decay="cosine"),
+            LoopConfig(num_steps=12_000))),
+    "wavenet-cpu-24k": Preset(
+        "A 24 kHz vocoder of the same size; half a day on two cores.",
+        TrainConfig(
+            WaveNetConfig(layers=20, stacks=2, filter_width=2, residual_channels=64,
+                          gate_channels=64, skip_channels=64, front_width=32,
+                          linear_prediction=True, components=5, condition_channels=32,
+                          upsample_factors=(15, 20)),
+            DataConfig(24_000, ("mel",), level_db=-23.0, clip_samples=9000, batch_size=2),
+            OptimizerConfig(learning_rate=2e-3, warmup_steps=100, decay="cosine"),
+            LoopConfig(num_steps=40_000))),
+    "wavenet-density-24k": Preset(
+        "No condition, stored level: an exact density of 24 kHz speech, to be compared with FLAC.",
+        TrainConfig(
+            WaveNetConfig(layers=20, stacks=2, filter_width=2, residual_channels=64,
+                          gate_channels=64, skip_channels=64, front_width=32,
+                          linear_prediction=True, components=5, input_gain=16.0),
+            DataConfig(24_000, clip_samples=8192, batch_size=2),
+            OptimizerConfig(learning_rate=2e-3, warmup_steps=100, decay="cosine"),
+            LoopConfig(num_steps=12_000, evaluate_every_steps=500))),
+    "wavenet-paper-24k": Preset(
+        "The teacher of Parallel WaveNet (1711.10433): 3 x (1..512), width 3, 10 logistics, "
+        "batches of 32 clips of 7,680 samples, Adam 2e-4, a million steps: weeks of a GPU.",
+        TrainConfig(
+            WaveNetConfig(layers=30, stacks=3, filter_width=3, residual_channels=256,
+                          gate_channels=256, skip_channels=256, components=10,
+                          condition_channels=80, upsample_factors=(16, 15)),
+            DataConfig(24_000, ("mel",), level_db=-23.0, clip_samples=7680, batch_size=32),
+            OptimizerConfig(learning_rate=2e-4, warmup_steps=1, average_decay=0.9999),
+            LoopConfig(num_steps=1_000_000, evaluate_every_steps=5000))),
+}

@@ -1,0 +1,214 @@
+"""Cached generation as one XLA program a chunk: one queue per layer, O(layers) work a sample.
+
+Le Paine et al. 2016, "Fast WaveNet Generation Algorithm" (arXiv 1611.09482): a layer of dilation d
+and width k keeps its last (k - 1) d inputs; a step reads k - 1 of them and writes one. All queues
+lie in one ring buffer, so that a step gathers every past tap at once and scatters once, and the
+skips of all layers are one matrix product: XLA on a CPU pays per operation, not per FLOP.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from wavenet.config import WaveNetConfig
+from wavenet.network import WaveNet, gated
+
+
+class SamplerState(NamedTuple):
+    """All that the next sample depends on beside noise and condition."""
+
+    position: tf.Tensor
+    """int32 [], samples so far."""
+    past: tf.Tensor
+    """The last front_width inputs, float32 [batch, front_width], or int32 [batch, 1] levels."""
+    queues: tf.Tensor
+    """Past inputs of all layers, [slots, batch, residual_channels]."""
+    blocks: tf.Tensor
+    """All past blocks of sound that the context stack reads, [batch, blocks, block_samples]."""
+
+
+class XlaSampler:
+    """Generates with a network's current weights; compiled once for each chunk shape."""
+
+    def __init__(self, network: WaveNet):
+        self.network = network
+        self.rings = Rings(network.config)
+        self._chunk = tf.function(self.chunk, jit_compile=True, autograph=False)
+        self._prime = tf.function(self._primed, autograph=False, reduce_retracing=True)
+
+    def initial_state(self, batch: int) -> SamplerState:
+        """The state before the first sample: silence, and empty queues."""
+        config = self.network.config
+        past = tf.zeros([batch, config.front_width])
+        if config.likelihood == "categorical":
+            past = tf.fill([batch, 1], config.levels)
+        queues = tf.zeros([self.rings.slots, batch, config.residual_channels], self.network.dtype)
+        blocks = tf.zeros([batch, config.context_blocks, config.context_block_samples])
+        return SamplerState(tf.constant(0), past, queues, blocks)
+
+    def generate_chunk(self, state: SamplerState, condition, noise, temperature: float = 1.0):
+        """The next levels, int32 [batch, time], their parameters, and the state after them.
+
+        Args:
+          state: from `initial_state`, `prime` or the chunk before.
+          condition: [batch, time, channels] of these samples, or None.
+          noise: float32 [batch, time, noise_channels] of these samples. With a context stack the
+            time must be `context_block_samples`.
+          temperature: 1 samples the model, less is closer to its mode.
+        """
+        return self._chunk(state, condition, noise, tf.constant(temperature, tf.float32))
+
+    def prime(self, state: SamplerState, condition, levels) -> SamplerState:
+        """The state after the given levels, int32 [batch, time], computed in one parallel pass.
+
+        `state` must be an initial state; with a context stack the time must be a multiple of
+        `context_block_samples`.
+        """
+        return self._prime(state, condition, levels)
+
+    def chunk(self, state: SamplerState, condition, noise, temperature):
+        """What `generate_chunk` compiles: a pure function of tensors and the weights."""
+        step = Step(self.network, self.rings)
+        batch, time = noise.shape[0], noise.shape[1]
+        noise = tf.transpose(noise, [1, 0, 2])
+        gates = step.gate_offsets(self._condition(state, condition, time), batch, time)
+        outputs = self.network.likelihood.num_parameters
+        written = (tf.TensorArray(tf.int32, time, element_shape=[batch]),
+                   tf.TensorArray(tf.float32, time, element_shape=[batch, outputs]))
+
+        def body(t, past, queues, levels, parameters):
+            now, queues = step(state.position + t, past, queues, gates[t])
+            level = self.network.likelihood.sample(now, noise[t], temperature)
+            return (t + 1, step.shift(past, level), queues, levels.write(t, level),
+                    parameters.write(t, now))
+
+        _, past, queues, levels, parameters = tf.while_loop(
+            lambda t, *_: t < time, body, (tf.constant(0), state.past, state.queues, *written),
+            maximum_iterations=time)
+        levels = tf.transpose(levels.stack())
+        after = SamplerState(state.position + time, past, queues,
+                             self._blocks(state.blocks, levels))
+        return levels, tf.transpose(parameters.stack(), [1, 0, 2]), after
+
+    def _primed(self, state, condition, levels):
+        config, inputs = self.network.config, self.network.inputs(levels)
+        hiddens = self.network.hiddens(inputs, condition)
+        past = levels[:, -1:]
+        if config.likelihood != "categorical":
+            past = tf.concat([state.past, inputs * config.input_gain], 1)[:, -config.front_width:]
+        return SamplerState(tf.shape(levels)[1], past, self.rings.fill(hiddens),
+                            self._blocks(state.blocks, levels))
+
+    def _condition(self, state, condition, time: int):
+        stack = self.network.context_stack
+        if stack is None:
+            return condition
+        if time != stack.block_samples:
+            raise ValueError(f"`noise` must have the {stack.block_samples} samples of a context "
+                             f"block, got {time}.")
+        context = stack.blocks(tf.cast(state.blocks, self.network.dtype))[:, -1:]
+        context = tf.repeat(context, time, 1)
+        return context if condition is None else tf.concat([condition, context], -1)
+
+    def _blocks(self, blocks, levels):
+        count = self.network.config.context_blocks
+        if not count:
+            return blocks
+        wave = tf.reshape(self.network.wave(levels),
+                          [tf.shape(levels)[0], -1, self.network.config.context_block_samples])
+        return tf.concat([blocks, wave], 1)[:, -count:]
+
+
+class Rings:
+    """Where the queue of each layer lies in the one ring buffer."""
+
+    def __init__(self, config: WaveNetConfig):
+        self.taps = config.filter_width - 1
+        self.dilations = np.array(config.dilations, np.int32)
+        self.lengths = self.taps * self.dilations
+        self.starts = np.concatenate([[0], np.cumsum(self.lengths)[:-1]]).astype(np.int32)
+        self.slots = int(self.lengths.sum())
+
+    def reads(self, position):
+        """Slots of the past taps, oldest first, int32 [layers, taps]."""
+        back = self.dilations[:, None] * np.arange(self.taps, 0, -1, dtype=np.int32)
+        # Adding the length keeps the remainder of a position before the start non-negative.
+        ring = (position + self.lengths[:, None] - back) % self.lengths[:, None]
+        return self.starts[:, None] + ring
+
+    def writes(self, position):
+        """Slots of the present inputs, int32 [layers]."""
+        return self.starts + position % self.lengths
+
+    def fill(self, hiddens: list[tf.Tensor]):
+        """The buffer [slots, batch, channels] after hiddens [batch, time, channels] of all layers."""
+        return tf.concat([self._ring(hidden, int(length))
+                          for hidden, length in zip(hiddens, self.lengths, strict=True)], 0)
+
+    @staticmethod
+    def _ring(hidden, length: int):
+        """The last `length` steps, the one of time t in slot t mod length."""
+        time = tf.shape(hidden)[1]
+        recent = tf.pad(hidden, [[0, 0], [length, 0], [0, 0]])[:, -length:]
+        return tf.transpose(tf.roll(recent, time % length, 1), [1, 0, 2])
+
+
+class Step:
+    """One time step on a batch, with the weights laid out for few, larger products."""
+
+    def __init__(self, network: WaveNet, rings: Rings):
+        self.network, self.rings, self.layers = network, rings, network.stack.layers
+        dtype = network.dtype
+        self.gate_kernels = [tf.cast(tf.reshape(layer.gate_kernel, [-1, 2 * layer.gate_channels]),
+                                     dtype) for layer in self.layers]
+        self.residual_kernels = [tf.cast(layer.residual_kernel, dtype)
+                                 for layer in self.layers[:-1]]
+        self.skip_kernel = tf.cast(tf.concat([layer.skip_kernel for layer in self.layers], 0)
+                                   * network.stack.skip_scale, dtype)
+
+    def gate_offsets(self, condition, batch: int, time: int):
+        """What the condition and the biases add to every gate, [time, batch, layers, 2 gate]."""
+        bias = tf.stack([layer.gate_bias for layer in self.layers])
+        if condition is None:
+            return tf.broadcast_to(tf.cast(bias, self.network.dtype), [time, batch, *bias.shape])
+        kernel = tf.stack([layer.condition_kernel for layer in self.layers])
+        kernel = tf.reshape(tf.transpose(kernel, [1, 0, 2]), [condition.shape[-1], -1])
+        offsets = tf.matmul(tf.transpose(condition, [1, 0, 2]), tf.cast(kernel, condition.dtype))
+        offsets = tf.reshape(offsets, [time, batch, *bias.shape])
+        return offsets + tf.cast(bias, condition.dtype)
+
+    def __call__(self, position, past, queues, gates):
+        """The parameters of this step, float32 [batch, parameters], and the queues after it."""
+        taps = tf.gather(queues, self.rings.reads(position))
+        hidden, prediction = self._front(past)
+        hiddens, units = [], []
+        for i in range(len(self.layers)):
+            hiddens.append(hidden)
+            inputs = tf.concat([*tf.unstack(taps[i]), hidden], -1)
+            units.append(gated(tf.matmul(inputs, self.gate_kernels[i]) + gates[:, i]))
+            if i < len(self.layers) - 1:
+                hidden = self.layers[i].residual(
+                    hidden, tf.matmul(units[-1], self.residual_kernels[i]))
+        skips = tf.matmul(tf.concat(units, -1), self.skip_kernel)
+        queues = tf.tensor_scatter_nd_update(
+            queues, self.rings.writes(position)[:, None], tf.stack(hiddens))
+        return self.network.head(skips, prediction), queues
+
+    def shift(self, past, level):
+        """The past inputs once `level`, int32 [batch], is one of them."""
+        if self.network.config.likelihood == "categorical":
+            return level[:, None]
+        return tf.concat([past[:, 1:], self.network.wave(level)[:, None]], 1)
+
+    def _front(self, past):
+        network = self.network
+        if network.config.likelihood == "categorical":
+            rows = tf.pad(network.front_kernel, [[0, 1], [0, 0]])  # the last row: no past yet
+            hidden = tf.gather(rows, past[:, 0])
+        else:
+            hidden = tf.matmul(past, network.front_kernel)
+        prediction = None
+        if network.prediction_kernel is not None:
+            prediction = tf.matmul(past, network.prediction_kernel[:, None])
+        return tf.cast(hidden + network.front_bias, network.dtype), prediction

@@ -1,0 +1,94 @@
+"""Tab-separated tables beside recordings: their texts, speakers and splits."""
+
+import csv
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+
+from wavenet.audio import shown
+
+SPLITS = ("train", "dev")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What a table says of one recording. split: "train" or "dev" after the table's name, or ""."""
+
+    table: str
+    file: str
+    text: str
+    speaker: str
+    split: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Tables:
+    """All rows of a folder's tables, the split tables among them, and what could not be read."""
+
+    rows: tuple[Row, ...]
+    splits: frozenset[str]
+    notes: tuple[str, ...]
+
+
+def _row(path: Path, values: Mapping[str, str | None]) -> Row:
+    split = path.stem if path.stem in SPLITS else ""
+    text, speaker = values.get("text") or "", values.get("speaker") or ""
+    return Row(path.name, values["file"] or "", text, speaker, split)
+
+
+def _rows(path: Path) -> list[Row] | None:
+    with open(path, encoding="utf-8-sig", errors="replace", newline="") as lines:
+        reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        if "file" not in (reader.fieldnames or ()):
+            return None
+        return [_row(path, values) for values in reader if values["file"]]
+
+
+def read_tables(folder: Path) -> Tables:
+    """The rows of every `*.tsv` in the folder that has a `file` column.
+
+    The first line is the header; `text` and `speaker` columns are optional, others are ignored.
+    `train.tsv` and `dev.tsv` also say the split. A table that cannot be read becomes a note.
+    """
+    rows: list[Row] = []
+    splits, notes = set(), []
+    for path in sorted(folder.glob("*.tsv")):
+        try:
+            found = _rows(path)
+        except (OSError, csv.Error) as error:
+            notes.append(f"{shown(path.name)} cannot be read ({error}) and is ignored")
+            continue
+        if found is None:
+            notes.append(f"{shown(path.name)} has no column `file` and is ignored")
+            continue
+        rows += found
+        splits |= {path.stem} & set(SPLITS)
+    return Tables(tuple(rows), frozenset(splits), tuple(notes))
+
+
+def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row]]:
+    """The row of each recording by its name, and the rows whose recording is not there.
+
+    Args:
+      tables: as `read_tables` gives them.
+      names: relative to the folder, with forward slashes. A row of `train.tsv` may name a file
+        under `train/` without saying so, one of `dev.tsv` likewise.
+    """
+    matched: dict[str, Row] = {}
+    missing = []
+    for row in tables.rows:
+        candidates = [f"{row.split}/{row.file}"] if row.split else []
+        name = next((name for name in [*candidates, row.file] if name in names), None)
+        if name is None:
+            missing.append(row)
+        else:
+            _keep(matched, name, row)
+    return matched, missing
+
+
+def _keep(matched: dict[str, Row], name: str, row: Row) -> None:
+    earlier: Mapping[str, str] = dataclasses.asdict(matched[name]) if name in matched else {}
+    text, speaker = row.text or earlier.get("text", ""), row.speaker or earlier.get("speaker", "")
+    # A file in both tables is for evaluation: it must not be trained on.
+    split = "dev" if "dev" in (row.split, earlier.get("split")) else row.split
+    matched[name] = dataclasses.replace(row, text=text, speaker=speaker, split=split)

@@ -1,0 +1,120 @@
+"""Training a WaveNet: from a folder of recordings to a run directory."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import tensorflow as tf
+
+from replicator.loop import Outcome, Trainer
+from replicator.run_directory import RunDirectory, to_json
+from replicator.state import TrainState
+from wavenet.corpus import Corpus, prepare
+from wavenet.data import clips
+from wavenet.network import WaveNet
+from wavenet.presets import TrainConfig
+from wavenet.recordings import ScanReport, ScanRules, scan
+from wavenet.watching import Watcher
+
+KIND = "wavenet"
+CHANGEABLE = ("loop", "data_folder")
+
+
+def train(preset: str, config: TrainConfig, data: Path, workdir: Path, say=print) -> Outcome:
+    """Trains, or goes on training, in `workdir`; how it ended.
+
+    Args:
+      preset: the name it goes by.
+      config: everything that decides the outcome.
+      data: a folder of recordings, see `scan`.
+      workdir: the run directory, made if missing; a run there must have the same configuration.
+      say: called with lines for the person watching.
+
+    Raises UserError, DataError or AudioError with a line that explains what to do.
+    """
+    report = scan_folder(data, config)
+    config = config.resolved(len({r.speaker for r in report.of("train")}))
+    corpus = prepare_corpus(report, config, workdir)
+    for line in [*report.lines(), *corpus.notes]:
+        say(line)
+    run = RunDirectory.create(workdir, run_config(preset, config, corpus, data), CHANGEABLE)
+    try:
+        return _train(run, config, corpus, say)
+    finally:
+        run.unlock()
+
+
+def _train(run: RunDirectory, config: TrainConfig, corpus: Corpus, say) -> Outcome:
+    network = WaveNet(config.network, config.seed)
+    state = TrainState(network, config.optimizer, config.loop.num_steps)
+    trainer = Trainer(run, state, loss_function(network), config.loop)
+    for line in trainer.resume():
+        say(line)
+    say(f"{sum(math.prod(w.shape) for w in state.weights):,} weights, receptive field "
+        f"{config.network.receptive_field} samples "
+        f"({1000 * config.network.receptive_field / config.data.sample_rate_hz:.0f} ms)"
+        + (f", going on from step {trainer.step}" if trainer.step else ""))
+    watcher = Watcher(network, state, corpus, config, run.folder("samples"))
+    return trainer.train(batches(corpus, config, trainer.step), watcher)
+
+
+def loss_function(network: WaveNet):
+    """The loss in nats a sample, with `bits_per_sample` beside it, of a batch of `clips`."""
+
+    def loss(batch):
+        condition = None
+        if network.config.gate_inputs:
+            samples = batch["levels"].shape[1]
+            condition = network.condition(
+                batch.get("frames"), batch["speaker"] if network.config.speakers else None, samples)
+        parameters = network(network.inputs(batch["levels"]), condition)
+        log_prob = network.likelihood.log_prob(parameters, batch["levels"])
+        value = -tf.reduce_sum(log_prob * batch["mask"]) / tf.reduce_sum(batch["mask"])
+        return value, {"bits_per_sample": value / math.log(2.0)}
+
+    return loss
+
+
+def batches(corpus: Corpus, config: TrainConfig, start_step: int) -> tf.data.Dataset:
+    """The batches from step `start_step` on, a function of the seed and the step alone."""
+    likelihood = config.network.make_likelihood()
+    return clips(corpus, "train", clip_samples=config.data.clip_samples,
+                 batch_size=config.data.batch_size, seed=config.seed,
+                 features=config.data.features, encode=likelihood.encode, start_step=start_step)
+
+
+def scan_folder(data: Path, config: TrainConfig) -> ScanReport:
+    """What a folder of recordings holds, by the rules of the configuration."""
+    rules = ScanRules(min_seconds=config.data.min_seconds, dev_share=config.data.dev_share,
+                      speaker_folders=config.data.by_speaker)
+    return scan(data, config.data.sample_rate_hz, rules)
+
+
+def prepare_corpus(report: ScanReport, config: TrainConfig, workdir: Path | None,
+                   gain_db: float | None = None) -> Corpus:
+    """The recordings with their frames, cached beside the run when there is one."""
+    hop = config.network.hop_samples
+    return prepare(report, mel=config.data.mel(hop), pitch=config.data.pitch(hop),
+                   level_db=config.data.level_db, gain_db=gain_db,
+                   cache_folder=None if workdir is None else Path(workdir) / "features")
+
+
+def run_config(preset: str, config: TrainConfig, corpus: Corpus, data: Path) -> dict:
+    """What config.json says of a run."""
+    return {"kind": KIND, "preset": preset, **to_json(config),
+            "gain_db": corpus.gain_db, "speakers": list(corpus.speakers),
+            "data_folder": str(data)}
+
+
+def config_from(stored: dict) -> TrainConfig:
+    """The configuration that a config.json holds."""
+    parts = {}
+    for field in dataclasses.fields(TrainConfig):
+        value = stored[field.name]
+        parts[field.name] = _dataclass(field.type, value) if isinstance(value, dict) else value
+    return TrainConfig(**parts)
+
+
+def _dataclass(kind, values: dict):
+    tuples = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
+    return kind(**tuples)

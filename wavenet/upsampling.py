@@ -1,0 +1,59 @@
+"""From conditioning frames to one condition per sample, by learned upsampling."""
+
+import tensorflow as tf
+
+from wavenet.config import WaveNetConfig
+from wavenet.initial import Initial
+
+
+class FrameUpsampler(tf.Module):
+    """A convolution over frames, then transposed convolutions up to the sample rate.
+
+    "y = f(h), a transposed convolutional network" (WaveNet, section 2.5). Each transposed
+    convolution has stride s and width 3 s, starts as linear interpolation, and is computed as one
+    matrix product of three neighbouring frames.
+    """
+
+    def __init__(self, config: WaveNetConfig, initial: Initial, name="upsampler"):
+        super().__init__(name=name)
+        channels = config.condition_channels
+        self.frame_width = config.frame_width
+        self.frame_kernel = initial.kernel(
+            [config.frame_width, config.feature_channels, channels], "frame_kernel")
+        self.frame_bias = initial.zeros([channels], "frame_bias")
+        self.factors = config.upsample_factors
+        self.kernels = [tf.Variable(_interpolation(factor, channels), name=f"kernel_{factor}")
+                        for factor in self.factors]
+
+    def __call__(self, frames):
+        """The condition [batch, frames * hop, channels] from frames [batch, frames, features]."""
+        side = self.frame_width // 2
+        dtype = frames.dtype
+        padded = tf.pad(frames, [[0, 0], [side, side], [0, 0]])
+        hidden = tf.nn.conv1d(padded, tf.cast(self.frame_kernel, dtype), 1, "VALID")
+        hidden = tf.nn.relu(hidden + tf.cast(self.frame_bias, dtype))
+        for factor, kernel in zip(self.factors, self.kernels, strict=True):
+            hidden = upsample(hidden, tf.cast(kernel, dtype), factor)
+        return hidden
+
+
+def upsample(frames, kernel, factor: int):
+    """[batch, frames * factor, channels] from [batch, frames, channels].
+
+    kernel: [3 * channels, factor * channels]; its rows take the frame before, this and the next
+    one, its columns the `factor` outputs of a frame. The edge frames are repeated outwards.
+    """
+    before = tf.concat([frames[:, :1], frames[:, :-1]], 1)
+    after = tf.concat([frames[:, 1:], frames[:, -1:]], 1)
+    out = tf.matmul(tf.concat([before, frames, after], -1), kernel)
+    batch, count, channels = tf.shape(frames)[0], tf.shape(frames)[1], frames.shape[-1]
+    return tf.reshape(out, [batch, count * factor, channels])
+
+
+def _interpolation(factor: int, channels: int):
+    """The kernel of `upsample` that interpolates linearly between frame centres."""
+    offset = (tf.range(factor, dtype=tf.float32) + 0.5) / factor - 0.5
+    before, after = tf.nn.relu(-offset), tf.nn.relu(offset)
+    shares = tf.stack([before, 1.0 - before - after, after])
+    kernel = tf.einsum("jf,cd->jcfd", shares, tf.eye(channels))
+    return tf.reshape(kernel, [3 * channels, factor * channels])
