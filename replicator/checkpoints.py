@@ -8,6 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
+from replicator.atomic import replacing
 from replicator.errors import UserError
 
 Arrays = dict[str, np.ndarray]
@@ -24,8 +25,9 @@ class Checkpoints:
 
     def steps(self) -> list[int]:
         """The steps that have a file, ascending."""
-        return sorted(int(path.stem.removeprefix("step_"))
-                      for path in self.folder.glob("step_*.npz"))
+        return sorted(
+            int(path.stem.removeprefix("step_")) for path in self.folder.glob("step_*.npz")
+        )
 
     def path(self, step: int) -> Path:
         """The file of a step, there or not."""
@@ -35,7 +37,7 @@ class Checkpoints:
         """The new file, complete on disk; older ones beyond `keep` are deleted afterwards."""
         path = self.path(step)
         write_npz(path, arrays)
-        protected = {*self.steps()[-self.keep:], self.best_step()}
+        protected = {*self.steps()[-self.keep :], self.best_step()}
         for old in self.steps():
             if old not in protected:
                 self.path(old).unlink(missing_ok=True)
@@ -66,8 +68,10 @@ class Checkpoints:
             except UserError:
                 damaged.append(self.path(step))
         if damaged:
-            raise UserError(f"Every checkpoint in {self.folder} is damaged "
-                            f"({', '.join(path.name for path in damaged)}).")
+            raise UserError(
+                f"Every checkpoint in {self.folder} is damaged "
+                f"({', '.join(path.name for path in damaged)})."
+            )
         return None, damaged
 
     def _best(self) -> dict | None:
@@ -90,7 +94,7 @@ def read_npz(path: Path) -> Arrays:
 
 def write_npz(path: Path, arrays: Arrays) -> None:
     """Writes arrays so that `path` is always either the old file or the whole new one."""
-    with _replacing(path) as temporary, open(temporary, "wb") as file:
+    with _whole(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, **arrays)
         file.flush()
         os.fsync(file.fileno())
@@ -98,18 +102,16 @@ def write_npz(path: Path, arrays: Arrays) -> None:
 
 def write_text(path: Path, text: str) -> None:
     """Writes a text file whole or not at all."""
-    with _replacing(path) as temporary:
+    with _whole(path) as temporary:
         temporary.write_text(text)
 
 
 @contextlib.contextmanager
-def _replacing(path: Path):
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+def _whole(path: Path):
     try:
-        yield temporary
-        os.replace(temporary, path)
+        with replacing(path) as temporary:
+            yield temporary
     except OSError as error:
-        raise UserError(f"Cannot write {path}: {error.strerror or error}. "
-                        "What was saved before is kept.") from error
-    finally:
-        temporary.unlink(missing_ok=True)
+        raise UserError(
+            f"Cannot write {path}: {error.strerror or error}. What was saved before is kept."
+        ) from error

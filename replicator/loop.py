@@ -66,16 +66,19 @@ class Trainer:
         if arrays is not None:
             self.state.restore(arrays)
             self._saved_step = self.step
-        return [f"{path} is damaged and was set aside (.damaged); going on from step {self.step}."
-                for path in damaged]
+        return [
+            f"{path} is damaged and was set aside (.damaged); going on from step {self.step}."
+            for path in damaged
+        ]
 
     @property
     def step(self) -> int:
         """Updates made so far."""
         return int(self.state.step.numpy())
 
-    def train(self, batches: Iterable[Batch], evaluate: Callable[[MetricsLog, int], float]
-              ) -> Outcome:
+    def train(
+        self, batches: Iterable[Batch], evaluate: Callable[[MetricsLog, int], float]
+    ) -> Outcome:
         """Trains to the end, or to a wish to stop, and saves.
 
         Args:
@@ -86,8 +89,10 @@ class Trainer:
         """
         log = MetricsLog(self.run.path, self.step)
         start = time.monotonic()
-        with StopRequest() as stop, Progress(self.config.num_steps, "training", "step",
-                                             self.step) as progress:
+        with (
+            StopRequest() as stop,
+            Progress(self.config.num_steps, "training", "step", self.step) as progress,
+        ):
             reason = self._steps(iter(batches), evaluate, log, progress, stop, start)
             self.save()
         log.close()
@@ -111,8 +116,9 @@ class Trainer:
             if step % self.config.report_every_steps == 0:
                 now = time.monotonic()
                 rate = self.config.report_every_steps / (now - reported)
-                log.scalars(step, {k: float(v) for k, v in metrics.items()}
-                            | {"steps_per_second": rate})
+                log.scalars(
+                    step, {k: float(v) for k, v in metrics.items()} | {"steps_per_second": rate}
+                )
                 reported = now
             if step % self.config.evaluate_every_steps == 0 or step == self.config.num_steps:
                 self._evaluate(evaluate, log, progress)
@@ -135,9 +141,11 @@ class Trainer:
 
     def _diverged(self, loss: float, norm: float) -> Diverged:
         self.save()
-        return Diverged(f"Step {self.step + 1} gave loss {loss:.4g} and gradient norm {norm:.4g}; "
-                        f"the last good state, step {self.step}, is saved in "
-                        f"{self.checkpoints.folder}. Try a lower --optimizer.learning-rate.")
+        return Diverged(
+            f"Step {self.step + 1} gave loss {loss:.4g} and gradient norm {norm:.4g}; "
+            f"the last good state, step {self.step}, is saved in "
+            f"{self.checkpoints.folder}. Try a lower --optimizer.learning-rate."
+        )
 
 
 def compile_step(state: TrainState, loss_fn: LossFn, jit_compile: bool):

@@ -19,8 +19,11 @@ class MetricsLog:
 
     def scalars(self, step: int, figures: dict[str, float]) -> None:
         """One line with `step`, `time` (seconds since the epoch) and the figures."""
-        record = {"step": step, "time": round(time.time(), 3),
-                  **{name: _plain(value) for name, value in figures.items()}}
+        record = {
+            "step": step,
+            "time": round(time.time(), 3),
+            **{name: _plain(value) for name, value in figures.items()},
+        }
         with open(self.path, "a") as file:
             file.write(json.dumps(record) + "\n")
         with self._writer.as_default(step=step):

@@ -72,14 +72,19 @@ def adam(config: OptimizerConfig, rate, step, weights, gradients, first, second)
       weights, gradients, first, second: lists of tensors, one entry a variable.
     """
     count = tf.cast(step + 1, tf.float32)
-    first = [config.beta1 * m + (1 - config.beta1) * g
-             for m, g in zip(first, gradients, strict=True)]
-    second = [config.beta2 * v + (1 - config.beta2) * tf.square(g)
-              for v, g in zip(second, gradients, strict=True)]
+    first = [
+        config.beta1 * m + (1 - config.beta1) * g for m, g in zip(first, gradients, strict=True)
+    ]
+    second = [
+        config.beta2 * v + (1 - config.beta2) * tf.square(g)
+        for v, g in zip(second, gradients, strict=True)
+    ]
     first_bias = 1.0 - tf.pow(config.beta1, count)
     second_bias = 1.0 - tf.pow(config.beta2, count)
-    moved = [w - rate * (m / first_bias) / (tf.sqrt(v / second_bias) + config.epsilon)
-             for w, m, v in zip(weights, first, second, strict=True)]
+    moved = [
+        w - rate * (m / first_bias) / (tf.sqrt(v / second_bias) + config.epsilon)
+        for w, m, v in zip(weights, first, second, strict=True)
+    ]
     return moved, first, second
 
 

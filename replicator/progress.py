@@ -7,18 +7,35 @@ from tqdm import tqdm
 
 
 class Progress:
-    """Shows how far a long job is; `with Progress(total, "training", "step") as progress`."""
+    """Shows how far a long job is; `with Progress(total, "training", "step") as progress`.
 
-    def __init__(self, total: int, title: str, unit: str, done: int = 0,
-                 line_seconds: float = 10.0, stream=None):
+    Without a terminal a job shorter than `line_seconds` prints nothing.
+    """
+
+    def __init__(
+        self,
+        total: int,
+        title: str,
+        unit: str,
+        done: int = 0,
+        line_seconds: float = 10.0,
+        stream=None,
+    ):
         self.stream = stream if stream is not None else sys.stderr
         self.total, self.title, self.unit, self.done = total, title, unit, done
         self._first_done, self._start = done, time.monotonic()
         self._line_seconds, self._next_line = line_seconds, self._start + line_seconds
         self._bar = None
         if self.stream.isatty():
-            self._bar = tqdm(total=total, initial=done, desc=title, unit=unit, file=self.stream,
-                             dynamic_ncols=True, smoothing=0.1)
+            self._bar = tqdm(
+                total=total,
+                initial=done,
+                desc=title,
+                unit=unit,
+                file=self.stream,
+                dynamic_ncols=True,
+                smoothing=0.1,
+            )
 
     def __enter__(self) -> "Progress":
         """Itself."""
@@ -35,7 +52,7 @@ class Progress:
         if self._bar is not None:
             self._bar.set_postfix({k: f"{v:.4g}" for k, v in figures.items()}, refresh=False)
             self._bar.update(count)
-        elif time.monotonic() >= self._next_line or self.done >= self.total:
+        elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + self._line_seconds
             self._line(figures)
 
@@ -51,8 +68,12 @@ class Progress:
         rate = (self.done - self._first_done) / elapsed
         left = (self.total - self.done) / rate if rate else float("inf")
         shown = "".join(f", {name} {value:.4g}" for name, value in figures.items())
-        print(f"{self.title}: {self.done}/{self.total} {self.unit}s, {rate:.3g} {self.unit}/s, "
-              f"{duration(left)} left{shown}", file=self.stream, flush=True)
+        print(
+            f"{self.title}: {self.done}/{self.total} {self.unit}s, {rate:.3g} {self.unit}/s, "
+            f"{duration(left)} left{shown}",
+            file=self.stream,
+            flush=True,
+        )
 
 
 def duration(seconds: float) -> str:

@@ -75,8 +75,10 @@ class RunDirectory:
             self._lock.seek(0)
             holder = self._lock.read().strip() or "unknown"
             self._lock.close()
-            raise UserError(f"The run directory {self.path} is in use by process {holder}; wait "
-                            "for it or choose another --workdir.") from error
+            raise UserError(
+                f"The run directory {self.path} is in use by process {holder}; wait "
+                "for it or choose another --workdir."
+            ) from error
         self._lock.truncate(0)
         self._lock.write(str(os.getpid()))
         self._lock.flush()
@@ -95,20 +97,28 @@ class RunDirectory:
             write_text(file, json.dumps(config, indent=2) + "\n")
             return
         stored = self.config()
-        different = [difference for key in sorted(stored.keys() | config.keys())
-                     if key not in changeable
-                     for difference in differences(stored.get(key), config.get(key), key)]
+        different = [
+            difference
+            for key in sorted(stored.keys() | config.keys())
+            if key not in changeable
+            for difference in differences(stored.get(key), config.get(key), key)
+        ]
         if different:
-            raise UserError(f"{self.path} holds a run of another configuration: "
-                            f"{'; '.join(different[:4])}. Choose another --workdir.")
+            raise UserError(
+                f"{self.path} holds a run of another configuration: "
+                f"{'; '.join(different[:4])}. Choose another --workdir."
+            )
         write_text(file, json.dumps(config, indent=2) + "\n")
 
 
 def differences(stored, given, path: str) -> list[str]:
     """A phrase for each leaf in which two nested JSON values differ."""
     if isinstance(stored, dict) and isinstance(given, dict):
-        return [phrase for key in sorted(stored.keys() | given.keys())
-                for phrase in differences(stored.get(key), given.get(key), f"{path}.{key}")]
+        return [
+            phrase
+            for key in sorted(stored.keys() | given.keys())
+            for phrase in differences(stored.get(key), given.get(key), f"{path}.{key}")
+        ]
     return [] if stored == given else [f"{path} is {stored} there, {given} here"]
 
 

@@ -30,8 +30,9 @@ class TrainState(tf.Module):
         """Every variable under the name that checkpoints give it."""
         slots: dict[str, tf.Variable] = {"step": self.step}
         for kind in ("weights", "first", "second", "average"):
-            slots |= {f"{kind}/{n}": v for n, v in zip(self.names, getattr(self, kind),
-                                                       strict=True)}
+            slots |= {
+                f"{kind}/{n}": v for n, v in zip(self.names, getattr(self, kind), strict=True)
+            }
         return slots
 
     def update(self, loss_fn: LossFn, batch: Batch):
@@ -45,10 +46,13 @@ class TrainState(tf.Module):
         gradients = [tf.convert_to_tensor(g) for g in gradients]
         gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
         rate = self.optimizer.rate(self.step, self.num_steps)
-        read = [[tf.convert_to_tensor(v) for v in slot]
-                for slot in (self.weights, self.first, self.second, self.average)]
-        weights, first, second = adam(self.optimizer, rate, self.step, read[0], gradients,
-                                      read[1], read[2])
+        read = [
+            [tf.convert_to_tensor(v) for v in slot]
+            for slot in (self.weights, self.first, self.second, self.average)
+        ]
+        weights, first, second = adam(
+            self.optimizer, rate, self.step, read[0], gradients, read[1], read[2]
+        )
         average = polyak(self.optimizer, self.step, read[3], weights)
         metrics = {"loss": loss, "gradient_norm": norm, "learning_rate": rate, **metrics}
         return [self.step + 1, *weights, *first, *second, *average], metrics
@@ -66,8 +70,10 @@ class TrainState(tf.Module):
         """Sets every slot from `arrays()` of a state of the same network, or raises UserError."""
         for name, variable in self.slots().items():
             if name not in arrays or tuple(arrays[name].shape) != tuple(variable.shape):
-                raise UserError(f"The checkpoint does not fit this network: `{name}` must have "
-                                f"shape {tuple(variable.shape)}.")
+                raise UserError(
+                    f"The checkpoint does not fit this network: `{name}` must have "
+                    f"shape {tuple(variable.shape)}."
+                )
         for name, variable in self.slots().items():
             variable.assign(arrays[name])
 
@@ -92,7 +98,7 @@ def variable_names(network: tf.Module) -> list[str]:
     """A unique path for each trainable variable, e.g. `stack/layers/3/gate_kernel`."""
     paths = {}
     for path, value in network._flatten(  # tf.Module's own traversal, the only one with paths
-            predicate=lambda v: isinstance(v, tf.Variable), with_path=True,
-            expand_composites=False):
+        predicate=lambda v: isinstance(v, tf.Variable), with_path=True, expand_composites=False
+    ):
         paths.setdefault(value.ref(), "/".join(str(part) for part in path))
     return [paths[v.ref()] for v in network.trainable_variables]

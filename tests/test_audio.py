@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import soundfile
 
+from replicator.atomic import replacing
 from wavenet import audio
-from wavenet.atomic import replacing
 
 RATE_HZ = 16000
 

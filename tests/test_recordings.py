@@ -125,9 +125,11 @@ def test_tables_alone_are_the_split_and_dev_wins(tmp_path):
     fill(tmp_path, ["wavs/a.wav", "wavs/b.wav", "wavs/c.wav", "wavs/d.wav"])
     (tmp_path / "train.tsv").write_text("file\nwavs/a.wav\nwavs/b.wav\n")
     (tmp_path / "dev.tsv").write_text("file\nwavs/c.wav\nwavs/b.wav\n")
+    (tmp_path / "words.tsv").write_text("file\ttext\nwavs/a.wav\tYes.\nwavs/c.wav\tNo.\n")
     report = scan(tmp_path, RATE_HZ)
     assert splits(report) == {"wavs/a.wav": "train", "wavs/b.wav": "dev", "wavs/c.wav": "dev"}
     assert left_out(report) == {"wavs/d.wav": "in no split"}
+    assert [r.text for r in report.recordings] == ["", "No.", "Yes."]
 
 
 def test_a_table_without_names_or_with_broken_text_does_not_stop_the_scan(tmp_path):

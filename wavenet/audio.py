@@ -16,7 +16,8 @@ import numpy as np
 import soundfile
 import soxr
 
-from wavenet.atomic import replacing
+from replicator.atomic import replacing
+from replicator.errors import UserError
 
 BLOCK_SAMPLES = 1 << 18
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
@@ -25,7 +26,7 @@ LOWEST_DB = -120.0  # dB, what digital silence is reported as
 WRITTEN = {".flac": "FLAC", ".wav": "WAV"}
 
 
-class AudioError(ValueError):
+class AudioError(UserError):
     """A sound file that cannot be read or written; the message is one line and names the file.
 
     reason: what is wrong, without the name.

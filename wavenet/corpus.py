@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
+from replicator.atomic import replacing
 from wavenet import audio
-from wavenet.atomic import replacing
 from wavenet.features import MelConvention, above_silence, mel_spectrogram
 from wavenet.pitch import PitchConvention, fundamental_frequency, log_f0_features
-from wavenet.progress import in_threads
 from wavenet.recordings import DataError, Recording, ScanReport
 from wavenet.tables import SPLITS
+from wavenet.threads import in_threads
 
 HEADROOM_DB = 0.3  # dB, what resampling may add to a peak
 VERSION = 1
@@ -29,9 +29,9 @@ DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.erro
 class Prepared:
     """A recording as it is trained on.
 
-    waveform: int16 [samples] at the corpus's rate and level. mel: float32 [frames, bands], in the convention's logarithm. f0_hz:
-    float32 [frames], 0 where unvoiced. What the corpus has no convention for has zero columns or
-    frames. speaker: an index into the corpus's speakers.
+    waveform: int16 [samples] at the corpus's rate and level. mel: float32 [frames, bands], in the
+    convention's logarithm. f0_hz: float32 [frames], 0 where unvoiced. What the corpus has no
+    convention for has zero columns or frames. speaker: an index into the corpus's speakers.
     """
 
     name: str

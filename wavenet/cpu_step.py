@@ -30,21 +30,62 @@ BLOCK = 8  # most steps whose past is added at once
 MIXTURE, GAUSSIAN, CATEGORICAL = range(3)
 
 
-PLAN = np.dtype([(name, np.int64) for name in (
-    # sizes: true channels are `*_inputs`, padded ones come in vectors and bytes
-    "rows", "layers", "width", "front_width", "condition_inputs", "residual_inputs",
-    "residual_vectors", "residual_bytes", "gate_inputs", "gate_vectors", "gate_bytes",
-    "skip_inputs", "skip_vectors", "skip_bytes", "output_vectors", "output_bytes",
-    # addresses of weights, and the bytes of one layer's where they need telling
-    "front", "front_bias", "past", "present", "present_bytes", "gate_bias", "condition",
-    "condition_bytes", "residual_bias", "skip", "skip_bias", "head1", "head1_bias", "head2",
-    "head2_bias",
-    # addresses of the buffers of one group of rows
-    "rings", "sums", "conditions", "units", "skips", "hidden", "outputs", "history",
-    "lead_done", "aside_done",
-    # what the outputs mean
-    "likelihood", "levels", "components", "num_parameters",
-)])
+PLAN = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            # sizes: true channels are `*_inputs`, padded ones come in vectors and bytes
+            "rows",
+            "layers",
+            "width",
+            "front_width",
+            "condition_inputs",
+            "residual_inputs",
+            "residual_vectors",
+            "residual_bytes",
+            "gate_inputs",
+            "gate_vectors",
+            "gate_bytes",
+            "skip_inputs",
+            "skip_vectors",
+            "skip_bytes",
+            "output_vectors",
+            "output_bytes",
+            # addresses of weights, and the bytes of one layer's where they need telling
+            "front",
+            "front_bias",
+            "past",
+            "present",
+            "present_bytes",
+            "gate_bias",
+            "condition",
+            "condition_bytes",
+            "residual_bias",
+            "skip",
+            "skip_bias",
+            "head1",
+            "head1_bias",
+            "head2",
+            "head2_bias",
+            # addresses of the buffers of one group of rows
+            "rings",
+            "sums",
+            "conditions",
+            "units",
+            "skips",
+            "hidden",
+            "outputs",
+            "history",
+            "lead_done",
+            "aside_done",
+            # what the outputs mean
+            "likelihood",
+            "levels",
+            "components",
+            "num_parameters",
+        )
+    ]
+)
 """Everything a step must know, as one record of integers; it holds for one group of rows."""
 
 
@@ -83,8 +124,16 @@ def add_past(plan, dilation, ring, layer, time):
             clear(sums, block * plan.rows * 2 * plan.gate_vectors)
         weights = plan.past + (layer * (plan.width - 1) + tap) * tap_bytes
         inputs = _ring_slot(plan, ring, span, clock - lag)
-        multiply(sums, 2 * plan.gate_bytes, weights, inputs, plan.residual_bytes,
-                 block * plan.rows, plan.residual_inputs, 2 * plan.gate_vectors)
+        multiply(
+            sums,
+            2 * plan.gate_bytes,
+            weights,
+            inputs,
+            plan.residual_bytes,
+            block * plan.rows,
+            plan.residual_inputs,
+            2 * plan.gate_vectors,
+        )
 
 
 @compiled
@@ -99,8 +148,16 @@ def add_conditions(plan, layer, time, steps, condition):
     gate_bytes = 2 * plan.gate_bytes
     for row in range(rows):
         copy(out + row * gate_bytes, plan.gate_bias + layer * gate_bytes, 2 * plan.gate_vectors)
-    multiply(out, gate_bytes, plan.condition + layer * plan.condition_bytes, condition,
-             4 * plan.condition_inputs, rows, plan.condition_inputs, 2 * plan.gate_vectors)
+    multiply(
+        out,
+        gate_bytes,
+        plan.condition + layer * plan.condition_bytes,
+        condition,
+        4 * plan.condition_inputs,
+        rows,
+        plan.condition_inputs,
+        2 * plan.gate_vectors,
+    )
 
 
 @compiled
@@ -111,8 +168,16 @@ def aside(plan, dilation, ring, layer, time, steps_left, condition):
             copy(plan.skips + row * plan.skip_bytes, plan.skip_bias, plan.skip_vectors)
     units = plan.units + layer * plan.rows * plan.gate_bytes
     weights = plan.skip + layer * plan.gate_inputs * plan.skip_bytes
-    multiply(plan.skips, plan.skip_bytes, weights, units, plan.gate_bytes, plan.rows,
-             plan.gate_inputs, plan.skip_vectors)
+    multiply(
+        plan.skips,
+        plan.skip_bytes,
+        weights,
+        units,
+        plan.gate_bytes,
+        plan.rows,
+        plan.gate_inputs,
+        plan.skip_vectors,
+    )
     add_past(plan, dilation, ring, layer, time + 1)
     if plan.condition_inputs and steps_left and _clock(time + 1, layer) % BLOCK == 0:
         add_conditions(plan, layer, time + 1, steps_left, condition)
@@ -127,23 +192,48 @@ def lead(plan, dilations, rings, layer, time):
     units = plan.units + layer * plan.rows * plan.gate_bytes
     gate_bytes = 2 * plan.gate_bytes
     weights = plan.present + layer * plan.present_bytes
-    multiply(sums, gate_bytes, weights, inputs, plan.residual_bytes, plan.rows,
-             plan.residual_inputs, 2 * plan.gate_vectors)
+    multiply(
+        sums,
+        gate_bytes,
+        weights,
+        inputs,
+        plan.residual_bytes,
+        plan.rows,
+        plan.residual_inputs,
+        2 * plan.gate_vectors,
+    )
     condition, condition_stride = plan.gate_bias + layer * gate_bytes, 0
     if plan.condition_inputs:
         condition, condition_stride = _gate_slot(plan, plan.conditions, layer, clock), gate_bytes
     for row in range(plan.rows):
-        gate(units + row * plan.gate_bytes, sums + row * gate_bytes,
-             condition + row * condition_stride, plan.gate_vectors)
+        gate(
+            units + row * plan.gate_bytes,
+            sums + row * gate_bytes,
+            condition + row * condition_stride,
+            plan.gate_vectors,
+        )
     if layer + 1 == plan.layers:
         return
-    output = _ring_slot(plan, rings[layer + 1], (plan.width - 1) * dilations[layer + 1],
-                        _clock(time, layer + 1))
+    output = _ring_slot(
+        plan, rings[layer + 1], (plan.width - 1) * dilations[layer + 1], _clock(time, layer + 1)
+    )
     for row in range(plan.rows):
-        add_halved_power(output + row * plan.residual_bytes, inputs + row * plan.residual_bytes,
-                         plan.residual_bias + layer * plan.residual_bytes, plan.residual_vectors)
-    multiply(output, plan.residual_bytes, weights + plan.residual_inputs * gate_bytes, units,
-             plan.gate_bytes, plan.rows, plan.gate_inputs, plan.residual_vectors)
+        add_halved_power(
+            output + row * plan.residual_bytes,
+            inputs + row * plan.residual_bytes,
+            plan.residual_bias + layer * plan.residual_bytes,
+            plan.residual_vectors,
+        )
+    multiply(
+        output,
+        plan.residual_bytes,
+        weights + plan.residual_inputs * gate_bytes,
+        units,
+        plan.gate_bytes,
+        plan.rows,
+        plan.gate_inputs,
+        plan.residual_vectors,
+    )
 
 
 @compiled
@@ -153,11 +243,22 @@ def front(plan, ring, span, time, latest):
     for row in range(plan.rows):
         copy(output + row * plan.residual_bytes, plan.front_bias, plan.residual_vectors)
         if plan.likelihood == CATEGORICAL and latest[row] >= 0:
-            add(output + row * plan.residual_bytes,
-                plan.front + latest[row] * plan.residual_bytes, plan.residual_vectors)
+            add(
+                output + row * plan.residual_bytes,
+                plan.front + latest[row] * plan.residual_bytes,
+                plan.residual_vectors,
+            )
     if plan.likelihood != CATEGORICAL:
-        multiply(output, plan.residual_bytes, plan.front, plan.history, 4 * plan.front_width,
-                 plan.rows, plan.front_width, plan.residual_vectors)
+        multiply(
+            output,
+            plan.residual_bytes,
+            plan.front,
+            plan.history,
+            4 * plan.front_width,
+            plan.rows,
+            plan.front_width,
+            plan.residual_vectors,
+        )
 
 
 @compiled
@@ -167,11 +268,27 @@ def head(plan):
     for row in range(plan.rows):
         copy(plan.hidden + row * plan.skip_bytes, plan.head1_bias, plan.skip_vectors)
         copy(plan.outputs + row * plan.output_bytes, plan.head2_bias, plan.output_vectors)
-    multiply(plan.hidden, plan.skip_bytes, plan.head1, plan.skips, plan.skip_bytes, plan.rows,
-             plan.skip_inputs, plan.skip_vectors)
+    multiply(
+        plan.hidden,
+        plan.skip_bytes,
+        plan.head1,
+        plan.skips,
+        plan.skip_bytes,
+        plan.rows,
+        plan.skip_inputs,
+        plan.skip_vectors,
+    )
     rectify(plan.hidden, plan.rows * plan.skip_vectors)
-    multiply(plan.outputs, plan.output_bytes, plan.head2, plan.hidden, plan.skip_bytes, plan.rows,
-             plan.skip_inputs, plan.output_vectors)
+    multiply(
+        plan.outputs,
+        plan.output_bytes,
+        plan.head2,
+        plan.hidden,
+        plan.skip_bytes,
+        plan.rows,
+        plan.skip_inputs,
+        plan.output_vectors,
+    )
 
 
 @compiled
@@ -241,8 +358,21 @@ def remember(plan, history, latest, row, level):
 
 
 @compiled
-def run_lead(plan, dilations, rings, start, condition, arrays, noise, temperature,
-             min_log_scale, forced, levels, parameters, alone):
+def run_lead(
+    plan,
+    dilations,
+    rings,
+    start,
+    condition,
+    arrays,
+    noise,
+    temperature,
+    min_log_scale,
+    forced,
+    levels,
+    parameters,
+    alone,
+):
     """Fills levels [rows, time], and parameters [rows, time, outputs] if they have any time.
 
     Draws each level from its noise [rows, time, channels], unless `forced` [rows, time] has any
@@ -259,8 +389,15 @@ def run_lead(plan, dilations, rings, start, condition, arrays, noise, temperatur
         for layer in range(plan.layers):
             lead(plan, dilations, rings, layer, start + step)
             if alone:
-                aside(plan, dilations[layer], rings[layer], layer, start + step, steps - step - 1,
-                      _condition_at(plan, condition, step + 1))
+                aside(
+                    plan,
+                    dilations[layer],
+                    rings[layer],
+                    layer,
+                    start + step,
+                    steps - step - 1,
+                    _condition_at(plan, condition, step + 1),
+                )
             else:
                 publish(plan.lead_done, step * plan.layers + layer + 1)
         if not alone:
@@ -270,12 +407,13 @@ def run_lead(plan, dilations, rings, start, condition, arrays, noise, temperatur
             add_prediction(plan, outputs, history, prediction)
         for row in range(plan.rows):
             if parameters.shape[1]:
-                parameters[row, step] = outputs[row, :plan.num_parameters]
+                parameters[row, step] = outputs[row, : plan.num_parameters]
             if forced.shape[1]:
                 levels[row, step] = forced[row, step]
             else:
-                levels[row, step] = draw(plan, outputs, row, noise, step, temperature,
-                                         min_log_scale)
+                levels[row, step] = draw(
+                    plan, outputs, row, noise, step, temperature, min_log_scale
+                )
             remember(plan, history, latest, row, levels[row, step])
 
 
@@ -285,8 +423,15 @@ def run_aside(plan, dilations, rings, start, condition, steps):
     for step in range(steps):
         for layer in range(plan.layers):
             wait_for(plan.lead_done, step * plan.layers + layer + 1)
-            aside(plan, dilations[layer], rings[layer], layer, start + step, steps - step - 1,
-                  _condition_at(plan, condition, step + 1))
+            aside(
+                plan,
+                dilations[layer],
+                rings[layer],
+                layer,
+                start + step,
+                steps - step - 1,
+                _condition_at(plan, condition, step + 1),
+            )
         publish(plan.aside_done, step + 1)
 
 

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from wavenet import naive
+
 NumbaSampler = None
 from wavenet.network import WaveNet
 from wavenet.sampler import XlaSampler
@@ -44,8 +45,12 @@ def generate(network: WaveNet, request: Request, backend: Backend = "auto") -> n
     return np.concatenate(list(stream(network, request, backend)), axis=1)
 
 
-def stream(network: WaveNet, request: Request, backend: Backend = "auto",
-           chunk_samples: int = CHUNK_SAMPLES) -> Iterator[np.ndarray]:
+def stream(
+    network: WaveNet,
+    request: Request,
+    backend: Backend = "auto",
+    chunk_samples: int = CHUNK_SAMPLES,
+) -> Iterator[np.ndarray]:
     """The same levels in chunks int32 [batch, up to chunk_samples], as they are made.
 
     Args:
@@ -101,7 +106,9 @@ def _naive(network: WaveNet, request: Request) -> np.ndarray:
         levels[:, :start] = request.prime
     noise = network.likelihood.noise(request.seed, request.rows, start, request.num_samples)
     condition = condition_of(network, request)
-    return naive.generate(network, levels, start, noise, condition, request.temperature)[0][:, start:]
+    return naive.generate(network, levels, start, noise, condition, request.temperature)[0][
+        :, start:
+    ]
 
 
 def _padded(condition, length: int):
@@ -128,5 +135,7 @@ def _check(network: WaveNet, request: Request) -> None:
         raise ValueError(f"`temperature` must be at least 0, got {request.temperature}.")
     block = network.config.context_block_samples
     if network.config.context_layers and primed_samples(request) % block:
-        raise ValueError(f"`prime` must be a multiple of {block} samples, the context block, got "
-                         f"{primed_samples(request)}.")
+        raise ValueError(
+            f"`prime` must be a multiple of {block} samples, the context block, got "
+            f"{primed_samples(request)}."
+        )

@@ -42,8 +42,11 @@ _FLOAT_BYTES = 4
 _VECTOR_BYTES = _FLOAT_BYTES * LANES
 
 _PATIENCE = 10_000  # looks at a counter, some tens of microseconds, before giving the core away
-_let_others_run = types.ExternalFunction("sched_yield", types.int32()) if os.name == "posix" else (
-    numba.njit(lambda: 0))
+_let_others_run = (
+    types.ExternalFunction("sched_yield", types.int32())
+    if os.name == "posix"
+    else (numba.njit(lambda: 0))
+)
 
 compiled = numba.njit(nogil=True, boundscheck=False, error_model="numpy")
 
@@ -119,9 +122,7 @@ def _spread(builder, scalar):
 def _multiply_add(builder, a, b, c):
     """a b + c."""
     kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
-    function = cgutils.get_or_insert_function(
-        builder.module, kind, f"llvm.fmuladd.v{LANES}f32"
-    )
+    function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
     return builder.call(function, [a, b, c])
 
 
@@ -144,9 +145,7 @@ def _expm1(builder, x):
         series = _multiply_add(builder, series, r, _number(1 / factorial))
     exponent = builder.add(builder.fptosi(n, _WORDS), _whole(127))
     power = builder.bitcast(builder.shl(exponent, _whole(23)), _VECTOR)
-    return _multiply_add(
-        builder, power, builder.fmul(series, r), builder.fsub(power, _number(1.0))
-    )
+    return _multiply_add(builder, power, builder.fmul(series, r), builder.fsub(power, _number(1.0)))
 
 
 def _each_vector(builder, count):
@@ -176,15 +175,23 @@ def _emit_panel(builder, rows, panels, vectors, arguments):
     y, y_stride, w, x, x_stride, inputs = arguments
     panel_bytes = builder.mul(inputs, _int(vectors * _VECTOR_BYTES))
     panel_at = [builder.add(w, builder.mul(panel_bytes, _int(p))) for p in range(panels)]
-    y_at = [[builder.add(builder.add(y, builder.mul(y_stride, _int(row))), _int(v * _VECTOR_BYTES))
-             for v in range(panels * vectors)] for row in range(rows)]
+    y_at = [
+        [
+            builder.add(builder.add(y, builder.mul(y_stride, _int(row))), _int(v * _VECTOR_BYTES))
+            for v in range(panels * vectors)
+        ]
+        for row in range(rows)
+    ]
     x_at = [builder.add(x, builder.mul(x_stride, _int(row))) for row in range(rows)]
     # LLVM turns these stack slots into registers.
     sums = [[cgutils.alloca_once_value(builder, _load(builder, at)) for at in row] for row in y_at]
     with cgutils.for_range(builder, inputs) as loop:
         row_bytes = builder.mul(loop.index, _int(vectors * _VECTOR_BYTES))
-        weights = [_load(builder, builder.add(builder.add(at, row_bytes), _int(v * _VECTOR_BYTES)))
-                   for at in panel_at for v in range(vectors)]
+        weights = [
+            _load(builder, builder.add(builder.add(at, row_bytes), _int(v * _VECTOR_BYTES)))
+            for at in panel_at
+            for v in range(vectors)
+        ]
         x_bytes = builder.mul(loop.index, _int(_FLOAT_BYTES))
         for at, row_sums in zip(x_at, sums, strict=True):
             scalar = builder.load(_pointer(builder, builder.add(at, x_bytes), _FLOAT))
@@ -233,8 +240,9 @@ def multiply(y, y_stride, w, x, x_stride, rows, inputs, vectors):
                 if size <= rows - row:
                     group = size
                     break
-            _add_panel(y + row * y_stride, y_stride, w, x + row * x_stride, x_stride, inputs,
-                       group, width)
+            _add_panel(
+                y + row * y_stride, y_stride, w, x + row * x_stride, x_stride, inputs, group, width
+            )
             row += group
         y += width * _VECTOR_BYTES
         w += width * _VECTOR_BYTES * inputs
@@ -249,6 +257,7 @@ def _vector_kernel(formula):
         def emit(context, builder, signature, arguments):
             y, *operands, vectors = arguments
             with _each_vector(builder, vectors) as (offset, _):
+
                 def load(index):
                     return _load(builder, builder.add(operands[index], offset))
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
+from replicator.atomic import replacing
 from wavenet import audio
-from wavenet.atomic import replacing
 
 FILE = "measurements.json"
 VERSION = 1

@@ -32,8 +32,15 @@ class NaiveSampler:
         return self.network(self.network.inputs(levels), condition)[:, index]
 
 
-def generate(network: WaveNet, levels: np.ndarray, start: int, noise, condition,
-             temperature: float = 1.0, window_samples: int | None = None):
+def generate(
+    network: WaveNet,
+    levels: np.ndarray,
+    start: int,
+    noise,
+    condition,
+    temperature: float = 1.0,
+    window_samples: int | None = None,
+):
     """The levels with every sample from `start` on drawn, and the parameters they came from.
 
     Args:

@@ -23,8 +23,16 @@ SQRT_HALF = math.sqrt(0.5)
 class ResidualLayer(tf.Module):
     """One gated, dilated layer with its residual and skip projections."""
 
-    def __init__(self, initial: Initial, channels: tuple[int, int, int], dilation: int,
-                 width: int, condition_channels: int, last: bool, name=None):
+    def __init__(
+        self,
+        initial: Initial,
+        channels: tuple[int, int, int],
+        dilation: int,
+        width: int,
+        condition_channels: int,
+        last: bool,
+        name=None,
+    ):
         super().__init__(name=name)
         residual, gate, skip = channels
         self.dilation, self.width, self.gate_channels = dilation, width, gate
@@ -32,7 +40,9 @@ class ResidualLayer(tf.Module):
         self.gate_bias = initial.zeros([2 * gate], "gate_bias")
         self.condition_kernel = None
         if condition_channels:
-            self.condition_kernel = initial.kernel([condition_channels, 2 * gate], "condition_kernel")
+            self.condition_kernel = initial.kernel(
+                [condition_channels, 2 * gate], "condition_kernel"
+            )
         self.residual_kernel = None
         if not last:
             self.residual_kernel = initial.kernel([gate, residual], "residual_kernel")
@@ -63,12 +73,26 @@ class ResidualLayer(tf.Module):
 class ResidualStack(tf.Module):
     """Residual layers one after another; gives the sum of their skips, scaled by sqrt(1/layers)."""
 
-    def __init__(self, initial: Initial, channels: tuple[int, int, int],
-                 dilations: tuple[int, ...], width: int, condition_channels: int, name=None):
+    def __init__(
+        self,
+        initial: Initial,
+        channels: tuple[int, int, int],
+        dilations: tuple[int, ...],
+        width: int,
+        condition_channels: int,
+        name=None,
+    ):
         super().__init__(name=name)
         self.layers = [
-            ResidualLayer(initial, channels, dilation, width, condition_channels,
-                          last=i == len(dilations) - 1, name=f"layer_{i:02d}")
+            ResidualLayer(
+                initial,
+                channels,
+                dilation,
+                width,
+                condition_channels,
+                last=i == len(dilations) - 1,
+                name=f"layer_{i:02d}",
+            )
             for i, dilation in enumerate(dilations)
         ]
         self.skip_scale = math.sqrt(1.0 / len(dilations))
@@ -99,7 +123,9 @@ class ContextStack(tf.Module):
         self.block_samples, self.history = config.context_block_samples, config.context_blocks
         self.front_kernel = initial.kernel([self.block_samples, channels], "front_kernel")
         dilations = tuple(2**i for i in range(config.context_layers))
-        self.stack = ResidualStack(initial, (channels, channels, channels), dilations, 2, 0, "stack")
+        self.stack = ResidualStack(
+            initial, (channels, channels, channels), dilations, 2, 0, "stack"
+        )
 
     def __call__(self, wave):
         """The condition of each block, [batch, blocks, channels], from [batch, time] samples."""
@@ -129,14 +155,23 @@ class WaveNet(tf.Module):
         self.config = config
         self.likelihood = config.make_likelihood()
         self.dtype = tf.as_dtype(config.compute_dtype)
-        residual, gate, skip = (config.residual_channels, config.gate_channels,
-                                config.skip_channels)
+        residual, gate, skip = (
+            config.residual_channels,
+            config.gate_channels,
+            config.skip_channels,
+        )
         categorical = config.likelihood == "categorical"
         front_inputs = config.levels if categorical else config.front_width
         self.front_kernel = initial.kernel([front_inputs, residual], "front_kernel", gain=1.0)
         self.front_bias = initial.zeros([residual], "front_bias")
-        self.stack = ResidualStack(initial, (residual, gate, skip), config.dilations,
-                                   config.filter_width, config.gate_inputs, "stack")
+        self.stack = ResidualStack(
+            initial,
+            (residual, gate, skip),
+            config.dilations,
+            config.filter_width,
+            config.gate_inputs,
+            "stack",
+        )
         self.skip_bias = initial.zeros([skip], "skip_bias")
         self.head1_kernel = initial.kernel([skip, skip], "head1_kernel")
         self.head1_bias = initial.zeros([skip], "head1_bias")
@@ -151,8 +186,10 @@ class WaveNet(tf.Module):
         self.speaker_embedding = None
         if config.speakers and config.speaker_channels:
             self.speaker_embedding = initial.kernel(
-                [config.speakers, config.speaker_channels], "speaker_embedding",
-                gain=math.sqrt(config.speakers))
+                [config.speakers, config.speaker_channels],
+                "speaker_embedding",
+                gain=math.sqrt(config.speakers),
+            )
         self.context_stack = ContextStack(config, initial) if config.context_layers else None
 
     def inputs(self, levels):
@@ -255,13 +292,17 @@ class WaveNet(tf.Module):
     def _check_condition(self, frames, speaker, num_samples):
         channels = self.config.feature_channels
         if (frames is None) != (channels == 0):
-            raise ValueError(f"`frames` must be {'given' if channels else 'None'} for a network "
-                             f"with feature_channels={channels}.")
+            raise ValueError(
+                f"`frames` must be {'given' if channels else 'None'} for a network "
+                f"with feature_channels={channels}."
+            )
         if channels and frames.shape[-1] != channels:
             raise ValueError(f"`frames` must have {channels} channels, got {frames.shape[-1]}.")
         if (speaker is None) != (self.config.speakers == 0):
-            raise ValueError(f"`speaker` must be {'given' if self.config.speakers else 'None'} for "
-                             f"a network with speakers={self.config.speakers}.")
+            raise ValueError(
+                f"`speaker` must be {'given' if self.config.speakers else 'None'} for "
+                f"a network with speakers={self.config.speakers}."
+            )
         if self.config.speakers and not channels and num_samples is None:
             raise ValueError("`num_samples` must be given when there are no `frames`.")
 
@@ -287,7 +328,10 @@ def _initial_output(config: WaveNetConfig, outputs: int):
         return tf.zeros([outputs])
     if config.likelihood == "gaussian":
         return tf.constant([0.0, -3.0])
-    spread = tf.linspace(-0.5, 0.5, config.components) if not config.linear_prediction else \
-        tf.zeros([config.components])
+    spread = (
+        tf.linspace(-0.5, 0.5, config.components)
+        if not config.linear_prediction
+        else tf.zeros([config.components])
+    )
     log_scales = tf.linspace(-2.0, -5.0, config.components)
     return tf.concat([tf.zeros([config.components]), spread, log_scales], 0)

@@ -8,7 +8,7 @@ import scipy.signal
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from wavenet.atomic import replacing
+from replicator.atomic import replacing
 
 DB_RANGE = 80.0  # dB
 WINDOW_SECONDS = 0.03

@@ -43,8 +43,15 @@ class DataConfig:
         if "mel" not in self.features:
             return None
         window = self.mel_window_samples
-        return MelConvention(self.sample_rate_hz, hop_samples, window, window, self.mel_bands,
-                             self.mel_low_hz, self.mel_high_hz)
+        return MelConvention(
+            self.sample_rate_hz,
+            hop_samples,
+            window,
+            window,
+            self.mel_bands,
+            self.mel_low_hz,
+            self.mel_high_hz,
+        )
 
     def pitch(self, hop_samples: int) -> PitchConvention | None:
         """The convention of the F0 frames, or None where there are none."""
@@ -75,11 +82,15 @@ class TrainConfig:
         Raises ValueError if a clip is no whole number of frames or context blocks.
         """
         network = dataclasses.replace(
-            self.network, feature_channels=self.data.feature_channels,
-            speakers=num_speakers if self.data.by_speaker else 0)
+            self.network,
+            feature_channels=self.data.feature_channels,
+            speakers=num_speakers if self.data.by_speaker else 0,
+        )
         if self.data.clip_samples % network.hop_samples:
-            raise ValueError(f"`clip_samples` must be a multiple of the hop, "
-                             f"{network.hop_samples}, got {self.data.clip_samples}.")
+            raise ValueError(
+                f"`clip_samples` must be a multiple of the hop, "
+                f"{network.hop_samples}, got {self.data.clip_samples}."
+            )
         return dataclasses.replace(self, network=network)
 
 
@@ -91,64 +102,129 @@ class Preset:
     config: TrainConfig
 
 
-_SMALL = WaveNetConfig(layers=16, stacks=2, filter_width=2, residual_channels=32, gate_channels=32,
-                       skip_channels=32, front_width=16, linear_prediction=True, components=3,
-                       condition_channels=16, upsample_factors=(16, 16))
+_SMALL = WaveNetConfig(
+    layers=16,
+    stacks=2,
+    filter_width=2,
+    residual_channels=32,
+    gate_channels=32,
+    skip_channels=32,
+    front_width=16,
+    linear_prediction=True,
+    components=3,
+    condition_channels=16,
+    upsample_factors=(16, 16),
+)
 
 PRESETS: dict[str, Preset] = {
     "wavenet-smoke": Preset(
         "Seconds on one core, to see that everything runs; noise, not speech.",
         TrainConfig(
-            dataclasses.replace(_SMALL, layers=6, residual_channels=16, gate_channels=16,
-                                skip_channels=16, upsample_factors=(16, 16)),
-            DataConfig(16_000, ("mel",), level_db=-23.0, clip_samples=2048, batch_size=2,
-                       mel_bands=40),
+            dataclasses.replace(
+                _SMALL,
+                layers=6,
+                residual_channels=16,
+                gate_channels=16,
+                skip_channels=16,
+                upsample_factors=(16, 16),
+            ),
+            DataConfig(
+                16_000, ("mel",), level_db=-23.0, clip_samples=2048, batch_size=2, mel_bands=40
+            ),
             OptimizerConfig(learning_rate=3e-3, warmup_steps=20),
-            LoopConfig(num_steps=60, evaluate_every_steps=30, report_every_steps=10))),
+            LoopConfig(num_steps=60, evaluate_every_steps=30, report_every_steps=10),
+        ),
+    ),
     "wavenet-quick-16k": Preset(
         "Two minutes on two cores: a 16 kHz vocoder of 0.1 M weights for the quickstart.",
         TrainConfig(
             _SMALL,
             DataConfig(16_000, ("mel",), level_db=-23.0, clip_samples=4096, batch_size=4),
             OptimizerConfig(learning_rate=4e-3, warmup_steps=50, decay="cosine"),
-            LoopConfig(num_steps=700, evaluate_every_steps=700))),
+            LoopConfig(num_steps=700, evaluate_every_steps=700),
+        ),
+    ),
     "wavenet-cpu-16k": Preset(
         "The shipped 16 kHz vocoder: 18 layers, 64 channels, an hour or so on two cores.",
         TrainConfig(
-            WaveNetConfig(layers=18, stacks=2, filter_width=2, residual_channels=64,
-                          gate_channels=64, skip_channels=64, front_width=32,
-                          linear_prediction=True, input_gain=4.0, components=5,
-                          condition_channels=32, upsample_factors=(10, 20)),
+            WaveNetConfig(
+                layers=18,
+                stacks=2,
+                filter_width=2,
+                residual_channels=64,
+                gate_channels=64,
+                skip_channels=64,
+                front_width=32,
+                linear_prediction=True,
+                input_gain=4.0,
+                components=5,
+                condition_channels=32,
+                upsample_factors=(10, 20),
+            ),
             DataConfig(16_000, ("mel",), level_db=-23.0, clip_samples=8000, batch_size=2),
             OptimizerConfig(learning_rate=2e-3, warmup_steps=100, decay="cosine"),
-            LoopConfig(num_steps=12_000))),
+            LoopConfig(num_steps=12_000),
+        ),
+    ),
     "wavenet-cpu-24k": Preset(
         "A 24 kHz vocoder of the same size; half a day on two cores.",
         TrainConfig(
-            WaveNetConfig(layers=20, stacks=2, filter_width=2, residual_channels=64,
-                          gate_channels=64, skip_channels=64, front_width=32,
-                          linear_prediction=True, components=5, condition_channels=32,
-                          upsample_factors=(15, 20)),
+            WaveNetConfig(
+                layers=20,
+                stacks=2,
+                filter_width=2,
+                residual_channels=64,
+                gate_channels=64,
+                skip_channels=64,
+                front_width=32,
+                linear_prediction=True,
+                components=5,
+                condition_channels=32,
+                upsample_factors=(15, 20),
+            ),
             DataConfig(24_000, ("mel",), level_db=-23.0, clip_samples=9000, batch_size=2),
             OptimizerConfig(learning_rate=2e-3, warmup_steps=100, decay="cosine"),
-            LoopConfig(num_steps=40_000))),
+            LoopConfig(num_steps=40_000),
+        ),
+    ),
     "wavenet-density-24k": Preset(
         "No condition, stored level: an exact density of 24 kHz speech, to be compared with FLAC.",
         TrainConfig(
-            WaveNetConfig(layers=20, stacks=2, filter_width=2, residual_channels=64,
-                          gate_channels=64, skip_channels=64, front_width=32,
-                          linear_prediction=True, components=5, input_gain=16.0),
+            WaveNetConfig(
+                layers=20,
+                stacks=2,
+                filter_width=2,
+                residual_channels=64,
+                gate_channels=64,
+                skip_channels=64,
+                front_width=32,
+                linear_prediction=True,
+                components=5,
+                input_gain=16.0,
+            ),
             DataConfig(24_000, clip_samples=8192, batch_size=2),
             OptimizerConfig(learning_rate=2e-3, warmup_steps=100, decay="cosine"),
-            LoopConfig(num_steps=12_000, evaluate_every_steps=500))),
+            LoopConfig(num_steps=12_000, evaluate_every_steps=500),
+        ),
+    ),
     "wavenet-paper-24k": Preset(
         "The teacher of Parallel WaveNet (1711.10433): 3 x (1..512), width 3, 10 logistics, "
         "batches of 32 clips of 7,680 samples, Adam 2e-4, a million steps: weeks of a GPU.",
         TrainConfig(
-            WaveNetConfig(layers=30, stacks=3, filter_width=3, residual_channels=256,
-                          gate_channels=256, skip_channels=256, components=10,
-                          condition_channels=80, upsample_factors=(16, 15)),
+            WaveNetConfig(
+                layers=30,
+                stacks=3,
+                filter_width=3,
+                residual_channels=256,
+                gate_channels=256,
+                skip_channels=256,
+                components=10,
+                condition_channels=80,
+                upsample_factors=(16, 15),
+            ),
             DataConfig(24_000, ("mel",), level_db=-23.0, clip_samples=7680, batch_size=32),
             OptimizerConfig(learning_rate=2e-4, warmup_steps=1, average_decay=0.9999),
-            LoopConfig(num_steps=1_000_000, evaluate_every_steps=5000))),
+            LoopConfig(num_steps=1_000_000, evaluate_every_steps=5000),
+        ),
+    ),
 }

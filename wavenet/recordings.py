@@ -9,16 +9,17 @@ from pathlib import Path
 
 import numpy as np
 
+from replicator.errors import UserError
 from wavenet import measurements
 from wavenet.audio import SUFFIXES, AudioError, shown
 from wavenet.measurements import Measurement
-from wavenet.progress import in_threads
 from wavenet.tables import SPLITS, Row, Tables, match, read_tables
+from wavenet.threads import in_threads
 
 NAMES_SHOWN = 5
 
 
-class DataError(ValueError):
+class DataError(UserError):
     """A folder that cannot be trained on; the message is one line and says what was found."""
 
 

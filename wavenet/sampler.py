@@ -74,21 +74,32 @@ class XlaSampler:
         noise = tf.transpose(noise, [1, 0, 2])
         gates = step.gate_offsets(self._condition(state, condition, time), batch, time)
         outputs = self.network.likelihood.num_parameters
-        written = (tf.TensorArray(tf.int32, time, element_shape=[batch]),
-                   tf.TensorArray(tf.float32, time, element_shape=[batch, outputs]))
+        written = (
+            tf.TensorArray(tf.int32, time, element_shape=[batch]),
+            tf.TensorArray(tf.float32, time, element_shape=[batch, outputs]),
+        )
 
         def body(t, past, queues, levels, parameters):
             now, queues = step(state.position + t, past, queues, gates[t])
             level = self.network.likelihood.sample(now, noise[t], temperature)
-            return (t + 1, step.shift(past, level), queues, levels.write(t, level),
-                    parameters.write(t, now))
+            return (
+                t + 1,
+                step.shift(past, level),
+                queues,
+                levels.write(t, level),
+                parameters.write(t, now),
+            )
 
         _, past, queues, levels, parameters = tf.while_loop(
-            lambda t, *_: t < time, body, (tf.constant(0), state.past, state.queues, *written),
-            maximum_iterations=time)
+            lambda t, *_: t < time,
+            body,
+            (tf.constant(0), state.past, state.queues, *written),
+            maximum_iterations=time,
+        )
         levels = tf.transpose(levels.stack())
-        after = SamplerState(state.position + time, past, queues,
-                             self._blocks(state.blocks, levels))
+        after = SamplerState(
+            state.position + time, past, queues, self._blocks(state.blocks, levels)
+        )
         return levels, tf.transpose(parameters.stack(), [1, 0, 2]), after
 
     def _primed(self, state, condition, levels):
@@ -96,17 +107,20 @@ class XlaSampler:
         hiddens = self.network.hiddens(inputs, condition)
         past = levels[:, -1:]
         if config.likelihood != "categorical":
-            past = tf.concat([state.past, inputs * config.input_gain], 1)[:, -config.front_width:]
-        return SamplerState(tf.shape(levels)[1], past, self.rings.fill(hiddens),
-                            self._blocks(state.blocks, levels))
+            past = tf.concat([state.past, inputs * config.input_gain], 1)[:, -config.front_width :]
+        return SamplerState(
+            tf.shape(levels)[1], past, self.rings.fill(hiddens), self._blocks(state.blocks, levels)
+        )
 
     def _condition(self, state, condition, time: int):
         stack = self.network.context_stack
         if stack is None:
             return condition
         if time != stack.block_samples:
-            raise ValueError(f"`noise` must have the {stack.block_samples} samples of a context "
-                             f"block, got {time}.")
+            raise ValueError(
+                f"`noise` must have the {stack.block_samples} samples of a context "
+                f"block, got {time}."
+            )
         context = stack.blocks(tf.cast(state.blocks, self.network.dtype))[:, -1:]
         context = tf.repeat(context, time, 1)
         return context if condition is None else tf.concat([condition, context], -1)
@@ -115,8 +129,10 @@ class XlaSampler:
         count = self.network.config.context_blocks
         if not count:
             return blocks
-        wave = tf.reshape(self.network.wave(levels),
-                          [tf.shape(levels)[0], -1, self.network.config.context_block_samples])
+        wave = tf.reshape(
+            self.network.wave(levels),
+            [tf.shape(levels)[0], -1, self.network.config.context_block_samples],
+        )
         return tf.concat([blocks, wave], 1)[:, -count:]
 
 
@@ -143,8 +159,13 @@ class Rings:
 
     def fill(self, hiddens: list[tf.Tensor]):
         """The buffer [slots, batch, channels] after hiddens [batch, time, channels] of all layers."""
-        return tf.concat([self._ring(hidden, int(length))
-                          for hidden, length in zip(hiddens, self.lengths, strict=True)], 0)
+        return tf.concat(
+            [
+                self._ring(hidden, int(length))
+                for hidden, length in zip(hiddens, self.lengths, strict=True)
+            ],
+            0,
+        )
 
     @staticmethod
     def _ring(hidden, length: int):
@@ -160,12 +181,17 @@ class Step:
     def __init__(self, network: WaveNet, rings: Rings):
         self.network, self.rings, self.layers = network, rings, network.stack.layers
         dtype = network.dtype
-        self.gate_kernels = [tf.cast(tf.reshape(layer.gate_kernel, [-1, 2 * layer.gate_channels]),
-                                     dtype) for layer in self.layers]
-        self.residual_kernels = [tf.cast(layer.residual_kernel, dtype)
-                                 for layer in self.layers[:-1]]
-        self.skip_kernel = tf.cast(tf.concat([layer.skip_kernel for layer in self.layers], 0)
-                                   * network.stack.skip_scale, dtype)
+        self.gate_kernels = [
+            tf.cast(tf.reshape(layer.gate_kernel, [-1, 2 * layer.gate_channels]), dtype)
+            for layer in self.layers
+        ]
+        self.residual_kernels = [
+            tf.cast(layer.residual_kernel, dtype) for layer in self.layers[:-1]
+        ]
+        self.skip_kernel = tf.cast(
+            tf.concat([layer.skip_kernel for layer in self.layers], 0) * network.stack.skip_scale,
+            dtype,
+        )
 
     def gate_offsets(self, condition, batch: int, time: int):
         """What the condition and the biases add to every gate, [time, batch, layers, 2 gate]."""
@@ -189,10 +215,12 @@ class Step:
             units.append(gated(tf.matmul(inputs, self.gate_kernels[i]) + gates[:, i]))
             if i < len(self.layers) - 1:
                 hidden = self.layers[i].residual(
-                    hidden, tf.matmul(units[-1], self.residual_kernels[i]))
+                    hidden, tf.matmul(units[-1], self.residual_kernels[i])
+                )
         skips = tf.matmul(tf.concat(units, -1), self.skip_kernel)
         queues = tf.tensor_scatter_nd_update(
-            queues, self.rings.writes(position)[:, None], tf.stack(hiddens))
+            queues, self.rings.writes(position)[:, None], tf.stack(hiddens)
+        )
         return self.network.head(skips, prediction), queues
 
     def shift(self, past, level):

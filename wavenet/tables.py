@@ -90,5 +90,6 @@ def _keep(matched: dict[str, Row], name: str, row: Row) -> None:
     earlier: Mapping[str, str] = dataclasses.asdict(matched[name]) if name in matched else {}
     text, speaker = row.text or earlier.get("text", ""), row.speaker or earlier.get("speaker", "")
     # A file in both tables is for evaluation: it must not be trained on.
-    split = "dev" if "dev" in (row.split, earlier.get("split")) else row.split
+    either = (row.split, earlier.get("split", ""))
+    split = "dev" if "dev" in either else row.split or either[1]
     matched[name] = dataclasses.replace(row, text=text, speaker=speaker, split=split)

@@ -50,10 +50,12 @@ def _train(run: RunDirectory, config: TrainConfig, corpus: Corpus, say) -> Outco
     trainer = Trainer(run, state, loss_function(network), config.loop)
     for line in trainer.resume():
         say(line)
-    say(f"{sum(math.prod(w.shape) for w in state.weights):,} weights, receptive field "
+    say(
+        f"{sum(math.prod(w.shape) for w in state.weights):,} weights, receptive field "
         f"{config.network.receptive_field} samples "
         f"({1000 * config.network.receptive_field / config.data.sample_rate_hz:.0f} ms)"
-        + (f", going on from step {trainer.step}" if trainer.step else ""))
+        + (f", going on from step {trainer.step}" if trainer.step else "")
+    )
     watcher = Watcher(network, state, corpus, config, run.folder("samples"))
     return trainer.train(batches(corpus, config, trainer.step), watcher)
 
@@ -66,7 +68,8 @@ def loss_function(network: WaveNet):
         if network.config.gate_inputs:
             samples = batch["levels"].shape[1]
             condition = network.condition(
-                batch.get("frames"), batch["speaker"] if network.config.speakers else None, samples)
+                batch.get("frames"), batch["speaker"] if network.config.speakers else None, samples
+            )
         parameters = network(network.inputs(batch["levels"]), condition)
         log_prob = network.likelihood.log_prob(parameters, batch["levels"])
         value = -tf.reduce_sum(log_prob * batch["mask"]) / tf.reduce_sum(batch["mask"])
@@ -78,32 +81,53 @@ def loss_function(network: WaveNet):
 def batches(corpus: Corpus, config: TrainConfig, start_step: int) -> tf.data.Dataset:
     """The batches from step `start_step` on, a function of the seed and the step alone."""
     likelihood = config.network.make_likelihood()
-    return clips(corpus, "train", clip_samples=config.data.clip_samples,
-                 batch_size=config.data.batch_size, seed=config.seed,
-                 features=config.data.features, encode=likelihood.encode, start_step=start_step)
+    return clips(
+        corpus,
+        "train",
+        clip_samples=config.data.clip_samples,
+        batch_size=config.data.batch_size,
+        seed=config.seed,
+        features=config.data.features,
+        encode=likelihood.encode,
+        start_step=start_step,
+    )
 
 
 def scan_folder(data: Path, config: TrainConfig) -> ScanReport:
     """What a folder of recordings holds, by the rules of the configuration."""
-    rules = ScanRules(min_seconds=config.data.min_seconds, dev_share=config.data.dev_share,
-                      speaker_folders=config.data.by_speaker)
+    rules = ScanRules(
+        min_seconds=config.data.min_seconds,
+        dev_share=config.data.dev_share,
+        speaker_folders=config.data.by_speaker,
+    )
     return scan(data, config.data.sample_rate_hz, rules)
 
 
-def prepare_corpus(report: ScanReport, config: TrainConfig, workdir: Path | None,
-                   gain_db: float | None = None) -> Corpus:
+def prepare_corpus(
+    report: ScanReport, config: TrainConfig, workdir: Path | None, gain_db: float | None = None
+) -> Corpus:
     """The recordings with their frames, cached beside the run when there is one."""
     hop = config.network.hop_samples
-    return prepare(report, mel=config.data.mel(hop), pitch=config.data.pitch(hop),
-                   level_db=config.data.level_db, gain_db=gain_db,
-                   cache_folder=None if workdir is None else Path(workdir) / "features")
+    return prepare(
+        report,
+        mel=config.data.mel(hop),
+        pitch=config.data.pitch(hop),
+        level_db=config.data.level_db,
+        gain_db=gain_db,
+        cache_folder=None if workdir is None else Path(workdir) / "features",
+    )
 
 
 def run_config(preset: str, config: TrainConfig, corpus: Corpus, data: Path) -> dict:
     """What config.json says of a run."""
-    return {"kind": KIND, "preset": preset, **to_json(config),
-            "gain_db": corpus.gain_db, "speakers": list(corpus.speakers),
-            "data_folder": str(data)}
+    return {
+        "kind": KIND,
+        "preset": preset,
+        **to_json(config),
+        "gain_db": corpus.gain_db,
+        "speakers": list(corpus.speakers),
+        "data_folder": str(data),
+    }
 
 
 def config_from(stored: dict) -> TrainConfig:

@@ -19,11 +19,14 @@ class FrameUpsampler(tf.Module):
         channels = config.condition_channels
         self.frame_width = config.frame_width
         self.frame_kernel = initial.kernel(
-            [config.frame_width, config.feature_channels, channels], "frame_kernel")
+            [config.frame_width, config.feature_channels, channels], "frame_kernel"
+        )
         self.frame_bias = initial.zeros([channels], "frame_bias")
         self.factors = config.upsample_factors
-        self.kernels = [tf.Variable(_interpolation(factor, channels), name=f"kernel_{factor}")
-                        for factor in self.factors]
+        self.kernels = [
+            tf.Variable(_interpolation(factor, channels), name=f"kernel_{factor}")
+            for factor in self.factors
+        ]
 
     def __call__(self, frames):
         """The condition [batch, frames * hop, channels] from frames [batch, frames, features]."""

@@ -23,12 +23,15 @@ DEV_SECONDS = 30.0  # of dev recordings looked at while training; `evaluate` tak
 class Watcher:
     """Called by the trainer; gives the bits per sample on dev under the average weights."""
 
-    def __init__(self, network: WaveNet, state: TrainState, corpus: Corpus, config: TrainConfig,
-                 folder: Path):
+    def __init__(
+        self, network: WaveNet, state: TrainState, corpus: Corpus, config: TrainConfig, folder: Path
+    ):
         self.network, self.state, self.config, self.folder = network, state, config, folder
         self.density = Density(network)
-        self.recordings = _up_to(list(whole(corpus, "dev", config.data.features)),
-                                 DEV_SECONDS * config.data.sample_rate_hz)
+        self.recordings = _up_to(
+            list(whole(corpus, "dev", config.data.features)),
+            DEV_SECONDS * config.data.sample_rate_hz,
+        )
 
     def __call__(self, log: MetricsLog, step: int) -> float:
         """Bits per sample on dev; logs it, and a sound with its spectrogram."""
@@ -42,8 +45,12 @@ class Watcher:
         total = samples = 0.0
         for item in self.recordings:
             levels = self.network.likelihood.encode(item["waveform"]).numpy()
-            total -= float(np.sum(self.density.log_prob(levels, *condition_of(self.network, item)),
-                                  dtype=np.float64))
+            total -= float(
+                np.sum(
+                    self.density.log_prob(levels, *condition_of(self.network, item)),
+                    dtype=np.float64,
+                )
+            )
             samples += len(levels)
         return total / samples / math.log(2.0)
 
@@ -52,8 +59,12 @@ class Watcher:
         item = self.recordings[0]
         length = min(int(SAMPLE_SECONDS * rate_hz), len(item["waveform"]))
         frames, speaker = condition_of(self.network, item)
-        request = Request(length, seed=0, frames=None if frames is None else frames[None],
-                          speaker=None if speaker is None else np.array([speaker], np.int32))
+        request = Request(
+            length,
+            seed=0,
+            frames=None if frames is None else frames[None],
+            speaker=None if speaker is None else np.array([speaker], np.int32),
+        )
         levels = generate(self.network, request)[0]
         waveform = self.network.likelihood.decode(levels).numpy()
         path = self.folder / f"step_{step:08d}"
@@ -61,13 +72,17 @@ class Watcher:
         pair = {"sampled": waveform, "recorded": item["waveform"][:length]}
         spectrogram_png(path.with_suffix(".png"), pair, rate_hz)
         log.audio(step, "sample", waveform, rate_hz)
-        log.picture(step, "spectrogram", np.asarray(Image.open(path.with_suffix(".png")).convert("RGB")))
+        log.picture(
+            step, "spectrogram", np.asarray(Image.open(path.with_suffix(".png")).convert("RGB"))
+        )
 
 
 def condition_of(network: WaveNet, item: dict) -> tuple[np.ndarray | None, int | None]:
     """The frames and the speaker of a whole recording that the network is conditioned on."""
-    return (item["frames"] if network.config.feature_channels else None,
-            item["speaker"] if network.config.speakers else None)
+    return (
+        item["frames"] if network.config.feature_channels else None,
+        item["speaker"] if network.config.speakers else None,
+    )
 
 
 def _up_to(items: list[dict], samples: float) -> list[dict]:

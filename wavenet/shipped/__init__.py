@@ -1,4 +1,4 @@
-"""Recordings that come with the package; each folder holds its licence and its source."""
+"""What comes with the package: recordings, and a trained teacher with its card."""
 
 import importlib.resources
 from pathlib import Path
@@ -7,3 +7,8 @@ from pathlib import Path
 def recordings_folder() -> Path:
     """The folder of the shipped recordings: one US-English woman, 24 kHz, CC0, `train/`, `dev/`."""
     return Path(str(importlib.resources.files(__name__))) / "kathleen"
+
+
+def teacher_folder() -> Path:
+    """The folder of the shipped teacher: a model folder, see `wavenet.model.load`."""
+    return Path(str(importlib.resources.files(__name__))) / "kathleen-teacher-16k"

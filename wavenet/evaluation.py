@@ -1,0 +1,119 @@
+"""How good a WaveNet is: bits per sample against FLAC, and how close its speech comes."""
+
+import dataclasses
+import math
+import time
+
+import numpy as np
+
+from replicator.progress import Progress
+from wavenet import audio
+from wavenet.corpus import Corpus, whole
+from wavenet.density import Density
+from wavenet.features import MelConvention, mel_spectrogram
+from wavenet.model import SpeechModel
+from wavenet.watching import condition_of
+
+DB_PER_NAT = 20.0 / math.log(10.0)
+RESAMPLES = 2000
+
+
+@dataclasses.dataclass(frozen=True)
+class Measure:
+    """A mean over recordings and its 95% bootstrap interval."""
+
+    mean: float
+    low: float
+    high: float
+
+
+def evaluate(model: SpeechModel, corpus: Corpus, spoken: int = 4, seed: int = 0) -> dict:
+    """The figures of a model on the dev recordings of a corpus, as `evaluate --json` prints them.
+
+    Args:
+      model: at the corpus's rate, features and level.
+      spoken: dev recordings (their first three seconds) spoken again, for a model with frames.
+      seed: of the noise.
+
+    Returns a dict with bits_per_sample, real_time_factor (seconds of computing a second of sound,
+    batch 1), measures {name: {mean, low, high}} and codec {"flac": bits per sample}.
+    """
+    items = list(whole(corpus, "dev", model.config.data.features))
+    bits, samples = _bits(model, items)
+    measures = {"bits_per_sample": weighted_mean(bits, samples, seed)}
+    heard, factor = _speak(model, items[:spoken], seed)
+    for name in heard[0] if heard else ():
+        values = np.array([h[name] for h in heard])
+        measures[name] = weighted_mean(values, np.ones(len(values)), seed)
+    flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
+    return {
+        "bits_per_sample": measures["bits_per_sample"].mean,
+        "real_time_factor": factor,
+        "measures": {name: dataclasses.asdict(m) for name, m in measures.items()},
+        "codec": {"flac": float(np.average(flac, weights=samples))},
+        "dev": {"recordings": len(items), "seconds": float(samples.sum()) / corpus.sample_rate_hz},
+    }
+
+
+def weighted_mean(values: np.ndarray, weights: np.ndarray, seed: int) -> Measure:
+    """The weighted mean with its 95% interval from resampled recordings (percentile bootstrap)."""
+    generator = np.random.default_rng(seed)
+    chosen = generator.integers(0, len(values), (RESAMPLES, len(values)))
+    means = (values * weights)[chosen].sum(1) / weights[chosen].sum(1)
+    low, high = np.percentile(means, [2.5, 97.5])
+    return Measure(float(np.average(values, weights=weights)), float(low), float(high))
+
+
+def log_mel_distance_db(one: np.ndarray, other: np.ndarray, mel: MelConvention) -> float:
+    """Root mean square difference of two waveforms' log-mel spectrograms, in dB."""
+    length = min(len(one), len(other))
+    difference = mel_spectrogram(one[:length], mel) - mel_spectrogram(other[:length], mel)
+    return float(np.sqrt(np.mean(np.square(difference))) * DB_PER_NAT)
+
+
+def _bits(model: SpeechModel, items: list[dict]) -> tuple[np.ndarray, np.ndarray]:
+    density, bits = Density(model.network), []
+    with Progress(len(items), "evaluating", "recording") as progress:
+        for item in items:
+            levels = model.network.likelihood.encode(item["waveform"]).numpy()
+            log_prob = density.log_prob(levels, *condition_of(model.network, item))
+            bits.append(-float(np.mean(log_prob, dtype=np.float64)) / math.log(2.0))
+            progress.advance(bits_per_sample=bits[-1])
+    return np.array(bits), np.array([len(item["waveform"]) for item in items], np.float64)
+
+
+def _speak(model: SpeechModel, items: list[dict], seed: int) -> tuple[list[dict], float]:
+    """Distances of re-spoken recordings, and the seconds that a second of sound took."""
+    rate_hz = model.sample_rate_hz
+    speaker = model.speakers[0] if model.config.network.speakers else None
+    model.generate(
+        _frames(model, items[0], rate_hz // 10), num_samples=rate_hz // 10, speaker=speaker
+    )  # compiles
+    heard, seconds, samples = [], 0.0, 0
+    for item in items:
+        length = min(3 * rate_hz, len(item["waveform"]))
+        start = time.perf_counter()
+        sound = model.generate(
+            _frames(model, item, length), seed=seed, num_samples=length, speaker=speaker
+        )[0]
+        seconds += time.perf_counter() - start
+        samples += length
+        if model.conditional:
+            heard.append(_distances(model, sound, item["waveform"][:length]))
+    return heard, seconds / (samples / rate_hz)
+
+
+def _frames(model: SpeechModel, item: dict, num_samples: int):
+    if not model.conditional:
+        return None
+    return item["frames"][: -(-num_samples // model.config.network.hop_samples)]
+
+
+def _distances(model: SpeechModel, sound: np.ndarray, recorded: np.ndarray) -> dict[str, float]:
+    mel = model.config.data.mel(model.config.network.hop_samples) or MelConvention(
+        model.sample_rate_hz, model.config.network.hop_samples
+    )
+    return {
+        "log_mel_distance_db": log_mel_distance_db(sound, recorded, mel),
+        "level_difference_db": audio.rms_db(sound) - audio.rms_db(recorded),
+    }

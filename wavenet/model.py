@@ -1,0 +1,241 @@
+"""A trained WaveNet with all it needs to be used: weights, features, level, speakers, provenance."""
+
+import dataclasses
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from replicator.checkpoints import read_npz, write_npz, write_text
+from replicator.errors import UserError
+from replicator.run_directory import RunDirectory
+from replicator.state import variable_names
+from wavenet import audio
+from wavenet.features import above_silence, mel_spectrogram
+from wavenet.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
+from wavenet.network import WaveNet
+from wavenet.pitch import fundamental_frequency, log_f0_features
+from wavenet.presets import TrainConfig
+from wavenet.training import KIND, config_from
+
+SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeechModel:
+    """A network ready to speak.
+
+    config: what it was trained as. gain_db: applied to recordings before anything else.
+    speakers: names, in the order of their numbers. spec: what model.json says.
+    """
+
+    network: WaveNet
+    config: TrainConfig
+    gain_db: float
+    speakers: tuple[str, ...]
+    spec: dict[str, Any]
+
+    @property
+    def sample_rate_hz(self) -> int:
+        """Of the sound it speaks."""
+        return self.config.data.sample_rate_hz
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it needs frames."""
+        return self.config.network.feature_channels > 0
+
+    def frames(self, waveform: np.ndarray) -> np.ndarray:
+        """The conditioning frames, float32 [frames, channels], of a recording at its stored level.
+
+        Args:
+          waveform: float32 [samples] at `sample_rate_hz`.
+        """
+        return self.frames_at_level(audio.amplify(waveform, self.gain_db))
+
+    def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
+        """The same of a waveform that has the model's own level already."""
+        hop = self.config.network.hop_samples
+        mel, pitch = self.config.data.mel(hop), self.config.data.pitch(hop)
+        columns = []
+        if mel is not None:
+            columns.append(above_silence(mel_spectrogram(waveform, mel), mel))
+        if pitch is not None:
+            f0_hz, voiced = fundamental_frequency(
+                waveform,
+                pitch.sample_rate_hz,
+                hop,
+                low_hz=pitch.low_hz,
+                high_hz=pitch.high_hz,
+                method=pitch.method,
+            )
+            columns.append(log_f0_features(f0_hz, voiced, pitch.reference_hz))
+        return np.concatenate(columns, axis=1)
+
+    def speaker_number(self, name: str | None) -> int | None:
+        """The number of a speaker (None: the first), or None for a model without speakers."""
+        if not self.config.network.speakers:
+            if name is not None:
+                raise UserError(f"This model knows no speakers, got {name!r}.")
+            return None
+        known = self.speakers[: self.config.network.speakers]
+        if name is not None and name not in known:
+            raise UserError(f"There is no speaker {name!r}; there are {', '.join(known)}.")
+        return 0 if name is None else known.index(name)
+
+    def generate(
+        self,
+        condition=None,
+        *,
+        seed: int = 0,
+        num: int = 1,
+        num_samples: int | None = None,
+        speaker: str | None = None,
+        prime: np.ndarray | None = None,
+        temperature: float = 1.0,
+        backend: Backend = "auto",
+    ) -> np.ndarray:
+        """Sounds, float32 [num, samples] in [-1, 1].
+
+        Args:
+          condition: frames [frames, channels] from `frames(...)`, or None for a model without.
+          seed, num: sound n of a seed is the same whatever `num` is.
+          num_samples: length; by default that of the condition.
+          speaker: a name, for models with speakers.
+          prime: float32 [samples] to go on from; the condition covers it too.
+          temperature: 1 samples the model; less comes closer to its mode.
+          backend: see `wavenet.generation.stream`.
+        """
+        request = self._request(condition, seed, num, num_samples, speaker, prime, temperature)
+        return self.network.likelihood.decode(generate(self.network, request, backend)).numpy()
+
+    def stream(
+        self,
+        condition=None,
+        *,
+        seed: int = 0,
+        num: int = 1,
+        num_samples: int | None = None,
+        speaker: str | None = None,
+        prime: np.ndarray | None = None,
+        temperature: float = 1.0,
+        backend: Backend = "auto",
+        chunk_samples: int = CHUNK_SAMPLES,
+    ) -> Iterator[np.ndarray]:
+        """The same sounds in chunks float32 [num, up to chunk_samples], as they are made."""
+        request = self._request(condition, seed, num, num_samples, speaker, prime, temperature)
+        for levels in stream(self.network, request, backend, chunk_samples):
+            yield self.network.likelihood.decode(levels).numpy()
+
+    def _request(self, condition, seed, num, num_samples, speaker, prime, temperature) -> Request:
+        primed = 0 if prime is None else len(prime)
+        if num_samples is None:
+            if condition is None:
+                raise ValueError("`num_samples` must be given when there is no `condition`.")
+            num_samples = len(condition) * self.config.network.hop_samples - primed
+        number = self.speaker_number(speaker)
+        return Request(
+            num_samples,
+            seed,
+            tuple(range(num)),
+            None if condition is None else np.repeat(condition[None], num, 0),
+            None if number is None else np.full([num], number, np.int32),
+            None if prime is None else np.repeat(self._levels(prime)[None], num, 0),
+            temperature,
+        )
+
+    def _levels(self, waveform) -> np.ndarray:
+        return self.network.likelihood.encode(tf.constant(waveform, tf.float32)).numpy()
+
+
+def load(path: Path) -> SpeechModel:
+    """The model of a run directory (average weights of its best checkpoint) or a model folder."""
+    path = Path(path)
+    if (path / SPEC_FILE).exists():
+        return _load_folder(path)
+    run = RunDirectory.open(path)
+    stored = run.config()
+    checkpoints = run.checkpoints()
+    best = checkpoints.best_step()
+    arrays = None
+    if best is not None:
+        try:
+            arrays = read_npz(checkpoints.path(best))
+        except UserError:
+            best = None
+    if arrays is None:
+        arrays, _ = checkpoints.newest()
+    if arrays is None:
+        raise UserError(f"{path} has no checkpoint yet.")
+    weights = {
+        name.removeprefix("average/"): value
+        for name, value in arrays.items()
+        if name.startswith("average/")
+    }
+    return _model(stored, weights, {**_spec(stored), "step": int(arrays["step"])}, path)
+
+
+def save(model: SpeechModel, folder: Path, stored: dict, extra: dict) -> None:
+    """Writes a model folder: model.json and weights.npz.
+
+    Args:
+      model: whose weights to write.
+      folder: made if missing.
+      stored: the run's config.json.
+      extra: what else model.json shall say: licence of the data, measured quality, ...
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = variable_names(model.network)
+    write_npz(
+        folder / WEIGHTS_FILE,
+        {
+            name: variable.numpy()
+            for name, variable in zip(names, model.network.trainable_variables, strict=True)
+        },
+    )
+    spec = {**model.spec, **extra, "config": stored}
+    write_text(folder / SPEC_FILE, json.dumps(spec, indent=2) + "\n")
+
+
+def _load_folder(path: Path) -> SpeechModel:
+    try:
+        spec = json.loads((path / SPEC_FILE).read_text())
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path / SPEC_FILE} cannot be read: {error}") from error
+    return _model(spec["config"], read_npz(path / WEIGHTS_FILE), spec, path)
+
+
+def _model(stored: dict, weights: dict[str, np.ndarray], spec: dict, path: Path) -> SpeechModel:
+    if stored.get("kind") != KIND:
+        raise UserError(f"{path} holds a {stored.get('kind')}, not a {KIND}.")
+    config = config_from(stored)
+    network = WaveNet(config.network)
+    for name, variable in zip(variable_names(network), network.trainable_variables, strict=True):
+        if name not in weights or weights[name].shape != tuple(variable.shape):
+            raise UserError(f"The weights in {path} do not fit its configuration: `{name}`.")
+        variable.assign(weights[name])
+    return SpeechModel(network, config, stored["gain_db"], tuple(stored["speakers"]), spec)
+
+
+def _spec(stored: dict) -> dict[str, Any]:
+    config = config_from(stored)
+    hop = config.network.hop_samples
+    mel, pitch = config.data.mel(hop), config.data.pitch(hop)
+    return {
+        "kind": KIND,
+        "preset": stored["preset"],
+        "sample_rate_hz": config.data.sample_rate_hz,
+        "hop_samples": hop,
+        "levels": config.network.levels,
+        "receptive_field_samples": config.network.receptive_field,
+        "gain_db": stored["gain_db"],
+        "features": {
+            "mel": mel.to_dict() if mel else None,
+            "f0": pitch.to_dict() if pitch else None,
+        },
+        "speakers": stored["speakers"],
+    }
