@@ -7,7 +7,8 @@ import io
 import os
 import re
 import sys
-import tempfile
+import textwrap
+from collections.abc import Collection
 
 VERBS = {
     "quickstart": "train, speak and report on shipped data, in a few minutes",
@@ -18,7 +19,13 @@ VERBS = {
     "bench": "measure side by side: onepass bench audio [--json FILE]",
 }
 BENCHES = {"audio": "benchmarks.audio"}
+HELP = ("-h", "--help")
 USAGE_ERROR, INTERRUPTED = 2, 130
+REWORDED = (
+    (r"^Error parsing (?:config\.)?(\S+):", r"\1:"),
+    (r": invalid literal for int\(\) with base 10: ", " must be a whole number, got "),
+    (r": could not convert string to float: ", " must be a number, got "),
+)
 
 
 class UsageError(ValueError):
@@ -26,11 +33,13 @@ class UsageError(ValueError):
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit status of a command line: 0, 2 for a mistake, 130 after Ctrl-C."""
+    """The exit status of a command line: 0; 2 for a mistake; 128 + a signal that ended it."""
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     arguments = sys.argv[1:] if arguments is None else arguments
     try:
         return _run(arguments)
+    except SystemExit as exit_:  # after --help
+        return int(exit_.code or 0)
     except KeyboardInterrupt:
         print("onepass: interrupted.", file=sys.stderr)
         return INTERRUPTED
@@ -45,30 +54,25 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    if not arguments or arguments[0] in ("-h", "--help"):
+    if arguments and arguments[0] in HELP:
         print(_help())
-        return 0 if arguments else USAGE_ERROR
-    verb, rest = arguments[0], arguments[1:]
-    _known(verb, VERBS, "verb")
+        return 0
+    verb = _chosen(arguments, VERBS, "verb", "onepass")
     _import_tensorflow_quietly()
-    return globals()[f"_{verb}"](rest)
+    return globals()[f"_{verb}"](arguments[1:])
 
 
 def _import_tensorflow_quietly() -> None:
     """Imports TensorFlow, whose start-up notes ignore every log level, with stderr put aside."""
     sys.stderr.flush()
-    stderr = os.dup(2)
-    with tempfile.TemporaryFile() as notes:
-        os.dup2(notes.fileno(), 2)
-        try:
-            importlib.import_module("tensorflow")
-        except BaseException:
-            notes.seek(0)
-            os.write(stderr, notes.read())
-            raise
-        finally:
-            os.dup2(stderr, 2)
-            os.close(stderr)
+    stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
+    os.dup2(nowhere, 2)
+    try:
+        importlib.import_module("tensorflow")
+    finally:
+        os.dup2(stderr, 2)
+        os.close(stderr)
+        os.close(nowhere)
 
 
 def _quickstart(rest: list[str]) -> int:
@@ -79,16 +83,10 @@ def _train(rest: list[str]) -> int:
     from wavenet.command import run_train
     from wavenet.presets import PRESETS
 
-    if not rest or rest[0] in ("-h", "--help"):
-        lines = [f"  {name:22s}{preset.about}" for name, preset in PRESETS.items()]
-        print(
-            "usage: onepass train PRESET --data DIR --workdir RUN [options]\n\npresets:\n"
-            + "\n".join(lines)
-            + "\n\nonepass train PRESET --help lists every option."
-        )
-        return 0 if rest else USAGE_ERROR
-    _known(rest[0], PRESETS, "preset")
-    return run_train(rest[0], rest[1:], parse)
+    if rest and rest[0] in HELP:
+        print(_help_of_train({name: preset.about for name, preset in PRESETS.items()}))
+        return 0
+    return run_train(_chosen(rest, PRESETS, "preset", "onepass train"), rest[1:], parse)
 
 
 def _evaluate(rest: list[str]) -> int:
@@ -104,11 +102,11 @@ def _portable(rest: list[str]) -> int:
 
 
 def _bench(rest: list[str]) -> int:
-    if not rest or rest[0] in ("-h", "--help"):
+    if rest and rest[0] in HELP:
         print(f"usage: onepass bench {{{','.join(BENCHES)}}} [--json FILE] [options]")
-        return 0 if rest else USAGE_ERROR
-    _known(rest[0], BENCHES, "bench")
-    return importlib.import_module(BENCHES[rest[0]]).run(rest[1:], parse)
+        return 0
+    bench = _chosen(rest, BENCHES, "bench", "onepass bench")
+    return importlib.import_module(BENCHES[bench]).run(rest[1:], parse)
 
 
 def parse(kind, arguments: list[str], program: str, default=None, description: str | None = None):
@@ -124,22 +122,55 @@ def parse(kind, arguments: list[str], program: str, default=None, description: s
     except SystemExit as exit_:
         if exit_.code in (0, None):
             raise
-        raise UsageError(f"{_plain(told.getvalue())} (onepass: try {program} --help)") from None
+        raise UsageError(f"{_complaint(told.getvalue())} (see {program} --help)") from None
 
 
-def _known(word: str, known, what: str) -> None:
-    if word in known:
-        return
-    near = difflib.get_close_matches(word, known, 1)
-    hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known)}."
-    raise UsageError(f"there is no {what} `{word}`; {hint}")
+def _chosen(arguments: list[str], known: Collection[str], what: str, program: str) -> str:
+    """The first argument, one of the known words."""
+    names = ", ".join(known)
+    if not arguments:
+        raise UsageError(f"name a {what}: {names} (see {program} --help)")
+    word = arguments[0]
+    if word not in known:
+        near = difflib.get_close_matches(word, known, 1)
+        hint = f"did you mean `{near[0]}`?" if near else f"there are {names}."
+        raise UsageError(f"there is no {what} `{word}`; {hint}")
+    return word
 
 
-def _plain(text: str) -> str:
-    """What a boxed, coloured message says, on one line."""
-    text = re.sub(r"\x1b\[[0-9;]*m", "", text)
-    text = re.sub(r"[╭╮╰╯│─━┃]+", " ", text)
-    return " ".join(text.split()).split(" For full helptext")[0]
+def _complaint(boxed: str) -> str:
+    """What tyro's box says, in one short line, without the help that it repeats."""
+    sections = _sections(boxed)
+    text = " ".join(" ".join(sections[0]).split()) if sections else "it cannot be read"
+    if text.startswith("Missing from"):
+        return f"{' and '.join(_options(sections[0]))} must be given"
+    for pattern, replacement in REWORDED:
+        text = re.sub(pattern, replacement, text)
+    near = [
+        option.split()[0]
+        for section in sections[1:]
+        if section[0].startswith(("Arguments similar to", "Perhaps you meant"))
+        for option in _options(section)
+    ]
+    return text.rstrip(".") + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _sections(boxed: str) -> list[list[str]]:
+    """The lines of each part of a box, without colours and frame."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", boxed)
+    lines = [line[2:].rstrip("│ ") for line in text.splitlines() if line.startswith("│")]
+    sections: list[list[str]] = [[]]
+    for line in lines:
+        if line.startswith("──"):
+            sections.append([])
+        else:
+            sections[-1].append(line)
+    return [section for section in sections if section]
+
+
+def _options(section: list[str]) -> list[str]:
+    """The options that a section lists, such as `--data PATH`; their help is indented further."""
+    return [line.strip() for line in section if re.match(r" {4}\S", line)]
 
 
 def _one_line(error: Exception) -> str:
@@ -157,6 +188,21 @@ def _help() -> str:
         + "\n".join(lines)
         + "\n\nonepass VERB --help tells the rest; ONEPASS_TRACEBACK=1 shows where an error "
         "came from."
+    )
+
+
+def _help_of_train(presets: dict[str, str]) -> str:
+    indent = 4 + max(len(name) for name in presets)
+    lines = [
+        textwrap.fill(
+            about, 100, initial_indent=f"  {name}".ljust(indent), subsequent_indent=" " * indent
+        )
+        for name, about in presets.items()
+    ]
+    return (
+        "usage: onepass train PRESET --data DIR --workdir RUN [options]\n\npresets:\n"
+        + "\n".join(lines)
+        + "\n\nonepass train PRESET --help lists every option."
     )
 
 

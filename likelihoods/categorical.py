@@ -54,7 +54,7 @@ class Categorical:
           noise: [..., 1], uniform in (0, 1).
           temperature: divides the logits; 0 gives the mode.
         """
-        return choose(tf.cast(parameters, tf.float32), noise[..., 0], temperature)
+        return choose(level_grid.real(parameters), noise[..., 0], temperature)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """int32 [...], the level with the largest logit."""
@@ -91,13 +91,14 @@ def choose(
     """int32 [...], the smallest k with `uniform < cumsum(softmax(logits / temperature))[k]`.
 
     Args:
-      logits: float32 [..., choices].
+      logits: float32 or float64 [..., choices].
       uniform: float32 [...] in (0, 1).
       temperature: at least 0; 0 takes the largest logit.
     """
     shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
     coldest = 1e-6  # the largest logit is at 0 here: this cold, no other one is ever taken
-    cumulative = tf.cumsum(tf.nn.softmax(shifted / tf.maximum(temperature, coldest)), axis=-1)
+    divisor = tf.cast(tf.maximum(temperature, coldest), logits.dtype)
+    cumulative = tf.cumsum(tf.nn.softmax(shifted / divisor), axis=-1)
     # The last choice needs no comparison: rounding may leave the whole sum short of 1.
-    passed = uniform[..., tf.newaxis] >= cumulative[..., :-1]
+    passed = tf.cast(uniform[..., tf.newaxis], logits.dtype) >= cumulative[..., :-1]
     return tf.math.count_nonzero(passed, axis=-1, dtype=tf.int32)

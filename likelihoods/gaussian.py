@@ -52,7 +52,7 @@ class Gaussian:
 
     def log_prob(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         """float32 [...], nats, of `levels` int32 [...] under `parameters` [..., 2]."""
-        mean, log_scale = self.split(parameters)
+        mean, log_scale = self.split(tf.cast(parameters, tf.float32))
         half_bins_per_scale = tf.exp(-log_scale) * (1.0 / (self.levels - 1))
         # In half bins, so that neighbouring bins share an edge to the last bit.
         centre = level_grid.centred(levels, self.levels)
@@ -76,8 +76,7 @@ class Gaussian:
           temperature: multiplies the noise; 0 gives the mode.
         """
         mean, log_scale = self.split(parameters)
-        spread = tf.exp(log_scale) * temperature
-        return level_grid.nearest(mean + spread * noise[..., 0], self.levels)
+        return level_grid.drawn(mean, log_scale, temperature * noise[..., 0], self.levels)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """int32 [...], the level of the mean.
@@ -105,8 +104,8 @@ class Gaussian:
         return level_grid.value_of(levels, self.levels)
 
     def split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
-        """Mean and log-scale, float32 [...] each, the log-scale clamped."""
-        mean, log_scale = tf.unstack(tf.cast(parameters, tf.float32), num=2, axis=-1)
+        """Mean and log-scale, [...] each, the log-scale clamped."""
+        mean, log_scale = tf.unstack(level_grid.real(parameters), num=2, axis=-1)
         return mean, tf.maximum(log_scale, self.min_log_scale)
 
 

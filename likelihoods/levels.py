@@ -27,7 +27,22 @@ def value_of(levels: tf.Tensor, num_levels: int) -> tf.Tensor:
     return centred(levels, num_levels) * (1.0 / (num_levels - 1))
 
 
+def real(parameters: tf.Tensor) -> tf.Tensor:
+    """The parameters as float32, or as the float64 that they come in."""
+    return parameters if parameters.dtype == tf.float64 else tf.cast(parameters, tf.float32)
+
+
+def drawn(mean: tf.Tensor, log_scale: tf.Tensor, noise: tf.Tensor, num_levels: int) -> tf.Tensor:
+    """int32 level of `mean + exp(log_scale) noise`.
+
+    In float64: rounding to a level would turn the last bit of a float32, in which compilers
+    differ, into a step of the sound.
+    """
+    mean, log_scale, noise = (tf.cast(x, tf.float64) for x in (mean, log_scale, noise))
+    return nearest(mean + tf.exp(log_scale) * noise, num_levels)
+
+
 def nearest(values: tf.Tensor, num_levels: int) -> tf.Tensor:
     """int32 level whose bin holds each value; values outside [-1, 1] fall to the outer levels."""
-    position = (tf.cast(values, tf.float32) + 1.0) * (0.5 * (num_levels - 1))
+    position = (real(tf.convert_to_tensor(values)) + 1.0) * (0.5 * (num_levels - 1))
     return tf.cast(tf.clip_by_value(tf.round(position), 0.0, num_levels - 1.0), tf.int32)

@@ -47,7 +47,7 @@ class LogisticMixture:
 
     def log_prob(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         """float32 [...], nats, of `levels` int32 [...] under `parameters` [..., 3 * components]."""
-        logits, means, log_scales = self.split(parameters)
+        logits, means, log_scales = self.split(tf.cast(parameters, tf.float32))
         log_mass = self._log_mass(means, log_scales, levels[..., tf.newaxis])
         return tf.reduce_logsumexp(tf.nn.log_softmax(logits) + log_mass, axis=-1)
 
@@ -64,9 +64,8 @@ class LogisticMixture:
         """
         logits, means, log_scales = self.split(parameters)
         component = choose(logits, noise[..., 0], temperature)
-        mean = _take(means, component)
-        spread = tf.exp(_take(log_scales, component)) * temperature
-        return level_grid.nearest(mean + spread * noise[..., 1], self.levels)
+        mean, log_scale = _take(means, component), _take(log_scales, component)
+        return level_grid.drawn(mean, log_scale, temperature * noise[..., 1], self.levels)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """int32 [...], the level of the mean of one component.
@@ -102,8 +101,8 @@ class LogisticMixture:
         return level_grid.value_of(levels, self.levels)
 
     def split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
-        """Logits, means and log-scales, float32 [..., components] each, the last one clamped."""
-        logits, means, log_scales = tf.split(tf.cast(parameters, tf.float32), 3, axis=-1)
+        """Logits, means and log-scales, [..., components] each, the last one clamped."""
+        logits, means, log_scales = tf.split(level_grid.real(parameters), 3, axis=-1)
         return logits, means, tf.maximum(log_scales, self.min_log_scale)
 
     def _log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:

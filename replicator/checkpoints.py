@@ -1,9 +1,13 @@
 """Checkpoints: one npz file each, written whole or not at all, checked when read."""
 
 import contextlib
+import io
 import json
+import math
 import os
+import re
 import zipfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
@@ -12,49 +16,72 @@ from replicator.atomic import replacing
 from replicator.errors import UserError
 
 Arrays = dict[str, np.ndarray]
+STEP_FILE = re.compile(r"step_(\d+)\.npz")
+LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.(npz|json)")  # of a process killed while it wrote
 
 
 class Checkpoints:
-    """A folder of `step_00001000.npz` files: the newest `keep` and the best one on dev."""
+    """A folder of `step_00001000.npz` files: the newest `keep` and the best one on dev.
+
+    The folder is made by the first `save`.
+    """
 
     def __init__(self, folder: Path, keep: int = 3):
         if keep < 1:
             raise UserError(f"`keep` must be at least 1, got {keep}.")
         self.folder, self.keep = Path(folder), keep
-        self.folder.mkdir(parents=True, exist_ok=True)
 
     def steps(self) -> list[int]:
         """The steps that have a file, ascending."""
-        return sorted(
-            int(path.stem.removeprefix("step_")) for path in self.folder.glob("step_*.npz")
-        )
+        names = [STEP_FILE.fullmatch(path.name) for path in self.folder.glob("step_*.npz")]
+        return sorted(int(name.group(1)) for name in names if name)
 
     def path(self, step: int) -> Path:
         """The file of a step, there or not."""
         return self.folder / f"step_{step:08d}.npz"
 
-    def save(self, step: int, arrays: Arrays) -> Path:
-        """The new file, complete on disk; older ones beyond `keep` are deleted afterwards."""
+    def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> Path:
+        """The new file, complete on disk; older ones beyond `keep` are deleted afterwards.
+
+        Args:
+          step: names the file.
+          arrays: what it holds.
+          keep_all: delete nothing.
+
+        Raises UserError if it cannot be written; what was there before still is.
+        """
         path = self.path(step)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"Cannot make the folder {self.folder}: {error.strerror}.") from error
         write_npz(path, arrays)
-        protected = {*self.steps()[-self.keep :], self.best_step()}
-        for old in self.steps():
-            if old not in protected:
-                self.path(old).unlink(missing_ok=True)
+        if not keep_all:
+            self._prune()
         return path
 
-    def mark_best(self, step: int, score: float) -> bool:
+    def mark_scored(self, step: int, score: float) -> bool:
         """Whether `score` (lower is better) is the best yet; then its file is never deleted."""
         best = self._best()
-        if best is not None and best["score"] <= score:
-            return False
-        write_text(self.folder / "best.json", json.dumps({"step": step, "score": score}))
-        return True
+        better = math.isfinite(score) and (best is None or score < best["score"])
+        if better:
+            best = {"step": step, "score": score}
+        write_text(self.folder / "best.json", json.dumps({**(best or {}), "scored": step}) + "\n")
+        return better
 
     def best_step(self) -> int | None:
         """The step of the best checkpoint on dev, or None before the first evaluation."""
         best = self._best()
-        return None if best is None or not self.path(best["step"]).exists() else best["step"]
+        return None if best is None else best["step"]
+
+    def best_score(self) -> float | None:
+        """The score of the best checkpoint, or None before the first evaluation."""
+        best = self._best()
+        return None if best is None else best["score"]
+
+    def scored_step(self) -> int | None:
+        """The step of the last evaluation."""
+        return self._scores().get("scored")
 
     def newest(self) -> tuple[Arrays | None, list[Path]]:
         """The newest arrays that read whole (None: there are none), and the damaged files met.
@@ -74,28 +101,53 @@ class Checkpoints:
             )
         return None, damaged
 
+    def remove_leftovers(self) -> None:
+        """Deletes the half-written files of a process that was killed while it wrote."""
+        for path in self.folder.glob(".*"):
+            if LEFTOVER.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
+    def _prune(self) -> None:
+        protected = {*self.steps()[-self.keep :], self.best_step()}
+        for old in self.steps():
+            if old not in protected:
+                self.path(old).unlink(missing_ok=True)
+
     def _best(self) -> dict | None:
-        try:
-            return json.loads((self.folder / "best.json").read_text())
-        except (OSError, ValueError):
+        """Step and score of the best checkpoint that has its file."""
+        scores = self._scores()
+        if not {"step", "score"} <= scores.keys() or not self.path(scores["step"]).exists():
             return None
+        return {"step": scores["step"], "score": scores["score"]}
+
+    def _scores(self) -> dict:
+        try:
+            stored = json.loads((self.folder / "best.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        whole = isinstance(stored, dict) and all(
+            isinstance(value, (int, float)) for value in stored.values()
+        )
+        return stored if whole else {}
 
 
 def read_npz(path: Path) -> Arrays:
     """The arrays of a file, or a UserError that names it when it is missing or damaged."""
     try:
-        with np.load(path, allow_pickle=False) as file:
-            return {name: file[name] for name in file.files}
+        with zipfile.ZipFile(path) as file:
+            return {name.removesuffix(".npy"): _member(file, name) for name in file.namelist()}
     except FileNotFoundError as error:
         raise UserError(f"There is no checkpoint {path}.") from error
-    except (zipfile.BadZipFile, OSError, ValueError, EOFError, KeyError) as error:
+    except MemoryError:
+        raise
+    except Exception as error:  # zipfile has one of its own for almost every byte that can flip
         raise UserError(f"The checkpoint {path} is damaged: {error}") from error
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:
     """Writes arrays so that `path` is always either the old file or the whole new one."""
     with _whole(path) as temporary, open(temporary, "wb") as file:
-        np.savez(file, **arrays)
+        np.savez(file, allow_pickle=False, **arrays)
         file.flush()
         os.fsync(file.fileno())
 
@@ -106,8 +158,14 @@ def write_text(path: Path, text: str) -> None:
         temporary.write_text(text)
 
 
+def _member(file: zipfile.ZipFile, name: str) -> np.ndarray:
+    # Read as a whole first, so that its checksum is tested before its header is believed.
+    data = io.BytesIO(file.read(name))
+    return np.lib.format.read_array(data, allow_pickle=False)
+
+
 @contextlib.contextmanager
-def _whole(path: Path):
+def _whole(path: Path) -> Iterator[Path]:
     try:
         with replacing(path) as temporary:
             yield temporary

@@ -2,6 +2,7 @@
 
 import signal
 import threading
+from typing import Any
 
 
 class StopRequest:
@@ -9,7 +10,7 @@ class StopRequest:
 
     def __init__(self):
         self.signal_name: str | None = None
-        self._previous: dict[int, object] = {}
+        self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
         """Takes over the two signals, on the main thread only."""

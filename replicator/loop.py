@@ -1,8 +1,9 @@
 """The training loop: steps, checkpoints, evaluation, and a clean way out."""
 
+import contextlib
 import dataclasses
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 import tensorflow as tf
 
@@ -13,19 +14,22 @@ from replicator.progress import Progress
 from replicator.run_directory import RunDirectory
 from replicator.state import Batch, LossFn, TrainState
 
+DONE, FINISHED_BEFORE, OUT_OF_TIME = "done", "finished before", "time"
+Evaluate = Callable[[MetricsLog, int], float]
+
 
 @dataclasses.dataclass(frozen=True)
 class LoopConfig:
-    """How long to train and how often to look."""
+    """How long to train and how often to look; may change when a run is resumed."""
 
     num_steps: int = 10_000
-    """Updates in all; a resumed run counts those it has made."""
+    """Updates in all; a resumed run counts those it has made. A cosine decay ends here."""
     max_minutes: float = 0.0
     """Stop (and save) after so many minutes of this run; 0: no limit."""
     report_every_steps: int = 20
     """Steps between two lines of metrics."""
     evaluate_every_steps: int = 1000
-    """Steps between two evaluations on dev."""
+    """Steps between two evaluations on dev; there is one at the end too."""
     save_every_minutes: float = 5.0
     """Minutes between two checkpoints, beside those at evaluations and at the end."""
     keep_checkpoints: int = 2
@@ -33,14 +37,27 @@ class LoopConfig:
     jit_compile: bool = False
     """Compile the step with XLA."""
 
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        for name in ("num_steps", "report_every_steps", "evaluate_every_steps", "keep_checkpoints"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        for name in ("max_minutes", "save_every_minutes"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"`{name}` must be 0 or more, got {getattr(self, name)}.")
 
-class Diverged(UserError):
-    """The loss was not a finite number; the last good state is on disk."""
+
+class DivergedError(UserError):
+    """The loss was not a finite number; what was learnt before is on disk."""
 
 
-@dataclasses.dataclass
+@dataclasses.dataclass(frozen=True)
 class Outcome:
-    """How training ended."""
+    """How training ended.
+
+    reason: DONE, FINISHED_BEFORE (no step was left to make), OUT_OF_TIME, or the name of the signal
+    that stopped it. best_score: of the best checkpoint on dev, None before any evaluation.
+    """
 
     step: int
     reason: str
@@ -56,16 +73,16 @@ class Trainer:
         self.checkpoints = run.checkpoints(config.keep_checkpoints)
         self._step = compile_step(state, loss_fn, config.jit_compile)
         self._saved_step: int | None = None
-        self.score: float | None = None
 
     def resume(self) -> list[str]:
         """Restores the newest whole checkpoint; gives a line for each damaged one passed over."""
+        self.checkpoints.remove_leftovers()
         arrays, damaged = self.checkpoints.newest()
-        for path in damaged:
-            path.rename(path.with_suffix(".damaged"))
         if arrays is not None:
             self.state.restore(arrays)
             self._saved_step = self.step
+        for path in damaged:
+            path.rename(path.with_suffix(".damaged"))
         return [
             f"{path} is damaged and was set aside (.damaged); going on from step {self.step}."
             for path in damaged
@@ -76,27 +93,26 @@ class Trainer:
         """Updates made so far."""
         return int(self.state.step.numpy())
 
-    def train(
-        self, batches: Iterable[Batch], evaluate: Callable[[MetricsLog, int], float]
-    ) -> Outcome:
+    def train(self, batches: Iterable[Batch], evaluate: Evaluate) -> Outcome:
         """Trains to the end, or to a wish to stop, and saves.
 
         Args:
           batches: from the current step on, endless.
           evaluate: called with the log and the step; gives the score on dev (lower is better).
 
-        Raises Diverged after a loss or gradient that is not finite; that update is not made.
+        Raises:
+          DivergedError: a loss or gradient was not finite; that update is not made.
+          UserError: something could not be written, or does not fit into memory. The state is
+            saved all the same where that is possible, and the message says which step is on disk.
         """
-        log = MetricsLog(self.run.path, self.step)
         start = time.monotonic()
-        with (
-            StopRequest() as stop,
-            Progress(self.config.num_steps, "training", "step", self.step) as progress,
-        ):
-            reason = self._steps(iter(batches), evaluate, log, progress, stop, start)
-            self.save()
-        log.close()
-        return Outcome(self.step, reason, time.monotonic() - start, self.score)
+        with contextlib.ExitStack() as stack:
+            stop = stack.enter_context(StopRequest())
+            progress = stack.enter_context(
+                Progress(self.config.num_steps, "training", "step", self.step)
+            )
+            reason = self._guarded(batches, evaluate, progress, stop, start)
+        return Outcome(self.step, reason, time.monotonic() - start, self.checkpoints.best_score())
 
     def save(self) -> None:
         """Writes a checkpoint, unless this step already has one."""
@@ -104,54 +120,135 @@ class Trainer:
             self.checkpoints.save(self.step, self.state.arrays())
             self._saved_step = self.step
 
-    def _steps(self, batches, evaluate, log, progress, stop, start) -> str:
-        saved = reported = time.monotonic()
-        while self.step < self.config.num_steps:
-            before = self.step
-            metrics = self._step(next(batches))
+    def _guarded(self, batches, evaluate, progress, stop, start) -> str:
+        """The reason why `_steps` ended; whatever it could not write, the state is saved."""
+        try:
+            with contextlib.closing(MetricsLog(self.run.path, self.step)) as log:
+                reason = self._steps(batches, _Looks(evaluate, log, progress), stop, start)
+                self.save()
+        except DivergedError:
+            raise
+        except tf.errors.ResourceExhaustedError as error:
+            raise UserError(
+                f"A step does not fit into memory; fewer or shorter clips in a batch may. "
+                f"{self._rescued()}"
+            ) from error
+        except (UserError, OSError) as error:
+            raise UserError(f"{_sentence(error)} {self._rescued()}") from error
+        return reason
+
+    def _steps(self, batches, looks: "_Looks", stop, start) -> str:
+        if self._owes_evaluation():
+            self._evaluate(looks)
+        if self.step >= self.config.num_steps:
+            return FINISHED_BEFORE
+        config, pace, saved = self.config, _Pace(), time.monotonic()
+        batches = iter(batches)
+        while True:
+            metrics = self._made(batches, pace)
             step = self.step
-            if step == before:
-                raise self._diverged(float(metrics["loss"]), float(metrics["gradient_norm"]))
-            progress.advance(loss=float(metrics["loss"]))
-            if step % self.config.report_every_steps == 0:
-                now = time.monotonic()
-                rate = self.config.report_every_steps / (now - reported)
-                log.scalars(
-                    step, {k: float(v) for k, v in metrics.items()} | {"steps_per_second": rate}
-                )
-                reported = now
-            if step % self.config.evaluate_every_steps == 0 or step == self.config.num_steps:
-                self._evaluate(evaluate, log, progress)
+            looks.progress.advance(loss=metrics["loss"])
+            if step % config.report_every_steps == 0:
+                looks.log.scalars(step, metrics | pace.taken())
+            if self._evaluation_due():
+                self._evaluate(looks)
                 saved = time.monotonic()
-            if time.monotonic() - saved > 60 * self.config.save_every_minutes:
+            if time.monotonic() - saved > 60 * config.save_every_minutes:
                 self.save()
                 saved = time.monotonic()
+            if step >= config.num_steps:
+                return DONE
             if stop.signal_name:
-                progress.say(f"{stop.signal_name}: saving at step {step} and leaving.")
+                looks.progress.say(f"{stop.signal_name}: saving at step {step} and leaving.")
                 return stop.signal_name
-            if 0 < self.config.max_minutes * 60 < time.monotonic() - start:
-                return "time"
-        return "done"
+            if 0 < 60 * config.max_minutes < time.monotonic() - start:
+                return OUT_OF_TIME
 
-    def _evaluate(self, evaluate, log, progress) -> None:
-        self.save()
-        self.score = evaluate(log, self.step)
-        best = self.checkpoints.mark_best(self.step, self.score)
-        progress.say(f"step {self.step}: dev {self.score:.4f}{' (best)' if best else ''}")
+    def _made(self, batches: Iterator[Batch], pace: "_Pace") -> dict[str, float]:
+        """The metrics of one more update."""
+        before = self.step
+        with pace.running():
+            metrics = {name: float(value) for name, value in self._step(next(batches)).items()}
+        if self.step == before:
+            raise self._diverged(metrics["loss"], metrics["gradient_norm"])
+        return metrics
 
-    def _diverged(self, loss: float, norm: float) -> Diverged:
-        self.save()
-        return Diverged(
-            f"Step {self.step + 1} gave loss {loss:.4g} and gradient norm {norm:.4g}; "
-            f"the last good state, step {self.step}, is saved in "
-            f"{self.checkpoints.folder}. Try a lower --optimizer.learning-rate."
+    def _evaluation_due(self) -> bool:
+        step, config = self.step, self.config
+        return step % config.evaluate_every_steps == 0 or step == config.num_steps
+
+    def _owes_evaluation(self) -> bool:
+        """Whether the process before this one was killed between saving and evaluating."""
+        return (
+            self.step > 0 and self._evaluation_due() and self.checkpoints.scored_step() != self.step
         )
+
+    def _evaluate(self, looks: "_Looks") -> None:
+        self.save()
+        score = looks.evaluate(looks.log, self.step)
+        best = self.checkpoints.mark_scored(self.step, score)
+        looks.progress.say(f"step {self.step}: dev {score:.4f}{' (best)' if best else ''}")
+
+    def _diverged(self, loss: float, norm: float) -> DivergedError:
+        # Nothing is deleted: a state that gives no finite loss may itself be worth nothing.
+        if self._saved_step != self.step:
+            self.checkpoints.save(self.step, self.state.arrays(), keep_all=True)
+            self._saved_step = self.step
+        steps = ", ".join(str(step) for step in self.checkpoints.steps())
+        return DivergedError(
+            f"Step {self.step + 1} gave loss {loss:.4g} and gradient norm {norm:.4g} and was not "
+            f"made; {self.checkpoints.folder} holds the state before it and earlier ones (step "
+            f"{steps}). Try a lower --optimizer.learning-rate in another --workdir."
+        )
+
+    def _rescued(self) -> str:
+        """Saves the state if it can; which step is on disk, as a sentence."""
+        if not self.step:
+            return "No step was made."
+        try:
+            self.save()
+        except UserError:
+            steps = self.checkpoints.steps()
+            held = f"the newest checkpoint is step {steps[-1]}" if steps else "nothing is saved yet"
+            return f"Training stopped at step {self.step}; {held}."
+        return f"Training stopped; step {self.step} is saved in {self.checkpoints.folder}."
+
+
+@dataclasses.dataclass(frozen=True)
+class _Looks:
+    """Where figures go."""
+
+    evaluate: Evaluate
+    log: MetricsLog
+    progress: Progress
+
+
+class _Pace:
+    """Steps per second, the time between steps and the first step (it compiles) left aside."""
+
+    def __init__(self):
+        self._steps, self._seconds = -1, 0.0
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator[None]:
+        """Around a step and the wait for its batch."""
+        start = time.perf_counter()
+        yield
+        self._steps += 1
+        if self._steps:
+            self._seconds += time.perf_counter() - start
+
+    def taken(self) -> dict[str, float]:
+        """The figure since the last call, empty if there is none yet."""
+        steps, seconds = self._steps, self._seconds
+        self._steps, self._seconds = 0, 0.0
+        return {"steps_per_second": steps / seconds} if seconds > 0 else {}
 
 
 def compile_step(state: TrainState, loss_fn: LossFn, jit_compile: bool):
     """A function from a batch to the metrics of one update, which it makes.
 
-    An update whose loss is not finite is not made.
+    An update whose loss or gradient is not finite is not made.
     """
 
     @tf.function(jit_compile=jit_compile, autograph=False)
@@ -163,3 +260,9 @@ def compile_step(state: TrainState, loss_fn: LossFn, jit_compile: bool):
         return metrics
 
     return step
+
+
+def _sentence(error: Exception) -> str:
+    if isinstance(error, OSError):
+        return f"Cannot write {error.filename or 'a file'}: {error.strerror or error}."
+    return str(error)

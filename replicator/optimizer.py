@@ -26,8 +26,11 @@ class OptimizerConfig:
     halve_every_steps: int = 200_000
     """Steps between halvings when `decay` is halve."""
     beta1: float = 0.9
+    """Decay of Adam's average of gradients."""
     beta2: float = 0.999
+    """Decay of Adam's average of squared gradients."""
     epsilon: float = 1e-8
+    """Added to the root of that average, in units of the gradient."""
     clip_norm: float = 1.0
     """Global norm that a gradient is clipped to; 0: never."""
     average_decay: float = 0.999
@@ -36,11 +39,16 @@ class OptimizerConfig:
     def __post_init__(self):
         """Raises ValueError, naming the field, for a rate or decay out of range."""
         for name in ("learning_rate", "epsilon"):
-            if getattr(self, name) <= 0:
-                raise ValueError(f"`{name}` must be positive, got {getattr(self, name)}.")
+            self._require(name, "positive and finite", 0 < getattr(self, name) < math.inf)
         for name in ("beta1", "beta2", "average_decay"):
-            if not 0 <= getattr(self, name) < 1:
-                raise ValueError(f"`{name}` must be in [0, 1), got {getattr(self, name)}.")
+            self._require(name, "in [0, 1)", 0 <= getattr(self, name) < 1)
+        for name in ("warmup_steps", "clip_norm"):
+            self._require(name, "0 or more", getattr(self, name) >= 0)
+        self._require("halve_every_steps", "at least 1", self.halve_every_steps >= 1)
+
+    def _require(self, name: str, rule: str, holds: bool) -> None:
+        if not holds:
+            raise ValueError(f"`{name}` must be {rule}, got {getattr(self, name)}.")
 
     def rate(self, step, num_steps: int):
         """The learning rate, float32 [], of the update that follows `step` (int32 [])."""

@@ -1,13 +1,19 @@
 """A run directory: config.json, checkpoints/, metrics.jsonl, TensorBoard events, samples/."""
 
+import contextlib
 import dataclasses
+import errno
 import fcntl
 import json
 import os
 from pathlib import Path
+from typing import IO
 
 from replicator.checkpoints import Checkpoints, write_text
 from replicator.errors import UserError
+
+Keys = tuple[str, ...]
+SHOWN = 4  # differences named in one line
 
 
 class RunDirectory:
@@ -15,26 +21,33 @@ class RunDirectory:
 
     def __init__(self, path: Path):
         self.path = Path(path)
-        self._lock = None
+        self._lock: IO[str] | None = None
 
     @classmethod
-    def create(cls, path: Path, config: dict, changeable: tuple[str, ...] = ()) -> "RunDirectory":
-        """The directory, new or resumed, locked for this process.
+    def create(cls, path: Path, config: dict, changeable: Keys = ()) -> "RunDirectory":
+        """The directory, new or resumed, locked for this process; see `locked` and `claim`."""
+        run = cls.locked(path)
+        try:
+            run.claim(config, changeable)
+        except BaseException:
+            run.unlock()
+            raise
+        return run
 
-        Args:
-          path: the folder; made if missing.
-          config: what the run is, as JSON-able values; written to config.json.
-          changeable: top-level keys that may differ when resuming.
+    @classmethod
+    def locked(cls, path: Path) -> "RunDirectory":
+        """The directory, made if missing, locked for this process until `unlock`.
 
-        Raises UserError if it holds another configuration, is in use, or cannot be written.
+        Raises UserError if it is in use or cannot be written.
         """
         run = cls(path)
+        if run.path.exists() and not run.path.is_dir():
+            raise UserError(f"The run directory {path} must be a folder, it is a file.")
         try:
             run.path.mkdir(parents=True, exist_ok=True)
         except OSError as error:
             raise UserError(f"Cannot make the run directory {path}: {error.strerror}.") from error
         run.lock()
-        run._claim(json.loads(json.dumps(config)), changeable)
         return run
 
     @classmethod
@@ -50,11 +63,14 @@ class RunDirectory:
         """What config.json holds, or a UserError that names it."""
         file = self.path / "config.json"
         try:
-            return json.loads(file.read_text())
+            stored = json.loads(file.read_text())
         except FileNotFoundError as error:
             raise UserError(f"{self.path} is not a run directory: no config.json.") from error
         except (OSError, ValueError) as error:
-            raise UserError(f"{file} cannot be read: {error}") from error
+            raise UserError(f"{file} cannot be read: {error}.") from error
+        if not isinstance(stored, dict):
+            raise UserError(f"{file} must hold one JSON object, it holds a {_kind(stored)}.")
+        return stored
 
     def checkpoints(self, keep: int = 3) -> Checkpoints:
         """The run's checkpoints."""
@@ -63,52 +79,82 @@ class RunDirectory:
     def folder(self, name: str) -> Path:
         """A folder inside the run, made if missing."""
         folder = self.path / name
-        folder.mkdir(parents=True, exist_ok=True)
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"Cannot make the folder {folder}: {error.strerror}.") from error
         return folder
 
     def lock(self) -> None:
         """Takes the run for this process; the operating system lets go when the process ends."""
-        self._lock = open(self.path / "lock", "a+")  # noqa: SIM115 (held open on purpose)
         try:
-            fcntl.flock(self._lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            file = open(self.path / "lock", "a+")  # noqa: SIM115 (held open on purpose)
         except OSError as error:
-            self._lock.seek(0)
-            holder = self._lock.read().strip() or "unknown"
-            self._lock.close()
             raise UserError(
-                f"The run directory {self.path} is in use by process {holder}; wait "
-                "for it or choose another --workdir."
+                f"Cannot write in the run directory {self.path}: {error.strerror}."
             ) from error
-        self._lock.truncate(0)
-        self._lock.write(str(os.getpid()))
-        self._lock.flush()
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            with file:
+                raise UserError(_refusal(self.path, file, error)) from error
+        with contextlib.suppress(OSError):  # the lock holds without its note, on a full disk too
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        self._lock = file
 
     def unlock(self) -> None:
         """Lets go of the run."""
         if self._lock is not None:
-            self._lock.close()
+            with contextlib.suppress(OSError):
+                self._lock.close()
             self._lock = None
 
-    def _claim(self, config: dict, changeable: tuple[str, ...]) -> None:
-        file = self.path / "config.json"
-        if not file.exists():
-            if any(self.path.glob("checkpoints/step_*.npz")):
-                raise UserError(f"{self.path} holds checkpoints but no config.json.")
-            write_text(file, json.dumps(config, indent=2) + "\n")
-            return
-        stored = self.config()
+    def check(self, config: dict, changeable: Keys = ()) -> None:
+        """Raises UserError if the run has a config.json that differs in a part of it.
+
+        Args:
+          config: some of what the run is, as JSON-able values.
+          changeable: top-level keys that may differ.
+        """
+        if (self.path / "config.json").exists():
+            stored = self.config()
+            given = json.loads(json.dumps(config))
+            self._compare({key: stored.get(key) for key in given}, given, changeable)
+        elif self.checkpoints().steps():
+            raise UserError(f"{self.path} holds checkpoints but no config.json.")
+
+    def claim(self, config: dict, changeable: Keys = ()) -> None:
+        """Writes config.json, or makes sure that the run resumed has the same configuration.
+
+        Args:
+          config: what the run is, as JSON-able values.
+          changeable: top-level keys that may differ when resuming; the new values are written.
+
+        Raises UserError if the run is another one, or cannot be written.
+        """
+        self.check(config, changeable)
+        given, file = json.loads(json.dumps(config)), self.path / "config.json"
+        stored = self.config() if file.exists() else None
+        if stored is not None:
+            self._compare(stored, given, changeable)
+        if stored != given:
+            write_text(file, json.dumps(given, indent=2) + "\n")
+
+    def _compare(self, stored: dict, given: dict, changeable: Keys) -> None:
         different = [
             difference
-            for key in sorted(stored.keys() | config.keys())
+            for key in sorted(stored.keys() | given.keys())
             if key not in changeable
-            for difference in differences(stored.get(key), config.get(key), key)
+            for difference in differences(stored.get(key), given.get(key), key)
         ]
         if different:
+            more = f"; and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
             raise UserError(
                 f"{self.path} holds a run of another configuration: "
-                f"{'; '.join(different[:4])}. Choose another --workdir."
+                f"{'; '.join(different[:SHOWN])}{more}. Choose another --workdir."
             )
-        write_text(file, json.dumps(config, indent=2) + "\n")
 
 
 def differences(stored, given, path: str) -> list[str]:
@@ -125,3 +171,19 @@ def differences(stored, given, path: str) -> list[str]:
 def to_json(config) -> dict:
     """A dataclass as nested JSON-able values."""
     return json.loads(json.dumps(dataclasses.asdict(config), default=str))
+
+
+def _refusal(path: Path, lock: IO[str], error: OSError) -> str:
+    if error.errno not in (errno.EAGAIN, errno.EACCES):
+        return f"The run directory {path} cannot be locked: {error.strerror}."
+    lock.seek(0)
+    holder = lock.read().strip() or "unknown"
+    return (
+        f"The run directory {path} is in use by process {holder}; wait for it or choose another "
+        "--workdir."
+    )
+
+
+def _kind(value) -> str:
+    names = {list: "list", str: "text", int: "number", float: "number", bool: "truth value"}
+    return names.get(type(value), "null")

@@ -43,6 +43,9 @@ class TrainState(tf.Module):
         with tf.GradientTape() as tape:
             loss, metrics = loss_fn(batch)
         gradients = tape.gradient(loss, self.weights)
+        for name, gradient in zip(self.names, gradients, strict=True):
+            if gradient is None:
+                raise ValueError(f"`loss_fn` must depend on every weight, not so on `{name}`.")
         gradients = [tf.convert_to_tensor(g) for g in gradients]
         gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
         rate = self.optimizer.rate(self.step, self.num_steps)
@@ -96,7 +99,7 @@ class TrainState(tf.Module):
 
 def variable_names(network: tf.Module) -> list[str]:
     """A unique path for each trainable variable, e.g. `stack/layers/3/gate_kernel`."""
-    paths = {}
+    paths: dict[object, str] = {}
     for path, value in network._flatten(  # tf.Module's own traversal, the only one with paths
         predicate=lambda v: isinstance(v, tf.Variable), with_path=True, expand_composites=False
     ):

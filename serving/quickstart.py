@@ -1,4 +1,4 @@
-"""The whole promise in a few minutes: train on shipped speech, speak, measure, say what came out."""
+"""The whole promise in a few minutes: train on shipped speech, speak, measure, report."""
 
 import dataclasses
 import time
@@ -81,21 +81,23 @@ def _report(figures: dict[str, dict], given: QuickstartArguments, seconds: float
     out = given.out
     return f"""# onepass quickstart
 
-Done in {duration(seconds)}. Listen to `{out}/just_trained.wav` beside `{out}/recorded.wav`; look at
-`{out}/spectrograms.png`.
+Done in {duration(seconds)}. Listen to `{out}/just_trained.wav` beside `{out}/recorded.wav`;
+look at `{out}/spectrograms.png`.
 
-| model | bits per sample given the mel | FLAC, bits per sample | log-mel distance, dB | real-time factor |
+| model | bits per sample, given the mel | FLAC | log-mel distance, dB | real-time factor |
 |---|---|---|---|---|
 {rows}
 
-*Bits per sample*: what one 16-bit sample of speech it never heard costs the model, which knows the mel
-spectrogram; FLAC does not know it. *Log-mel distance*: between what it spoke and the recording; about 6 dB
-is good, 20 dB is noise. *Real-time factor*: seconds of computing for a second of sound; below 1 keeps up.
+- Bits per sample: what one 16-bit sample of speech it never heard costs the model, which is told
+  the mel spectrogram; FLAC is not.
+- Log-mel distance: between what it spoke and the recording. Noise is about 20 dB away.
+- Real-time factor: seconds of computing for a second of sound; below 1 keeps up.
 
 What to try next:
 
-    onepass train {PRESET} --data {shipped.recordings_folder()} --workdir {out}/run --loop.num-steps 5000
-    onepass sample {out}/run --out sounds --recording your_recording.wav
+    onepass train {PRESET} --workdir {out}/run-longer --loop.num-steps 5000 \\
+        --data {shipped.recordings_folder()}
+    onepass sample {out}/run --out sounds --recording YOUR_RECORDING.wav
     onepass train wavenet-cpu-16k --data YOUR_RECORDINGS --workdir run
     tensorboard --logdir {out}/run
 """

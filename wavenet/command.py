@@ -2,6 +2,8 @@
 
 import dataclasses
 import json
+import math
+import signal
 import time
 from pathlib import Path
 from typing import Annotated, Literal
@@ -10,8 +12,11 @@ import numpy as np
 import tyro
 
 from replicator.errors import UserError
+from replicator.loop import DONE, FINISHED_BEFORE, Outcome
 from replicator.progress import Progress, duration
+from replicator.run_directory import RunDirectory
 from wavenet import audio, shipped
+from wavenet.corpus import Corpus
 from wavenet.evaluation import evaluate
 from wavenet.model import SpeechModel, load
 from wavenet.pictures import spectrogram_png
@@ -34,7 +39,7 @@ class TrainArguments:
 class EvaluateArguments:
     """Bits per sample on dev, against FLAC on the same samples, and speed."""
 
-    model: tyro.conf.Positional[Path]
+    model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory or model folder."""
     data: Path | None = None
     """Folder of recordings, whose dev split is used; None: the one it was trained on."""
@@ -50,7 +55,7 @@ class EvaluateArguments:
 class SampleArguments:
     """Speak: WAV files and spectrograms from a trained model."""
 
-    model: tyro.conf.Positional[Path]
+    model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory or model folder."""
     out: Path
     """Folder for the WAV and PNG files; made if missing."""
@@ -73,18 +78,33 @@ class SampleArguments:
 
 
 def run_train(preset: str, arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass train PRESET ...` and trains."""
+    """Parses the rest of `onepass train PRESET ...` and trains; 128 + a signal that stopped it."""
     default = TrainArguments(tyro.MISSING, tyro.MISSING, PRESETS[preset].config)
     given = parse(
         TrainArguments, arguments, f"onepass train {preset}", default, PRESETS[preset].about
     )
     outcome = train(preset, given.config, given.data, given.workdir)
-    score = "" if outcome.best_score is None else f", dev {outcome.best_score:.3f} bits per sample"
-    print(
-        f"Stopped at step {outcome.step} ({outcome.reason}) after {duration(outcome.seconds)}"
-        f"{score}. Next: onepass sample {given.workdir} --out sounds"
-    )
+    print(_ending(outcome, given))
+    if outcome.reason in signal.Signals.__members__:
+        return 128 + signal.Signals[outcome.reason]
     return 0
+
+
+def _ending(outcome: Outcome, given: TrainArguments) -> str:
+    """How training ended and what to do next, as a line."""
+    score = "" if outcome.best_score is None else f", best dev {outcome.best_score:.3f} bits/sample"
+    following = f"Next: onepass sample {given.workdir} --out sounds"
+    if outcome.reason == FINISHED_BEFORE:
+        return (
+            f"{given.workdir} has made all its steps ({outcome.step}{score}); a larger "
+            f"--loop.num-steps goes on. {following}"
+        )
+    if outcome.reason != DONE:
+        following = "The same command goes on from there."
+    return (
+        f"Stopped at step {outcome.step} ({outcome.reason}) after {duration(outcome.seconds)}"
+        f"{score}. {following}"
+    )
 
 
 def run_evaluate(arguments: list[str], parse) -> int:
@@ -92,10 +112,10 @@ def run_evaluate(arguments: list[str], parse) -> int:
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
     model = load(given.model)
     data = given.data or _training_data(given.model)
-    report = scan_folder(data, model.config)
-    corpus = prepare_corpus(report, model.config, None, gain_db=model.gain_db)
+    corpus = dev_corpus(model, data)
     figures = {
         "model": str(given.model),
+        "step": model.spec.get("step"),
         "data": str(data),
         **evaluate(model, corpus, given.spoken, given.seed),
     }
@@ -106,46 +126,66 @@ def run_evaluate(arguments: list[str], parse) -> int:
 def run_sample(arguments: list[str], parse) -> int:
     """Parses the rest of `onepass sample ...` and writes sounds."""
     given = parse(SampleArguments, arguments, "onepass sample")
-    if given.num < 1:
-        raise UserError(f"`--num` must be at least 1, got {given.num}.")
+    _check(given)
     model = load(given.model)
     recording = _recording(given, model)
-    sounds, seconds = speak(model, given, recording)
     try:
         given.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
         raise UserError(f"Cannot make the folder {given.out}: {error.strerror}.") from error
-    for row, sound in enumerate(sounds):
-        path = given.out / f"sample_{given.seed}_{row}"
-        audio.write(path.with_suffix(".wav"), sound, model.sample_rate_hz)
-        shown = {"sampled": sound}
-        if recording is not None:
-            shown["recorded"] = audio.amplify(recording, model.gain_db)[: len(sound)]
-        spectrogram_png(path.with_suffix(".png"), shown, model.sample_rate_hz)
+    spoken = speak(model, given, recording)
+    for row, sound in enumerate(spoken.sounds):
+        path = given.out / f"sample_{given.seed}_{row}.wav"
+        _write(path, sound, model, recording)
         print(
-            f"{path.with_suffix('.wav')}: {len(sound) / model.sample_rate_hz:.2f} s, "
+            f"{path}: {len(sound) / model.sample_rate_hz:.2f} s, "
             f"peak {audio.peak_db(sound):.1f} dB, RMS {audio.rms_db(sound):.1f} dB"
         )
-    spoken = sounds.size / model.sample_rate_hz
+    made = spoken.sounds[:, spoken.primed_samples :].size
+    sound_seconds = made / model.sample_rate_hz
     print(
-        f"{spoken:.2f} s of sound in {seconds:.2f} s: {seconds / spoken:.2f} of real time, "
-        f"{sounds.size / seconds:,.0f} samples/s (compilation included)"
+        f"{sound_seconds:.2f} s of sound in {spoken.seconds:.2f} s: "
+        f"{spoken.seconds / sound_seconds:.2f} of real time, "
+        f"{made / spoken.seconds:,.0f} samples/s (compilation included)"
     )
     return 0
 
 
-def speak(
-    model: SpeechModel, given: SampleArguments, recording: np.ndarray | None
-) -> tuple[np.ndarray, float]:
-    """The sounds asked for, float32 [num, samples], the prime included, and the seconds they took."""
-    rate_hz = model.sample_rate_hz
+def _write(path: Path, sound: np.ndarray, model: SpeechModel, recording: np.ndarray | None) -> None:
+    """Writes a WAV file, and a picture of it and of the recording beside it."""
+    audio.write(path, sound, model.sample_rate_hz)
+    pictured = {"sampled": sound}
+    if recording is not None:
+        pictured["recorded"] = audio.amplify(recording, model.gain_db)[: len(sound)]
+    picture = path.with_suffix(".png")
+    try:
+        spectrogram_png(picture, pictured, model.sample_rate_hz)
+    except OSError as error:
+        raise UserError(f"Cannot write {picture}: {error.strerror or error}.") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Spoken:
+    """Sounds, float32 [num, samples], of which `primed_samples` were given, and what they took."""
+
+    sounds: np.ndarray
+    primed_samples: int
+    seconds: float
+
+
+def speak(model: SpeechModel, given: SampleArguments, recording: np.ndarray | None) -> Spoken:
+    """The sounds asked for, with the recording they are primed with.
+
+    Args:
+      model: to speak.
+      given: how many, how long, ...
+      recording: float32 [samples] at its stored level; None where neither frames nor prime are
+        wanted.
+    """
     total = _length(given, model, recording)
-    prime = None
-    if given.prime_seconds > 0:
-        level = audio.amplify(recording, model.gain_db)
-        prime = level[: _whole_blocks(model, min(int(given.prime_seconds * rate_hz), total - 1))]
+    prime = _prime(given, model, recording, total)
     primed = 0 if prime is None else len(prime)
-    frames = model.frames(recording) if model.conditional else None
+    frames = model.frames(recording) if model.conditional and recording is not None else None
     start, chunks = time.perf_counter(), []
     with Progress(total - primed, "speaking", "sample") as progress:
         for chunk in model.stream(
@@ -163,7 +203,20 @@ def speak(
     seconds = time.perf_counter() - start
     if prime is not None:
         chunks.insert(0, np.repeat(prime[None], given.num, 0))
-    return np.concatenate(chunks, 1), seconds
+    return Spoken(np.concatenate(chunks, 1), primed, seconds)
+
+
+def _check(given: SampleArguments) -> None:
+    if given.num < 1:
+        raise UserError(f"`--num` must be at least 1, got {given.num}.")
+    if given.seconds is not None and not 0 < given.seconds < math.inf:
+        raise UserError(f"`--seconds` must be positive and finite, got {given.seconds:g}.")
+    for name in ("prime_seconds", "temperature"):
+        if not 0 <= getattr(given, name) < math.inf:
+            raise UserError(
+                f"`--{name.replace('_', '-')}` must be 0 or more and finite, "
+                f"got {getattr(given, name):g}."
+            )
 
 
 def _recording(given: SampleArguments, model: SpeechModel) -> np.ndarray | None:
@@ -175,12 +228,22 @@ def _recording(given: SampleArguments, model: SpeechModel) -> np.ndarray | None:
 
 
 def _length(given: SampleArguments, model: SpeechModel, recording: np.ndarray | None) -> int:
-    if given.seconds is not None and given.seconds <= 0:
-        raise UserError(f"`--seconds` must be positive, got {given.seconds:g}.")
-    wanted = None if given.seconds is None else int(given.seconds * model.sample_rate_hz)
-    if not model.conditional:
-        return wanted or 3 * model.sample_rate_hz
-    return min(wanted or len(recording), len(recording))
+    seconds = 3.0 if given.seconds is None else given.seconds
+    wanted = max(1, round(seconds * model.sample_rate_hz))
+    if not model.conditional or recording is None:
+        return wanted
+    return len(recording) if given.seconds is None else min(wanted, len(recording))
+
+
+def _prime(
+    given: SampleArguments, model: SpeechModel, recording: np.ndarray | None, total: int
+) -> np.ndarray | None:
+    """The beginning of the recording at the model's level, shorter than the sound; None: none."""
+    if recording is None or not given.prime_seconds:
+        return None
+    samples = min(round(given.prime_seconds * model.sample_rate_hz), len(recording), total - 1)
+    samples = _whole_blocks(model, samples)
+    return audio.amplify(recording[:samples], model.gain_db) if samples else None
 
 
 def _whole_blocks(model: SpeechModel, samples: int) -> int:
@@ -188,17 +251,27 @@ def _whole_blocks(model: SpeechModel, samples: int) -> int:
     return samples - samples % (network.context_block_samples if network.context_layers else 1)
 
 
+def dev_corpus(model: SpeechModel, data: Path) -> Corpus:
+    """The dev recordings of a folder, prepared as the model needs them."""
+    report = scan_folder(data, model.config)
+    report = dataclasses.replace(report, recordings=report.of("dev"))
+    return prepare_corpus(report, model.config, None, gain_db=model.gain_db)
+
+
 def _training_data(path: Path) -> Path:
-    if (path / "config.json").exists():
-        return Path(json.loads((path / "config.json").read_text())["data_folder"])
-    return shipped.recordings_folder()
+    if not (path / "config.json").exists():
+        return shipped.recordings_folder()
+    data = Path(str(RunDirectory.open(path).config().get("data_folder")))
+    if not data.is_dir():
+        raise UserError(f"{path} was trained on {data}, which is gone; name a folder with --data.")
+    return data
 
 
 def _in_words(figures: dict) -> str:
     bits, flac = figures["measures"]["bits_per_sample"], figures["codec"]["flac"]
     lines = [
-        f"{figures['model']} on {figures['dev']['recordings']} dev recordings "
-        f"({figures['dev']['seconds']:.0f} s) of {figures['data']}",
+        f"{figures['model']}, step {figures['step']}, on {figures['dev']['recordings']} dev "
+        f"recordings ({figures['dev']['seconds']:.0f} s) of {figures['data']}",
         f"  bits per sample    {bits['mean']:.3f}   (95%: {bits['low']:.3f} to {bits['high']:.3f})",
         f"  FLAC at its best   {flac:.3f}   on the same 16-bit samples "
         f"({100 * (bits['mean'] / flac - 1):+.1f}%)",

@@ -1,4 +1,4 @@
-"""One time step of a WaveNet, compiled: the layers with their queues, the head, and the draw.
+"""One time step of a WaveNet, compiled: the layers with their queues, and the head.
 
 Layer i keeps its past inputs in a ring. What the past adds to a gate does not wait for the present
 sample, so it is added in advance, up to `BLOCK` steps at once: the weights are then read once for
@@ -9,16 +9,19 @@ units, residual, and in the end the head and the draw. The aside, one per layer,
 the skip sum and prepares the gate sums of later steps; a second thread can do it meanwhile.
 """
 
-import math
+from typing import NamedTuple
 
 import numpy as np
 
+from wavenet.cpu_draw import add_prediction, draw, remember
+from wavenet.cpu_weights import CATEGORICAL
 from wavenet.kernels import (
     add,
     add_halved_power,
     clear,
     compiled,
     copy,
+    entry,
     gate,
     multiply,
     publish,
@@ -27,66 +30,39 @@ from wavenet.kernels import (
 )
 
 BLOCK = 8  # most steps whose past is added at once
-MIXTURE, GAUSSIAN, CATEGORICAL = range(3)
 
 
-PLAN = np.dtype(
-    [
-        (name, np.int64)
-        for name in (
-            # sizes: true channels are `*_inputs`, padded ones come in vectors and bytes
-            "rows",
-            "layers",
-            "width",
-            "front_width",
-            "condition_inputs",
-            "residual_inputs",
-            "residual_vectors",
-            "residual_bytes",
-            "gate_inputs",
-            "gate_vectors",
-            "gate_bytes",
-            "skip_inputs",
-            "skip_vectors",
-            "skip_bytes",
-            "output_vectors",
-            "output_bytes",
-            # addresses of weights, and the bytes of one layer's where they need telling
-            "front",
-            "front_bias",
-            "past",
-            "present",
-            "present_bytes",
-            "gate_bias",
-            "condition",
-            "condition_bytes",
-            "residual_bias",
-            "skip",
-            "skip_bias",
-            "head1",
-            "head1_bias",
-            "head2",
-            "head2_bias",
-            # addresses of the buffers of one group of rows
-            "rings",
-            "sums",
-            "conditions",
-            "units",
-            "skips",
-            "hidden",
-            "outputs",
-            "history",
-            "lead_done",
-            "aside_done",
-            # what the outputs mean
-            "likelihood",
-            "levels",
-            "components",
-            "num_parameters",
-        )
-    ]
-)
-"""Everything a step must know, as one record of integers; it holds for one group of rows."""
+class Arrays(NamedTuple):
+    """What the step reads and writes other than by address."""
+
+    history: np.ndarray
+    """The scaled past samples, float32 [rows, front_width], the newest last."""
+    latest: np.ndarray
+    """The last level of each row, int32 [rows]; -1 before the first."""
+    outputs: np.ndarray
+    """float32 [rows, outputs and padding]."""
+    chances: np.ndarray
+    """Room for a softmax, float32 [outputs and padding]."""
+    prediction: np.ndarray
+    dilations: np.ndarray
+    ring_starts: np.ndarray
+
+
+class Chunk(NamedTuple):
+    """The steps to make, for one group of rows."""
+
+    start: int
+    """Steps before the chunk."""
+    condition: int
+    """The address of float32 [time, rows, channels]."""
+    noise: np.ndarray
+    """float32 [rows, time, noise_channels]."""
+    temperature: np.float32
+    levels: np.ndarray
+    """int32 [rows, time]: filled, or read if given."""
+    given: bool
+    parameters: np.ndarray
+    """float32 [rows, time, num_parameters]: filled."""
 
 
 @compiled
@@ -292,150 +268,63 @@ def head(plan):
 
 
 @compiled
-def add_prediction(plan, outputs, history, prediction):
-    """Adds the linear prediction from the past samples [rows, front] to the means."""
-    first, count = (plan.components, plan.components) if plan.likelihood == MIXTURE else (0, 1)
+def _condition_at(plan, chunk, step):
+    """The address of one step of the chunk's condition."""
+    return chunk.condition + 4 * step * plan.rows * plan.condition_inputs
+
+
+@compiled
+def finish(plan, arrays, chunk, step):
+    """The parameters of a step from the finished sum of skips, and its levels."""
+    head(plan)
+    if arrays.prediction.size:
+        add_prediction(plan, arrays.outputs, arrays.history, arrays.prediction)
     for row in range(plan.rows):
-        total = np.float32(0.0)
-        for past in range(plan.front_width):
-            total += history[row, past] * prediction[past]
-        for mean in range(first, first + count):
-            outputs[row, mean] += total
+        for output in range(plan.num_parameters):
+            chunk.parameters[row, step, output] = arrays.outputs[row, output]
+        if not chunk.given:
+            chunk.levels[row, step] = draw(
+                plan, arrays.outputs, row, arrays.chances, chunk.noise, step, chunk.temperature
+            )
+        remember(plan, arrays.history, arrays.latest, row, chunk.levels[row, step])
 
 
-@compiled
-def choose(logits, row, count, uniform, temperature):
-    """The smallest k with `uniform < cumsum(softmax(logits / temperature))[k]`; spoils the row."""
-    largest = logits[row, 0]
-    for k in range(1, count):
-        largest = max(largest, logits[row, k])
-    inverse = np.float32(1.0) / max(temperature, np.float32(1e-6))
-    total = np.float32(0.0)
-    for k in range(count):
-        logits[row, k] = math.exp((logits[row, k] - largest) * inverse)
-        total += logits[row, k]
-    cumulative = np.float32(0.0)
-    for k in range(count - 1):
-        cumulative += logits[row, k] / total
-        if uniform < cumulative:
-            return k
-    return count - 1
+@entry
+def run_lead(plan, arrays, chunk, alone):
+    """Makes the chunk's steps.
 
-
-@compiled
-def nearest(value, levels):
-    """The level whose bin holds `value`; level 0 for a NaN."""
-    position = np.rint((value + np.float32(1.0)) * np.float32(0.5 * (levels - 1)))
-    if not position > 0:
-        return 0
-    return int(min(position, np.float32(levels - 1)))
-
-
-@compiled
-def draw(plan, outputs, row, noise, step, temperature, min_log_scale):
-    """The level drawn from one row of outputs [rows, outputs] and noise [rows, time, channels]."""
-    first = noise[row, step, 0]
-    if plan.likelihood == CATEGORICAL:
-        return choose(outputs, row, plan.levels, first, temperature)
-    if plan.likelihood == GAUSSIAN:
-        mean, log_scale, standard = outputs[row, 0], outputs[row, 1], first
-    else:
-        k = choose(outputs, row, plan.components, first, temperature)
-        mean = outputs[row, plan.components + k]
-        log_scale, standard = outputs[row, 2 * plan.components + k], noise[row, step, 1]
-    spread = math.exp(max(log_scale, min_log_scale)) * temperature
-    return nearest(mean + spread * standard, plan.levels)
-
-
-@compiled
-def remember(plan, history, latest, row, level):
-    """Makes `level` the newest past sample of a row."""
-    latest[row] = level
-    for past in range(plan.front_width - 1):
-        history[row, past] = history[row, past + 1]
-    centred = np.float32(2.0) * np.float32(level) - np.float32(plan.levels - 1.0)
-    history[row, plan.front_width - 1] = centred * np.float32(1.0 / (plan.levels - 1))
-
-
-@compiled
-def run_lead(
-    plan,
-    dilations,
-    rings,
-    start,
-    condition,
-    arrays,
-    noise,
-    temperature,
-    min_log_scale,
-    forced,
-    levels,
-    parameters,
-    alone,
-):
-    """Fills levels [rows, time], and parameters [rows, time, outputs] if they have any time.
-
-    Draws each level from its noise [rows, time, channels], unless `forced` [rows, time] has any
-    time: then it takes them from there. `alone` also does the asides; otherwise another thread
-    must be in `run_aside` at the same time, with the same arguments.
+    `alone` makes the asides as well; otherwise another thread must be in `run_aside` at the same
+    time, with the same arguments and both counters at zero before.
     """
-    history, latest, outputs, prediction = arrays
-    steps = levels.shape[1]
+    dilations, rings = arrays.dilations, arrays.ring_starts
+    steps = chunk.levels.shape[1]
     if plan.condition_inputs:
         for layer in range(plan.layers):
-            add_conditions(plan, layer, start, steps, _condition_at(plan, condition, 0))
+            add_conditions(plan, layer, chunk.start, steps, chunk.condition)
     for step in range(steps):
-        front(plan, rings[0], (plan.width - 1) * dilations[0], start + step, latest)
+        time, left = chunk.start + step, steps - step - 1
+        condition = _condition_at(plan, chunk, step + 1)
+        front(plan, rings[0], (plan.width - 1) * dilations[0], time, arrays.latest)
         for layer in range(plan.layers):
-            lead(plan, dilations, rings, layer, start + step)
+            lead(plan, dilations, rings, layer, time)
             if alone:
-                aside(
-                    plan,
-                    dilations[layer],
-                    rings[layer],
-                    layer,
-                    start + step,
-                    steps - step - 1,
-                    _condition_at(plan, condition, step + 1),
-                )
+                aside(plan, dilations[layer], rings[layer], layer, time, left, condition)
             else:
                 publish(plan.lead_done, step * plan.layers + layer + 1)
         if not alone:
             wait_for(plan.aside_done, step + 1)
-        head(plan)
-        if prediction.size:
-            add_prediction(plan, outputs, history, prediction)
-        for row in range(plan.rows):
-            if parameters.shape[1]:
-                parameters[row, step] = outputs[row, : plan.num_parameters]
-            if forced.shape[1]:
-                levels[row, step] = forced[row, step]
-            else:
-                levels[row, step] = draw(
-                    plan, outputs, row, noise, step, temperature, min_log_scale
-                )
-            remember(plan, history, latest, row, levels[row, step])
+        finish(plan, arrays, chunk, step)
 
 
-@compiled
-def run_aside(plan, dilations, rings, start, condition, steps):
-    """The asides of `steps` steps, each as soon as `run_lead` has its layer's units."""
+@entry
+def run_aside(plan, arrays, chunk):
+    """The asides of the chunk's steps, each as soon as `run_lead` has its layer's units."""
+    steps = chunk.levels.shape[1]
     for step in range(steps):
+        time, left = chunk.start + step, steps - step - 1
+        condition = _condition_at(plan, chunk, step + 1)
         for layer in range(plan.layers):
+            dilation, ring = arrays.dilations[layer], arrays.ring_starts[layer]
             wait_for(plan.lead_done, step * plan.layers + layer + 1)
-            aside(
-                plan,
-                dilations[layer],
-                rings[layer],
-                layer,
-                start + step,
-                steps - step - 1,
-                _condition_at(plan, condition, step + 1),
-            )
+            aside(plan, dilation, ring, layer, time, left, condition)
         publish(plan.aside_done, step + 1)
-
-
-@compiled
-def _condition_at(plan, condition, step):
-    """The address of one step of the condition [time, rows, channels]."""
-    return condition + 4 * step * plan.rows * plan.condition_inputs

@@ -6,13 +6,14 @@ import time
 
 import numpy as np
 
+from replicator.errors import UserError
 from replicator.progress import Progress
 from wavenet import audio
-from wavenet.corpus import Corpus, whole
+from wavenet.corpus import Corpus
 from wavenet.density import Density
 from wavenet.features import MelConvention, mel_spectrogram
 from wavenet.model import SpeechModel
-from wavenet.watching import condition_of
+from wavenet.watching import condition_of, dev_recordings
 
 DB_PER_NAT = 20.0 / math.log(10.0)
 RESAMPLES = 2000
@@ -32,13 +33,19 @@ def evaluate(model: SpeechModel, corpus: Corpus, spoken: int = 4, seed: int = 0)
 
     Args:
       model: at the corpus's rate, features and level.
-      spoken: dev recordings (their first three seconds) spoken again, for a model with frames.
+      spoken: dev recordings (their first three seconds) spoken again, at least 1; what they sound
+        like is measured for a model with frames.
       seed: of the noise.
 
     Returns a dict with bits_per_sample, real_time_factor (seconds of computing a second of sound,
-    batch 1), measures {name: {mean, low, high}} and codec {"flac": bits per sample}.
+    batch 1), measures {name: {mean, low, high}}, codec {"flac": bits per sample} and dev, what it
+    was measured on: {recordings, seconds}.
+
+    Raises UserError if no dev recording is of a speaker that the model knows.
     """
-    items = list(whole(corpus, "dev", model.config.data.features))
+    if spoken < 1:
+        raise UserError(f"`spoken` must be at least 1, got {spoken}.")
+    items = dev_recordings(model.network, corpus, model.config.data.features, model.known_speakers)
     bits, samples = _bits(model, items)
     measures = {"bits_per_sample": weighted_mean(bits, samples, seed)}
     heard, factor = _speak(model, items[:spoken], seed)
@@ -85,22 +92,28 @@ def _bits(model: SpeechModel, items: list[dict]) -> tuple[np.ndarray, np.ndarray
 def _speak(model: SpeechModel, items: list[dict], seed: int) -> tuple[list[dict], float]:
     """Distances of re-spoken recordings, and the seconds that a second of sound took."""
     rate_hz = model.sample_rate_hz
-    speaker = model.speakers[0] if model.config.network.speakers else None
-    model.generate(
-        _frames(model, items[0], rate_hz // 10), num_samples=rate_hz // 10, speaker=speaker
-    )  # compiles
+    _spoken(model, items[0], rate_hz // 10, seed)  # compiles
     heard, seconds, samples = [], 0.0, 0
     for item in items:
-        length = min(3 * rate_hz, len(item["waveform"]))
         start = time.perf_counter()
-        sound = model.generate(
-            _frames(model, item, length), seed=seed, num_samples=length, speaker=speaker
-        )[0]
+        sound = _spoken(model, item, 3 * rate_hz, seed)
         seconds += time.perf_counter() - start
-        samples += length
+        samples += len(sound)
         if model.conditional:
-            heard.append(_distances(model, sound, item["waveform"][:length]))
+            heard.append(_distances(model, sound, item["waveform"][: len(sound)]))
     return heard, seconds / (samples / rate_hz)
+
+
+def _spoken(model: SpeechModel, item: dict, most_samples: int, seed: int) -> np.ndarray:
+    """The beginning of a recording, spoken again from its frames and in its speaker's voice."""
+    length = min(most_samples, len(item["waveform"]))
+    known = model.known_speakers
+    return model.generate(
+        _frames(model, item, length),
+        seed=seed,
+        num_samples=length,
+        speaker=known[item["speaker"]] if known else None,
+    )[0]
 
 
 def _frames(model: SpeechModel, item: dict, num_samples: int):

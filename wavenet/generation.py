@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from wavenet import naive
 
-NumbaSampler = None
+from wavenet.cpu import NumbaSampler
 from wavenet.network import WaveNet
 from wavenet.sampler import XlaSampler
 
@@ -27,8 +27,8 @@ class Request:
 
     seed: names the noise. rows: which sounds of that seed, one a batch entry. frames: float32
     [batch, frames, channels], covering the prime as well, or None. speaker: int32 [batch] or None.
-    prime: int32 levels [batch, samples] that the sound goes on from, or None. temperature: 1 samples
-    the model, less comes closer to its mode.
+    prime: int32 levels [batch, samples] that the sound goes on from, or None. temperature: 1
+    samples the model, less comes closer to its mode.
     """
 
     num_samples: int
@@ -62,7 +62,7 @@ def stream(
     """
     _check(network, request)
     if backend == "auto":
-        backend = "xla" if tf.config.list_physical_devices("GPU") else "xla"
+        backend = "xla" if tf.config.list_physical_devices("GPU") else "numba"
     if backend == "naive":
         yield _naive(network, request)
         return

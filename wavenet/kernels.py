@@ -1,9 +1,9 @@
 """Vector kernels for one core, written in LLVM's own language and called from Numba.
 
 Numba vectorises plain loops but spills a matrix product's running sums to memory at every step;
-here they stay in registers. All kernels take addresses (`address(array, offset)`) of float32
-arrays padded to whole vectors of `LANES` channels, and the sums of every output are made in one
-order whatever the number of rows: a row comes out the same, to the last bit, in any batch.
+here they stay in registers. All kernels take the addresses of float32 rows, padded to whole vectors
+of `LANES` channels, and the sums of every output are made in one order whatever the number of rows:
+a row comes out the same, to the last bit, in any batch.
 
 A matrix [inputs, outputs] is stored as panels of 4, 2 or 1 vectors of outputs, each panel
 [inputs, vectors * LANES], so that every product reads its weights from the first to the last.
@@ -11,6 +11,7 @@ A matrix [inputs, outputs] is stored as panels of 4, 2 or 1 vectors of outputs, 
 
 import os
 import platform
+from typing import Any
 
 import llvmlite.binding
 import numba
@@ -18,7 +19,9 @@ import numpy as np
 from llvmlite import ir
 from numba import types
 from numba.core import cgutils
-from numba.extending import intrinsic
+from numba.extending import intrinsic as _intrinsic
+
+intrinsic: Any = _intrinsic  # its call has one argument fewer than its definition
 
 
 def _lanes() -> int:
@@ -41,14 +44,23 @@ _WORDS = ir.VectorType(ir.IntType(32), LANES)
 _FLOAT_BYTES = 4
 _VECTOR_BYTES = _FLOAT_BYTES * LANES
 
-_PATIENCE = 10_000  # looks at a counter, some tens of microseconds, before giving the core away
+_PATIENCE = 4000  # looks at a counter, some microseconds, before the core is given away
 _let_others_run = (
     types.ExternalFunction("sched_yield", types.int32())
     if os.name == "posix"
-    else (numba.njit(lambda: 0))
+    else numba.njit(lambda: 0)
 )
 
-compiled = numba.njit(nogil=True, boundscheck=False, error_model="numpy")
+_OPTIONS: dict[str, Any] = {"nogil": True, "boundscheck": False, "error_model": "numpy"}
+compiled = numba.njit(**_OPTIONS)
+
+
+def entry(function):
+    """`function` compiled, and kept on disk for the next process where a place can be written."""
+    try:
+        return numba.njit(cache=True, **_OPTIONS)(function)
+    except RuntimeError:
+        return compiled(function)
 
 
 def padded(channels: int) -> int:
@@ -132,20 +144,25 @@ def _clip(builder, x, limit):
     return builder.select(builder.fcmp_unordered(">", x, low), x, low)
 
 
-def _expm1(builder, x):
-    """exp(x) - 1 to about an ulp, |x| < 87: with x = n log 2 + r, 2^n (exp(r) - 1) + (2^n - 1)."""
+def _power_and_rest(builder, x):
+    """2^n and exp(r) - 1 of x = n log 2 + r, |r| <= log(2) / 2, to about an ulp; |x| < 87."""
     to_whole = _number(1.5 * 2.0**23)  # adding it leaves no bits for a fraction
     n = _multiply_add(builder, x, _number(1 / np.log(2)), to_whole)
     n = builder.fsub(n, to_whole)
-    high = float(np.float32(0.693145751953125))  # log 2 in two parts; n times the first is exact
+    high = 355 / 512  # log 2 in two parts; n times the first is exact
     r = _multiply_add(builder, n, _number(-high), x)
     r = _multiply_add(builder, n, _number(high - np.log(2)), r)
-    series = _number(1 / 5040)  # Taylor: |r| <= log(2) / 2, the next term is below 6e-9
+    series = _number(1 / 5040)  # Taylor; the next term is below 6e-9
     for factorial in (720, 120, 24, 6, 2, 1):
         series = _multiply_add(builder, series, r, _number(1 / factorial))
     exponent = builder.add(builder.fptosi(n, _WORDS), _whole(127))
     power = builder.bitcast(builder.shl(exponent, _whole(23)), _VECTOR)
-    return _multiply_add(builder, power, builder.fmul(series, r), builder.fsub(power, _number(1.0)))
+    return power, builder.fmul(series, r)
+
+
+def _expm1(builder, x):
+    power, rest = _power_and_rest(builder, x)
+    return _multiply_add(builder, power, rest, builder.fsub(power, _number(1.0)))
 
 
 def _each_vector(builder, count):
@@ -156,18 +173,6 @@ def _each_vector(builder, count):
 
 
 # --- kernels ---------------------------------------------------------------------------------
-
-
-@intrinsic
-def address(typing_context, array, offset):
-    """The address of element `offset` of a contiguous array."""
-
-    def emit(context, builder, signature, arguments):
-        view = context.make_array(signature.args[0])(context, builder, arguments[0])
-        start = builder.ptrtoint(view.data, _INT)
-        return builder.add(start, builder.mul(arguments[1], view.itemsize))
-
-    return types.int64(array, types.int64), emit
 
 
 def _emit_panel(builder, rows, panels, vectors, arguments):
@@ -285,7 +290,13 @@ def _rectified(builder, load):
     return builder.select(builder.fcmp_unordered(">", x, zero), x, zero)
 
 
+def _exponential(builder, load):
+    power, rest = _power_and_rest(builder, _clip(builder, load(0), 87.0))
+    return _multiply_add(builder, power, rest, power)
+
+
 _gate_kernel = _vector_kernel(_gated)
+_exponential_kernel = _vector_kernel(_exponential)
 _rectify_kernel = _vector_kernel(_rectified)
 _copy_kernel = _vector_kernel(lambda builder, load: load(0))
 _clear_kernel = _vector_kernel(lambda builder, load: _number(0.0))
@@ -300,6 +311,12 @@ def gate(z, sums, condition, vectors):
     """z = tanh(a) sigmoid(b), (a, b) being the halves of sums + condition, `vectors` each."""
     half = vectors * _VECTOR_BYTES
     _gate_kernel(z, sums, sums + half, condition, condition + half, vectors)
+
+
+@compiled
+def exponential(y, vectors):
+    """y = exp(y), held within exp(-87) and exp(87)."""
+    _exponential_kernel(y, y, 0, 0, 0, vectors)
 
 
 @compiled

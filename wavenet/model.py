@@ -1,5 +1,6 @@
-"""A trained WaveNet with all it needs to be used: weights, features, level, speakers, provenance."""
+"""A trained WaveNet with all it needs to be used: weights, features, level, speakers."""
 
+import contextlib
 import dataclasses
 import json
 from collections.abc import Iterator
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from replicator.checkpoints import read_npz, write_npz, write_text
+from replicator.checkpoints import Arrays, read_npz, write_npz, write_text
 from replicator.errors import UserError
 from replicator.run_directory import RunDirectory
 from replicator.state import variable_names
@@ -48,6 +49,11 @@ class SpeechModel:
         """Whether it needs frames."""
         return self.config.network.feature_channels > 0
 
+    @property
+    def known_speakers(self) -> tuple[str, ...]:
+        """The names of the speakers that it can speak as; none for a model without speakers."""
+        return self.speakers[: self.config.network.speakers]
+
     def frames(self, waveform: np.ndarray) -> np.ndarray:
         """The conditioning frames, float32 [frames, channels], of a recording at its stored level.
 
@@ -81,7 +87,7 @@ class SpeechModel:
             if name is not None:
                 raise UserError(f"This model knows no speakers, got {name!r}.")
             return None
-        known = self.speakers[: self.config.network.speakers]
+        known = self.known_speakers
         if name is not None and name not in known:
             raise UserError(f"There is no speaker {name!r}; there are {', '.join(known)}.")
         return 0 if name is None else known.index(name)
@@ -158,24 +164,14 @@ def load(path: Path) -> SpeechModel:
         return _load_folder(path)
     run = RunDirectory.open(path)
     stored = run.config()
-    checkpoints = run.checkpoints()
-    best = checkpoints.best_step()
-    arrays = None
-    if best is not None:
-        try:
-            arrays = read_npz(checkpoints.path(best))
-        except UserError:
-            best = None
-    if arrays is None:
-        arrays, _ = checkpoints.newest()
-    if arrays is None:
-        raise UserError(f"{path} has no checkpoint yet.")
+    arrays = _best_or_newest(run)
     weights = {
         name.removeprefix("average/"): value
         for name, value in arrays.items()
         if name.startswith("average/")
     }
-    return _model(stored, weights, {**_spec(stored), "step": int(arrays["step"])}, path)
+    spec = {**_spec(stored, path), "step": int(arrays["step"])}
+    return _model(stored, weights, spec, path)
 
 
 def save(model: SpeechModel, folder: Path, stored: dict, extra: dict) -> None:
@@ -201,18 +197,32 @@ def save(model: SpeechModel, folder: Path, stored: dict, extra: dict) -> None:
     write_text(folder / SPEC_FILE, json.dumps(spec, indent=2) + "\n")
 
 
+def _best_or_newest(run: RunDirectory) -> Arrays:
+    checkpoints = run.checkpoints()
+    best = checkpoints.best_step()
+    if best is not None:
+        with contextlib.suppress(UserError):
+            return read_npz(checkpoints.path(best))
+    arrays, _ = checkpoints.newest()
+    if arrays is None:
+        raise UserError(f"{run.path} has no checkpoint yet; onepass train makes one.")
+    return arrays
+
+
 def _load_folder(path: Path) -> SpeechModel:
+    file = path / SPEC_FILE
     try:
-        spec = json.loads((path / SPEC_FILE).read_text())
+        spec = json.loads(file.read_text())
+        stored = spec["config"]
     except (OSError, ValueError) as error:
-        raise UserError(f"{path / SPEC_FILE} cannot be read: {error}") from error
-    return _model(spec["config"], read_npz(path / WEIGHTS_FILE), spec, path)
+        raise UserError(f"{file} cannot be read: {error}.") from error
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{file} must hold a JSON object with the key `config`.") from error
+    return _model(stored, read_npz(path / WEIGHTS_FILE), spec, path)
 
 
-def _model(stored: dict, weights: dict[str, np.ndarray], spec: dict, path: Path) -> SpeechModel:
-    if stored.get("kind") != KIND:
-        raise UserError(f"{path} holds a {stored.get('kind')}, not a {KIND}.")
-    config = config_from(stored)
+def _model(stored: dict, weights: Arrays, spec: dict, path: Path) -> SpeechModel:
+    config = _config(stored, path)
     network = WaveNet(config.network)
     for name, variable in zip(variable_names(network), network.trainable_variables, strict=True):
         if name not in weights or weights[name].shape != tuple(variable.shape):
@@ -221,8 +231,23 @@ def _model(stored: dict, weights: dict[str, np.ndarray], spec: dict, path: Path)
     return SpeechModel(network, config, stored["gain_db"], tuple(stored["speakers"]), spec)
 
 
-def _spec(stored: dict) -> dict[str, Any]:
-    config = config_from(stored)
+def _config(stored: Any, path: Path) -> TrainConfig:
+    """What a run's config.json says of a WaveNet, once every key is known to be there."""
+    if not isinstance(stored, dict):
+        raise UserError(f"The configuration in {path} must be a JSON object.")
+    if stored.get("kind") != KIND:
+        raise UserError(f"{path} holds a {stored.get('kind')}, not a {KIND}.")
+    missing = {"preset", "gain_db", "speakers"} - stored.keys()
+    if missing:
+        raise UserError(f"The configuration in {path} has no '{min(missing)}'.")
+    try:
+        return config_from(stored)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+def _spec(stored: dict, path: Path) -> dict[str, Any]:
+    config = _config(stored, path)
     hop = config.network.hop_samples
     mel, pitch = config.data.mel(hop), config.data.pitch(hop)
     return {

@@ -53,7 +53,8 @@ def generate(
     time = levels.shape[1]
     config = network.config
     if window_samples is None:
-        window_samples = time if config.context_layers else min(time, config.receptive_field)
+        # The sample itself, which the network shifts out, stands behind its receptive field.
+        window_samples = time if config.context_layers else min(time, config.receptive_field + 1)
     sampler = NaiveSampler(network, window_samples)
     levels, drawn = levels.copy(), []
     for t in range(start, time):

@@ -56,7 +56,7 @@ class ResidualLayer(tf.Module):
         inputs = causal_taps(hidden, self.width, self.dilation)
         if condition is not None:
             weights = tf.concat([weights, self.condition_kernel], 0)
-            inputs = inputs + [condition]
+            inputs = [*inputs, condition]
         gate = tf.matmul(tf.concat(inputs, -1), tf.cast(weights, dtype))
         units = gated(gate + tf.cast(self.gate_bias, dtype))
         if self.residual_kernel is None:
@@ -67,7 +67,7 @@ class ResidualLayer(tf.Module):
     def residual(self, hidden, update):
         """The input of the next layer from this one's and the projected units."""
         dtype = hidden.dtype
-        return (hidden + update + tf.cast(self.residual_bias, dtype)) * tf.cast(SQRT_HALF, dtype)
+        return (hidden + update + tf.cast(self.residual_bias, dtype)) * SQRT_HALF
 
 
 class ResidualStack(tf.Module):
@@ -108,7 +108,7 @@ class ResidualStack(tf.Module):
             hiddens.append(hidden)
             hidden, units = layer(hidden, condition)
             skips += tf.matmul(units, tf.cast(layer.skip_kernel, units.dtype))
-        return skips * tf.cast(self.skip_scale, skips.dtype), hiddens
+        return skips * self.skip_scale, hiddens
 
 
 class ContextStack(tf.Module):
@@ -155,6 +155,8 @@ class WaveNet(tf.Module):
         self.config = config
         self.likelihood = config.make_likelihood()
         self.dtype = tf.as_dtype(config.compute_dtype)
+        # A wave has 16 bits, more than bfloat16 holds.
+        self.front_dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
         residual, gate, skip = (
             config.residual_channels,
             config.gate_channels,
@@ -215,7 +217,9 @@ class WaveNet(tf.Module):
         return tf.concat(parts, -1) if parts else None
 
     def __call__(self, inputs, condition=None):
-        """The parameters of p(x_t | x_<t, c) for every t, float32 [batch, time, parameters].
+        """The parameters of p(x_t | x_<t, c) for every t, [batch, time, parameters].
+
+        They are float32, or float64 where `compute_dtype` is.
 
         Args:
           inputs: [batch, time] from `inputs(levels)`; the network shifts them by one itself.
@@ -234,13 +238,14 @@ class WaveNet(tf.Module):
         return self.likelihood.scale(levels) * self.config.input_gain
 
     def head(self, skips, prediction=None):
-        """The parameters, float32 [..., parameters], from the sum of skips [..., skip]."""
+        """The parameters, [..., parameters], from the sum of skips [..., skip]."""
         dtype = skips.dtype
         hidden = tf.nn.relu(skips + tf.cast(self.skip_bias, dtype))
         hidden = tf.matmul(hidden, tf.cast(self.head1_kernel, dtype))
         hidden = tf.nn.relu(hidden + tf.cast(self.head1_bias, dtype))
-        raw = tf.cast(tf.matmul(hidden, tf.cast(self.head2_kernel, dtype)), tf.float32)
-        return self._in_scaled_units(raw + self.head2_bias, prediction)
+        raw = tf.cast(tf.matmul(hidden, tf.cast(self.head2_kernel, dtype)), self.front_dtype)
+        raw += tf.cast(self.head2_bias, raw.dtype)
+        return self._in_scaled_units(raw, prediction)
 
     def _bottom(self, inputs, condition):
         categorical = self.config.likelihood == "categorical"
@@ -259,10 +264,10 @@ class WaveNet(tf.Module):
         kernel = self.front_kernel
         if self.prediction_kernel is not None:
             kernel = tf.concat([kernel, self.prediction_kernel[:, None]], -1)
-        past = tf.pad(wave, [[0, 0], [width, 0]])[:, :-1, None]
-        out = tf.nn.conv1d(past, kernel[:, None, :], 1, "VALID")
+        past = tf.pad(tf.cast(wave, self.front_dtype), [[0, 0], [width, 0]])[:, :-1, None]
+        out = tf.nn.conv1d(past, tf.cast(kernel, past.dtype)[:, None, :], 1, "VALID")
         residual = self.config.residual_channels
-        hidden = tf.cast(out[..., :residual] + self.front_bias, self.dtype)
+        hidden = tf.cast(out[..., :residual] + tf.cast(self.front_bias, out.dtype), self.dtype)
         prediction = out[..., residual:] if self.prediction_kernel is not None else None
         return hidden, prediction
 

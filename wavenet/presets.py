@@ -23,10 +23,13 @@ class DataConfig:
     by_speaker: bool = False
     """Condition on the speaker, named by the table's column or the folder around a file."""
     mel_bands: int = 80
+    """Bands of the mel frames."""
     mel_low_hz: float = 0.0
+    """Lower end of the lowest mel band."""
     mel_high_hz: float | None = None
     """Upper end of the highest mel band; None: half the sample rate."""
     mel_window_samples: int = 1024
+    """Window of the mel spectrogram."""
     level_db: float | None = None
     """RMS that one gain for all recordings aims at, in dB of full scale; None: as stored."""
     clip_samples: int = 7680
@@ -37,6 +40,21 @@ class DataConfig:
     """Shorter recordings are left out."""
     dev_share: float = 0.05
     """Share of the files kept for dev where the folder does not say."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        for name in ("sample_rate_hz", "clip_samples", "batch_size", "mel_bands"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if not self.min_seconds >= 0:
+            raise ValueError(f"`min_seconds` must be 0 or more, got {self.min_seconds}.")
+        if not 0 <= self.dev_share < 1:
+            raise ValueError(f"`dev_share` must be in [0, 1), got {self.dev_share}.")
+        if self.features not in ((), ("mel",), ("f0",), ("mel", "f0")):
+            raise ValueError(
+                f"`features` must be mel, f0, mel f0 (in this order) or nothing, "
+                f"got {' '.join(self.features)}."
+            )
 
     def mel(self, hop_samples: int) -> MelConvention | None:
         """The convention of the mel frames, or None where there are none."""
@@ -69,28 +87,35 @@ class DataConfig:
 class TrainConfig:
     """A training run, whole: with the data, nothing else decides what comes out."""
 
-    network: WaveNetConfig = WaveNetConfig()
-    data: DataConfig = DataConfig()
-    optimizer: OptimizerConfig = OptimizerConfig()
-    loop: LoopConfig = LoopConfig()
+    network: WaveNetConfig = dataclasses.field(default_factory=WaveNetConfig)
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
     seed: int = 0
     """Of the initial weights and of the order of clips."""
 
     def resolved(self, num_speakers: int) -> "TrainConfig":
         """The configuration with the network's inputs taken from the data's.
 
-        Raises ValueError if a clip is no whole number of frames or context blocks.
+        Raises ValueError if the network is given other inputs, if a clip is no whole number of
+        frames, or if there can be no frames of that kind.
         """
-        network = dataclasses.replace(
-            self.network,
-            feature_channels=self.data.feature_channels,
-            speakers=num_speakers if self.data.by_speaker else 0,
-        )
+        features = self.data.feature_channels
+        speakers = num_speakers if self.data.by_speaker else 0
+        for name, value in (("feature_channels", features), ("speakers", speakers)):
+            if getattr(self.network, name) not in (0, value):
+                raise ValueError(
+                    f"`network.{name}` follows from the data and must be {value} (or 0), "
+                    f"got {getattr(self.network, name)}."
+                )
+        network = dataclasses.replace(self.network, feature_channels=features, speakers=speakers)
         if self.data.clip_samples % network.hop_samples:
             raise ValueError(
                 f"`clip_samples` must be a multiple of the hop, "
                 f"{network.hop_samples}, got {self.data.clip_samples}."
             )
+        self.data.mel(network.hop_samples)
+        self.data.pitch(network.hop_samples)
         return dataclasses.replace(self, network=network)
 
 

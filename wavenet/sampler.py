@@ -76,7 +76,7 @@ class XlaSampler:
         outputs = self.network.likelihood.num_parameters
         written = (
             tf.TensorArray(tf.int32, time, element_shape=[batch]),
-            tf.TensorArray(tf.float32, time, element_shape=[batch, outputs]),
+            tf.TensorArray(self.network.front_dtype, time, element_shape=[batch, outputs]),
         )
 
         def body(t, past, queues, levels, parameters):
@@ -158,7 +158,7 @@ class Rings:
         return self.starts + position % self.lengths
 
     def fill(self, hiddens: list[tf.Tensor]):
-        """The buffer [slots, batch, channels] after hiddens [batch, time, channels] of all layers."""
+        """The buffer [slots, batch, channels] after every layer's inputs [batch, time, channels]."""
         return tf.concat(
             [
                 self._ring(hidden, int(length))
@@ -188,10 +188,8 @@ class Step:
         self.residual_kernels = [
             tf.cast(layer.residual_kernel, dtype) for layer in self.layers[:-1]
         ]
-        self.skip_kernel = tf.cast(
-            tf.concat([layer.skip_kernel for layer in self.layers], 0) * network.stack.skip_scale,
-            dtype,
-        )
+        skips = tf.cast(tf.concat([layer.skip_kernel for layer in self.layers], 0), dtype)
+        self.skip_kernel = skips * network.stack.skip_scale
 
     def gate_offsets(self, condition, batch: int, time: int):
         """What the condition and the biases add to every gate, [time, batch, layers, 2 gate]."""
@@ -233,10 +231,11 @@ class Step:
         network = self.network
         if network.config.likelihood == "categorical":
             rows = tf.pad(network.front_kernel, [[0, 1], [0, 0]])  # the last row: no past yet
-            hidden = tf.gather(rows, past[:, 0])
-        else:
-            hidden = tf.matmul(past, network.front_kernel)
-        prediction = None
-        if network.prediction_kernel is not None:
-            prediction = tf.matmul(past, network.prediction_kernel[:, None])
-        return tf.cast(hidden + network.front_bias, network.dtype), prediction
+            return tf.cast(tf.gather(rows, past[:, 0]) + network.front_bias, network.dtype), None
+        past = tf.cast(past, network.front_dtype)
+        hidden = tf.matmul(past, tf.cast(network.front_kernel, past.dtype))
+        hidden = tf.cast(hidden + tf.cast(network.front_bias, past.dtype), network.dtype)
+        if network.prediction_kernel is None:
+            return hidden, None
+        kernel = tf.cast(network.prediction_kernel[:, None], past.dtype)
+        return hidden, tf.matmul(past, kernel)

@@ -6,18 +6,22 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from replicator.errors import UserError
 from replicator.loop import Outcome, Trainer
 from replicator.run_directory import RunDirectory, to_json
 from replicator.state import TrainState
+from wavenet.audio import shown
 from wavenet.corpus import Corpus, prepare
 from wavenet.data import clips
 from wavenet.network import WaveNet
 from wavenet.presets import TrainConfig
-from wavenet.recordings import ScanReport, ScanRules, scan
+from wavenet.recordings import DataError, ScanReport, ScanRules, scan
+from wavenet.tables import SPLITS
 from wavenet.watching import Watcher
 
 KIND = "wavenet"
 CHANGEABLE = ("loop", "data_folder")
+FEATURES = "features"  # the folder of a run that keeps what was computed from recordings
 
 
 def train(preset: str, config: TrainConfig, data: Path, workdir: Path, say=print) -> Outcome:
@@ -32,13 +36,17 @@ def train(preset: str, config: TrainConfig, data: Path, workdir: Path, say=print
 
     Raises UserError, DataError or AudioError with a line that explains what to do.
     """
-    report = scan_folder(data, config)
+    report = scan_folder(data, config, _existing(Path(workdir) / FEATURES))
     config = config.resolved(len({r.speaker for r in report.of("train")}))
-    corpus = prepare_corpus(report, config, workdir)
-    for line in [*report.lines(), *corpus.notes]:
-        say(line)
-    run = RunDirectory.create(workdir, run_config(preset, config, corpus, data), CHANGEABLE)
+    run = RunDirectory.locked(workdir)
     try:
+        run.check(_identity(preset, config), CHANGEABLE)
+        for line in report.lines():
+            say(line)
+        corpus = prepare_corpus(report, config, workdir)
+        for line in [*corpus.notes, *_schedule_notes(run, config)]:
+            say(line)
+        run.claim(run_config(preset, config, corpus, data), CHANGEABLE)
         return _train(run, config, corpus, say)
     finally:
         run.unlock()
@@ -58,6 +66,20 @@ def _train(run: RunDirectory, config: TrainConfig, corpus: Corpus, say) -> Outco
     )
     watcher = Watcher(network, state, corpus, config, run.folder("samples"))
     return trainer.train(batches(corpus, config, trainer.step), watcher)
+
+
+def _schedule_notes(run: RunDirectory, config: TrainConfig) -> list[str]:
+    """A line where resuming changes what is left of a schedule."""
+    if config.optimizer.decay != "cosine" or not (run.path / "config.json").exists():
+        return []
+    stored = run.config().get("loop")
+    before = stored.get("num_steps") if isinstance(stored, dict) else "unknown"
+    if before == config.loop.num_steps:
+        return []
+    return [
+        f"num_steps was {before} and is {config.loop.num_steps} now: from here on the rate follows "
+        "the cosine of the new length, as if it had been that from the start"
+    ]
 
 
 def loss_function(network: WaveNet):
@@ -93,14 +115,29 @@ def batches(corpus: Corpus, config: TrainConfig, start_step: int) -> tf.data.Dat
     )
 
 
-def scan_folder(data: Path, config: TrainConfig) -> ScanReport:
-    """What a folder of recordings holds, by the rules of the configuration."""
+def scan_folder(data: Path, config: TrainConfig, cache_folder: Path | None = None) -> ScanReport:
+    """What a folder of recordings holds, by the rules of the configuration.
+
+    Args:
+      data: the folder.
+      config: its `data` says what is usable and how it is split.
+      cache_folder: see `scan`.
+
+    Raises DataError if there is no recording for train or none for dev.
+    """
     rules = ScanRules(
         min_seconds=config.data.min_seconds,
         dev_share=config.data.dev_share,
         speaker_folders=config.data.by_speaker,
     )
-    return scan(data, config.data.sample_rate_hz, rules)
+    report = scan(data, config.data.sample_rate_hz, rules, cache_folder=cache_folder)
+    for split in SPLITS:
+        if not report.of(split):
+            raise DataError(
+                f"{shown(data)}: no recording for {split}; train and dev need at least one each "
+                f"(`dev_share` is {config.data.dev_share:g})."
+            )
+    return report
 
 
 def prepare_corpus(
@@ -114,29 +151,41 @@ def prepare_corpus(
         pitch=config.data.pitch(hop),
         level_db=config.data.level_db,
         gain_db=gain_db,
-        cache_folder=None if workdir is None else Path(workdir) / "features",
+        cache_folder=None if workdir is None else Path(workdir) / FEATURES,
     )
 
 
 def run_config(preset: str, config: TrainConfig, corpus: Corpus, data: Path) -> dict:
     """What config.json says of a run."""
     return {
-        "kind": KIND,
-        "preset": preset,
-        **to_json(config),
+        **_identity(preset, config),
         "gain_db": corpus.gain_db,
         "speakers": list(corpus.speakers),
-        "data_folder": str(data),
+        "data_folder": str(Path(data).absolute()),
     }
 
 
 def config_from(stored: dict) -> TrainConfig:
-    """The configuration that a config.json holds."""
+    """The configuration that a config.json holds, or a UserError that says what is wrong in it."""
     parts = {}
-    for field in dataclasses.fields(TrainConfig):
-        value = stored[field.name]
-        parts[field.name] = _dataclass(field.type, value) if isinstance(value, dict) else value
-    return TrainConfig(**parts)
+    try:
+        for field in dataclasses.fields(TrainConfig):
+            value = stored[field.name]
+            parts[field.name] = _dataclass(field.type, value) if isinstance(value, dict) else value
+        return TrainConfig(**parts)
+    except KeyError as error:
+        raise UserError(f"The stored configuration has no {error}.") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"The stored configuration is not one of this version: {error}") from error
+
+
+def _identity(preset: str, config: TrainConfig) -> dict:
+    """The part of `run_config` that is known before the recordings are prepared."""
+    return {"kind": KIND, "preset": preset, **to_json(config)}
+
+
+def _existing(folder: Path) -> Path | None:
+    return folder if folder.is_dir() else None
 
 
 def _dataclass(kind, values: dict):

@@ -1,11 +1,13 @@
 """What a run looks at while it trains: bits per sample on dev, a sound and its spectrogram."""
 
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 from PIL import Image
 
+from replicator.errors import UserError
 from replicator.metrics import MetricsLog
 from replicator.state import TrainState
 from wavenet import audio
@@ -28,8 +30,9 @@ class Watcher:
     ):
         self.network, self.state, self.config, self.folder = network, state, config, folder
         self.density = Density(network)
+        known = corpus.speakers[: config.network.speakers]
         self.recordings = _up_to(
-            list(whole(corpus, "dev", config.data.features)),
+            dev_recordings(network, corpus, config.data.features, known),
             DEV_SECONDS * config.data.sample_rate_hz,
         )
 
@@ -75,6 +78,38 @@ class Watcher:
         log.picture(
             step, "spectrogram", np.asarray(Image.open(path.with_suffix(".png")).convert("RGB"))
         )
+
+
+def dev_recordings(
+    network: WaveNet, corpus: Corpus, features: Sequence[str], known: Sequence[str]
+) -> list[dict]:
+    """The dev recordings that a network can be asked about, as `corpus.whole` gives them.
+
+    Args:
+      network: with speakers, those of others are left out and "speaker" is its number of one.
+      corpus: whose dev split to take.
+      features: see `corpus.whole`.
+      known: the names of the network's speakers, in the order of their numbers.
+
+    Raises UserError if none is left.
+    """
+    if not corpus.splits.get("dev"):
+        raise UserError("There is no dev recording.")
+    items = list(whole(corpus, "dev", features))
+    if not network.config.speakers:
+        return items
+    names = [corpus.speakers[item["speaker"]] for item in items]
+    kept = [
+        {**item, "speaker": list(known).index(name)}
+        for item, name in zip(items, names, strict=True)
+        if name in known
+    ]
+    if not kept:
+        raise UserError(
+            f"No dev recording is of a speaker that the model knows ({', '.join(known[:8])}); "
+            f"they are of {', '.join(sorted(set(names))[:8])}."
+        )
+    return kept
 
 
 def condition_of(network: WaveNet, item: dict) -> tuple[np.ndarray | None, int | None]:

@@ -1,0 +1,399 @@
+"""Trains the exported step of this folder with JAX and NumPy alone; no TensorFlow is needed.
+
+    python run.py --minutes 55
+
+Put beside `manifest.json` as run.py. It goes on from the newest checkpoint in `checkpoints/`,
+draws the same clips as the run that was exported, and writes checkpoints that the run directory
+takes back. In Python, `load(folder, name)` gives any exported function, a sampler for example.
+"""
+
+import argparse
+import concurrent.futures
+import contextlib
+import dataclasses
+import json
+import os
+import signal
+import sys
+import time
+import zipfile
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+import jax.export
+import numpy as np
+
+FORMAT = 1
+SLOT = "slot/"
+STEPS_AHEAD = 8  # steps given to the device before the metrics of the first are waited for
+BATCHES_AHEAD = 4
+LINE_SECONDS = 10.0
+
+
+class UserError(Exception):
+    """A mistake that its message explains in one line."""
+
+
+def load(folder, name: str, weights: dict | None = None):
+    """The exported function NAME, which takes its inputs by keyword and gives a dict of outputs.
+
+    Args:
+      folder, name: where manifest.json is, and which of its functions.
+      weights: an array for each variable that it reads; by default those exported with it.
+    """
+    described = read_manifest(folder)["functions"][name]
+    weights = read_weights(folder, described) if weights is None else weights
+    held = on_device([weights[variable["name"]] for variable in described["captured"]])
+    call = exported_call(folder, described)
+    compiled = jax.jit(lambda held, inputs: call(*inputs, *held))
+
+    def function(**inputs):
+        ordered = on_device([inputs[spec["name"]] for spec in described["inputs"]])
+        found = compiled(held, ordered)
+        return {spec["name"]: v for spec, v in zip(described["outputs"], found, strict=True)}
+
+    return function
+
+
+def exported_call(folder, described: dict):
+    """A function, for use inside `jax.jit`, of the inputs and then the captured variables."""
+
+    def stub(*_):
+        return [jax.numpy.zeros(spec["shape"], spec["dtype"]) for spec in described["outputs"]]
+
+    arguments = [_shape(spec) for spec in described["inputs"] + described["captured"]]
+    signature = jax.export.export(jax.jit(stub, keep_unused=True))(*arguments)
+    artifact = (Path(folder) / described["artifact"]).read_bytes()
+    # With the stub's own gradient `grad` would give zeros; without one it says so.
+    return dataclasses.replace(
+        signature, fun_name="exported", mlir_module_serialized=artifact, _get_vjp=None
+    ).call
+
+
+def read_weights(folder, described: dict) -> dict[str, np.ndarray]:
+    """The variables that were exported with a function."""
+    arrays = read_npz(Path(folder) / described["weights"])
+    dtypes = {variable["name"]: variable["dtype"] for variable in described["captured"]}
+    # A view, because npz files hold bfloat16 as the uint16 of its bits.
+    return {name: array.view(dtypes[name]) for name, array in arrays.items()}
+
+
+def on_device(arrays):
+    """The arrays on the first device, bound to it as results are: jit need not compile twice."""
+    return jax.device_put(arrays, jax.devices()[0])
+
+
+def _shape(spec: dict) -> jax.ShapeDtypeStruct:
+    return jax.ShapeDtypeStruct(tuple(spec["shape"]), np.dtype(spec["dtype"]))
+
+
+def read_manifest(folder) -> dict:
+    """What manifest.json holds."""
+    path = Path(folder) / "manifest.json"
+    manifest = json.loads(path.read_text(encoding="utf-8"))
+    if manifest.get("format") != FORMAT:
+        raise UserError(f"{path} is not of format {FORMAT}.")
+    return manifest
+
+
+def read_npz(path: Path) -> dict[str, np.ndarray]:
+    """The arrays of a file."""
+    try:
+        with open(path, "rb") as opened, np.load(opened, allow_pickle=False) as file:
+            return {name: file[name] for name in file.files}
+    except (zipfile.BadZipFile, OSError, ValueError, EOFError, KeyError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+
+
+class Clips:
+    """Batches of clips of recordings, each a pure function of the seed and the step.
+
+    Word i of Philox-4x64 under the key (seed, step) picks start number floor(word * starts / 2^64)
+    of all starts, recording after recording; starts lie on multiples of the hop.
+    """
+
+    def __init__(self, folder: Path, settings: dict):
+        split, self.settings = settings["split"], settings
+        arrays = read_npz(Path(folder) / settings["file"])
+        self.hop = json.loads(str(arrays["description"]))["hop_samples"]
+        self.sounds = np.split(arrays[f"{split}_waveform"], arrays[f"{split}_offsets"][1:-1])
+        self.speakers, self.frames = arrays[f"{split}_speaker"], None
+        if f"{split}_frames" in arrays:
+            borders = arrays[f"{split}_frame_offsets"][1:-1]
+            self.frames = np.split(arrays[f"{split}_frames"], borders)
+            self.silent = arrays["silent_frame"]
+        room = [max(0, len(sound) - settings["clip_samples"]) for sound in self.sounds]
+        self.ends = np.cumsum([samples // self.hop + 1 for samples in room])
+
+    def batch(self, step: int) -> dict[str, np.ndarray]:
+        """Batch `step`: waveform, mask, speaker and, where there are features, frames."""
+        places, length = self.places(step), self.settings["clip_samples"]
+        cuts = [self.sounds[r][n : n + length] for r, n in places]
+        waves = [(2.0 * cut.astype(np.float64) + 1.0) / 65535.0 for cut in cuts]
+        found = {
+            "waveform": np.stack([_padded(wave, length) for wave in waves]),
+            "mask": np.stack([_padded(np.ones(len(cut)), length) for cut in cuts]),
+            "speaker": self.speakers[[recording for recording, _ in places]],
+        }
+        if self.frames is not None:
+            length //= self.hop
+            cuts = [self.frames[r][n // self.hop :][:length] for r, n in places]
+            found["frames"] = np.stack([_padded(cut, length, self.silent) for cut in cuts])
+        return found
+
+    def places(self, step: int) -> list[tuple[int, int]]:
+        """Recording and first sample of each clip of batch `step`."""
+        key = np.array([self.settings["seed"] % 2**64, step], np.uint64)
+        words = np.random.Philox(key=key).random_raw(self.settings["batch_size"])
+        picked = [int(word) * int(self.ends[-1]) >> 64 for word in words]
+        which = np.searchsorted(self.ends, picked, side="right")
+        before = np.concatenate([[0], self.ends])[which]
+        return [(int(r), int(n)) for r, n in zip(which, (picked - before) * self.hop, strict=True)]
+
+
+def _padded(cut: np.ndarray, length: int, filling=0.0) -> np.ndarray:
+    rest = np.broadcast_to(filling, (length - len(cut), *cut.shape[1:]))
+    return np.concatenate([cut, rest]).astype(np.float32)
+
+
+class Checkpoints:
+    """A folder of `step_00001000.npz` files: the newest ones, and the one best.json names."""
+
+    def __init__(self, folder: Path):
+        self.folder = Path(folder)
+
+    def _steps(self) -> list[int]:
+        return sorted(int(p.stem.removeprefix("step_")) for p in self.folder.glob("step_*.npz"))
+
+    def _path(self, step: int) -> Path:
+        return self.folder / f"step_{step:08d}.npz"
+
+    def newest(self) -> dict[str, np.ndarray]:
+        """The newest arrays that read whole; damaged files are set aside."""
+        for step in reversed(self._steps()):
+            try:
+                return read_npz(self._path(step))
+            except UserError as error:
+                say(f"{error} It is set aside (.damaged).")
+                self._path(step).rename(self._path(step).with_suffix(".damaged"))
+        raise UserError(f"There is no whole checkpoint in {self.folder}.")
+
+    def save(self, step: int, arrays: dict[str, np.ndarray], keep: int) -> None:
+        """Writes a file whole or not at all, then deletes older ones but the best."""
+        temporary = self.folder / f".{self._path(step).name}.{os.getpid()}.tmp"
+        try:
+            with open(temporary, "wb") as file:
+                np.savez(file, allow_pickle=False, **arrays)
+                file.flush()
+                os.fsync(file.fileno())
+            os.replace(temporary, self._path(step))
+        finally:
+            temporary.unlink(missing_ok=True)
+        best = None
+        with contextlib.suppress(OSError, ValueError, KeyError):
+            best = json.loads((self.folder / "best.json").read_text())["step"]
+        for old in set(self._steps()[:-keep]) - {best}:
+            self._path(old).unlink(missing_ok=True)
+
+
+class Training:
+    """The state on the device and the step that moves it on."""
+
+    def __init__(self, folder: Path):
+        manifest = read_manifest(folder)
+        self.settings = manifest["training"]
+        described, batches = manifest["functions"][self.settings["step"]], self.settings["batches"]
+        if batches["kind"] != "clips":
+            raise UserError(f"Batches of kind {batches['kind']} are not known here.")
+        self.batches = Clips(Path(folder), batches)
+        self.checkpoints = Checkpoints(Path(folder) / "checkpoints")
+        self.state, self.alive = on_device((self._restored(), np.bool_(True)))
+        self._frozen = on_device(read_weights(folder, described))
+        advance = _advance(exported_call(folder, described), described)
+        self._advance = jax.jit(advance, donate_argnums=(0, 1))
+
+    def advance(self, batch: dict[str, np.ndarray]) -> dict:
+        """The metrics, still on the device, of one more step.
+
+        After a loss or gradient that is not finite the state stays as it is, whatever follows.
+        """
+        moved = self._advance(self.state, self.alive, self._frozen, batch)
+        self.state, self.alive, metrics = moved
+        return metrics
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """A copy of the state; waits for the device."""
+        return {s["name"]: np.array(self.state[s["name"]]) for s in self.settings["slots"]}
+
+    def save(self, keep: int) -> int:
+        """The step whose checkpoint is now on disk."""
+        arrays = self.arrays()
+        self.checkpoints.save(int(arrays["step"]), arrays, keep)
+        return int(arrays["step"])
+
+    def _restored(self) -> dict[str, np.ndarray]:
+        arrays, slots = self.checkpoints.newest(), self.settings["slots"]
+        for slot in slots:
+            if arrays.get(slot["name"], np.zeros(0)).shape != tuple(slot["shape"]):
+                raise UserError(f"The checkpoint has no `{slot['name']}` of shape {slot['shape']}.")
+        return {slot["name"]: arrays[slot["name"]].astype(slot["dtype"]) for slot in slots}
+
+
+def _advance(call, described: dict):
+    parts = ("inputs", "captured", "outputs")
+    read, captured, names = ([spec["name"] for spec in described[part]] for part in parts)
+
+    def advance(state, alive, frozen, batch):
+        inputs, held = [batch[name] for name in read], frozen | state
+        found = dict(zip(names, call(*inputs, *[held[name] for name in captured]), strict=True))
+        moved = {name: found.pop(SLOT + name) for name in state}
+        # A refused step ends the run; what the device was given after it must change nothing.
+        alive = alive & (moved["step"] != state["step"])
+        state = {name: jax.numpy.where(alive, moved[name], state[name]) for name in state}
+        return state, alive, {**found, "alive": alive}
+
+    return advance
+
+
+class Report:
+    """Lines for the person watching, and metrics.jsonl."""
+
+    def __init__(self, path: Path, first_step: int, num_steps: int, every_steps: int):
+        self.path, self.num_steps, self.every_steps = path, num_steps, every_steps
+        self._noted = self._said = (first_step, time.monotonic())
+        lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+        path.write_text("".join(f"{line}\n" for line in lines if _step_of(line) <= first_step))
+
+    def step(self, step: int, metrics: dict) -> None:
+        """Notes the metrics of a step that the device has made."""
+        now, last = time.monotonic(), step == self.num_steps
+        if step % self.every_steps == 0 or last:
+            figures = {name: float(value) for name, value in metrics.items() if name != "alive"}
+            figures["steps_per_second"] = _rate(self._noted, (step, now))
+            self._noted = (step, now)
+            plain = {name: v if np.isfinite(v) else None for name, v in figures.items()}
+            line = json.dumps({"step": step, "time": round(time.time(), 3), **plain})
+            with open(self.path, "a", encoding="utf-8") as file:
+                file.write(line + "\n")
+        if now - self._said[1] >= LINE_SECONDS or last:
+            rate = _rate(self._said, (step, now))
+            self._said = (step, now)
+            left, loss = (self.num_steps - step) / rate / 60, float(metrics["loss"])
+            done = f"training: {step}/{self.num_steps} steps, {rate:.3g} step/s"
+            say(f"{done}, {left:.1f} min left, loss {loss:.4g}")
+
+
+def _rate(before: tuple[int, float], now: tuple[int, float]) -> float:
+    """Steps a second between two pairs of step and seconds."""
+    return (now[0] - before[0]) / max(now[1] - before[1], 1e-9)
+
+
+def _step_of(line: str) -> float:
+    """The step of a record; infinite for the half line of a process that was killed."""
+    with contextlib.suppress(ValueError, KeyError):
+        return json.loads(line)["step"]
+    return np.inf
+
+
+def train(folder: Path, options: argparse.Namespace, noted: Sequence[str] = ()) -> str:
+    """Trains and saves; why it ended: done, time or what was put on `noted` meanwhile.
+
+    Raises UserError after a loss or gradient that is not finite, with the state before it saved.
+    """
+    training = Training(folder)
+    first = int(training.state["step"])
+    total = training.settings["num_steps"] if options.steps is None else options.steps
+    say(f"{jax.devices()[0]}: from step {first} to {total}; the first one compiles.")
+    report = Report(Path(folder) / "metrics.jsonl", first, total, options.report_steps)
+    reason = _steps(training, first, report, options, noted)
+    step = training.save(options.keep)
+    say(f"{reason}: step {step} is saved.")
+    if reason == "diverged":
+        raise UserError(f"Step {step + 1} gave a loss or gradient that is not finite.")
+    return reason
+
+
+def _steps(training: Training, first: int, report: Report, options, noted) -> str:
+    pending: deque = deque()
+    start = saved = time.monotonic()
+    for step, batch in ahead(training.batches.batch, first, report.num_steps):
+        pending.append((step + 1, training.advance(batch)))
+        if len(pending) >= STEPS_AHEAD and not _settle(pending, report):
+            return "diverged"
+        if time.monotonic() - saved > 60 * options.save_minutes:
+            training.save(options.keep)
+            saved = time.monotonic()
+        if noted or 0 < 60 * options.minutes < time.monotonic() - start:
+            break
+    if not all(_settle(pending, report) for _ in range(len(pending))):
+        return "diverged"
+    done = int(training.state["step"]) >= report.num_steps
+    return "done" if done else noted[0] if noted else "time"
+
+
+def _settle(pending: deque, report: Report) -> bool:
+    """Waits for the oldest step and reports it; whether its update was made."""
+    step, metrics = pending.popleft()
+    if metrics["alive"]:
+        report.step(step, metrics)
+    return bool(metrics["alive"])
+
+
+def ahead(make, first: int, last: int):
+    """Yields (step, make(step)) for first <= step < last; later batches are made meanwhile."""
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        coming: deque = deque()
+        for step in range(first, last):
+            for later in range(step + len(coming), min(step + BATCHES_AHEAD, last)):
+                coming.append(pool.submit(make, later))
+            yield step, coming.popleft().result()
+
+
+def wishes() -> list[str]:
+    """A list that the first SIGINT and the first SIGTERM put their names on; the next one ends."""
+    noted: list[str] = []
+
+    def note(number, _):
+        noted.append(signal.Signals(number).name)
+        signal.signal(number, signal.SIG_DFL)
+
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, note)
+    return noted
+
+
+def say(text: str) -> None:
+    """A line for the person watching."""
+    print(text, file=sys.stderr, flush=True)
+
+
+OPTIONS = (
+    ("--steps", int, None, "updates in all, earlier ones counted; default: as exported"),
+    ("--minutes", float, 0.0, "minutes after which to save and stop; 0: no limit"),
+    ("--save-minutes", float, 5.0, "minutes between two checkpoints"),
+    ("--keep", int, 2, "newest checkpoints kept"),
+    ("--report-steps", int, 20, "steps between two lines of metrics.jsonl"),
+    ("--folder", Path, Path(__file__).resolve().parent, "where manifest.json is"),
+)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit status: 0, or 2 after a mistake that was explained in one line."""
+    parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
+    for name, kind, default, meaning in OPTIONS:
+        shown = "" if default is None else " (default: %(default)s)"
+        parser.add_argument(name, type=kind, default=default, help=meaning + shown)
+    options = parser.parse_args(arguments)
+    if min(options.keep, options.report_steps) < 1:
+        parser.error("--keep and --report-steps must be at least 1")
+    try:
+        train(options.folder, options, wishes())
+    except (UserError, OSError) as error:
+        say(f"error: {error}")
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

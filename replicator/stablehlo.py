@@ -1,0 +1,132 @@
+"""A TensorFlow function as a portable StableHLO artifact."""
+
+import dataclasses
+import re
+from collections.abc import Callable, Mapping
+
+import tensorflow as tf
+from tensorflow.compiler.mlir.stablehlo import stablehlo
+
+# Balanced to the depth that locations reach; strings may hold any parenthesis.
+_STRING = r'"(?:[^"\\]|\\.)*"'
+_LOCATION = re.compile(
+    r" ?\bloc\((?:[^()\"]|" + _STRING + r"|\((?:[^()\"]|" + _STRING + r"|\([^()]*\))*\))*\)"
+)
+_FRONTEND = re.compile(r"mhlo\.frontend_attributes = \{[^{}]*\}(?:, )?")
+_MODULE = re.compile(r"^module @\S+ attributes \{[^{}]*\}", re.MULTILINE)
+_MAIN = re.compile(r"func\.func (?:public )?@main\((.*?)\) -> (.*?) \{$", re.MULTILINE)
+_TENSOR = re.compile(r"tensor<(?:((?:\d+x)*)([a-z]\w*))>")
+_FOREIGN = re.compile(r"\b(?:mhlo|chlo|tf|xla)\.\w+|\bcustom_call @[\w.]+|\bcustom_call\b")
+_DTYPES = {
+    "f32": tf.float32,
+    "f16": tf.float16,
+    "bf16": tf.bfloat16,
+    "i32": tf.int32,
+    "ui32": tf.uint32,
+    "i16": tf.int16,
+    "ui16": tf.uint16,
+    "i8": tf.int8,
+    "ui8": tf.uint8,
+    "i1": tf.bool,
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Lowered:
+    """A function as StableHLO.
+
+    artifact: the portable bytes of a module whose `main` takes the inputs and then the captures.
+    captures: resources and constants that the function reads, in order. outputs: by name, in order.
+    """
+
+    artifact: bytes
+    captures: list[tf.Tensor]
+    outputs: dict[str, tf.TensorSpec]
+
+
+def lower(
+    fn: Callable[[dict[str, tf.Tensor]], Mapping[str, tf.Tensor]], inputs: dict[str, tf.TensorSpec]
+) -> Lowered:
+    """`fn`, a function from a dict to a dict of tensors that assigns no variable, as StableHLO.
+
+    Raises ValueError if an input or output has no portable dtype, or an operation no portable form.
+    """
+    names: list[str] = []
+
+    @tf.function(jit_compile=True, autograph=False, input_signature=list(inputs.values()))
+    def flat(*arguments):
+        outputs = fn(dict(zip(inputs, arguments, strict=True)))
+        names[:] = outputs
+        return list(outputs.values())
+
+    concrete = flat.get_concrete_function()
+    text = portable_text(flat.experimental_get_compiler_ir(*inputs.values())(stage="stablehlo"))
+    outputs = {
+        name: tf.TensorSpec(tensor.shape, tensor.dtype)
+        for name, tensor in zip(names, concrete.outputs, strict=True)
+    }
+    takes, gives = signature(text)
+    captures = list(concrete.captured_inputs)
+    if len(takes) != len(inputs) + len(captures):
+        raise ValueError(
+            f"`fn` must keep all its {len(inputs) + len(captures)} inputs and "
+            f"captures, {len(takes)} are left."
+        )
+    _check_same("input", inputs, takes[: len(inputs)])
+    _check_same("output", outputs, gives)
+    return Lowered(serialized(text), captures, outputs)
+
+
+def portable_text(text: str) -> str:
+    """The StableHLO text without source locations (they hold paths) and compiler hints.
+
+    Raises ValueError, naming them, for operations that only one compiler knows.
+    """
+    text = "\n".join(line for line in text.splitlines() if not line.startswith("#loc"))
+    text = _LOCATION.sub("", text)
+    text = _MODULE.sub("module @exported", text)
+    text = _FRONTEND.sub("", text).replace(" {}", "")
+    text = re.sub(r"\bmhlo\.copy\b", "stablehlo.reshape", text)
+    text = re.sub(
+        r"(stablehlo\.reshape %\w+) : (tensor<[^>]*>)$",
+        r"\1 : (\2) -> \2",
+        text,
+        flags=re.MULTILINE,
+    )
+    foreign = sorted(set(_FOREIGN.findall(text)))
+    if foreign:
+        raise ValueError(f"`fn` must have portable operations only, got {', '.join(foreign)}.")
+    return text
+
+
+def signature(text: str) -> tuple[list[tf.TensorSpec], list[tf.TensorSpec]]:
+    """The inputs and the outputs of `main`, in order."""
+    main = _MAIN.search(text)
+    if main is None:
+        raise ValueError("`text` must hold a function @main.")
+    return _specs(main.group(1)), _specs(main.group(2))
+
+
+def serialized(text: str) -> bytes:
+    """The portable artifact of a StableHLO text, of the oldest version that readers still take."""
+    return stablehlo.serialize_portable_artifact_str(text, stablehlo.get_minimum_version())
+
+
+def _specs(text: str) -> list[tf.TensorSpec]:
+    return [
+        tf.TensorSpec([int(size) for size in sizes.split("x")[:-1]], _dtype(dtype))
+        for sizes, dtype in _TENSOR.findall(text)
+    ]
+
+
+def _dtype(name: str) -> tf.DType:
+    if name not in _DTYPES:
+        raise ValueError(f"`fn` must have inputs and outputs of {sorted(_DTYPES)}, got {name}.")
+    return _DTYPES[name]
+
+
+def _check_same(what: str, named: Mapping[str, tf.TensorSpec], lowered: list[tf.TensorSpec]):
+    expected = [(tuple(spec.shape), spec.dtype) for spec in named.values()]
+    found = [(tuple(spec.shape), spec.dtype) for spec in lowered]
+    if expected != found:
+        raise ValueError(f"`fn` must keep the order of its {what}s {expected}, got {found}.")

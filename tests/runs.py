@@ -1,0 +1,85 @@
+"""A folder of real recordings and configurations small enough to be trained in a second."""
+
+import dataclasses
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+
+from replicator.checkpoints import Checkpoints
+from replicator.loop import LoopConfig
+from replicator.optimizer import OptimizerConfig
+from wavenet import shipped
+from wavenet.config import WaveNetConfig
+from wavenet.presets import DataConfig, TrainConfig
+
+NEVER = 10**9
+TINY = TrainConfig(
+    WaveNetConfig(
+        layers=2,
+        stacks=1,
+        filter_width=2,
+        residual_channels=4,
+        gate_channels=4,
+        skip_channels=4,
+        front_width=4,
+        linear_prediction=True,
+        components=2,
+        condition_channels=4,
+        upsample_factors=(16, 16),
+    ),
+    DataConfig(16_000, ("mel",), level_db=-23.0, mel_bands=8, clip_samples=512, batch_size=2),
+    OptimizerConfig(learning_rate=1e-2, warmup_steps=3, clip_norm=5.0),
+    LoopConfig(num_steps=8, report_every_steps=1, evaluate_every_steps=NEVER),
+)
+
+
+def looped(config: TrainConfig = TINY, **loop) -> TrainConfig:
+    """The configuration with some fields of its loop replaced."""
+    return dataclasses.replace(config, loop=dataclasses.replace(config.loop, **loop))
+
+
+def options(config: TrainConfig = TINY) -> list[str]:
+    """The same configuration for `onepass train wavenet-smoke`."""
+    words = ["--network.layers", "2", "--network.stacks", "1", "--network.front-width", "4"]
+    words += ["--network.linear-prediction", "--network.components", "2"]
+    for part in ("residual", "gate", "skip", "condition"):
+        words += [f"--network.{part}-channels", "4"]
+    words += ["--data.mel-bands", "8", "--data.clip-samples", "512"]
+    words += ["--optimizer.learning-rate", "0.01", "--optimizer.warmup-steps", "3"]
+    words += ["--optimizer.clip-norm", "5"]
+    for name, value in dataclasses.asdict(config.loop).items():
+        if not isinstance(value, bool):
+            words += [f"--loop.{name.replace('_', '-')}", str(value)]
+    return words
+
+
+def recordings(folder: Path, train: int = 3, dev: int = 1) -> Path:
+    """A folder with a few of the shipped recordings, the shortest first."""
+    for split, count in (("train", train), ("dev", dev)):
+        (folder / split).mkdir(parents=True)
+        files = sorted(
+            (shipped.recordings_folder() / split).iterdir(), key=lambda p: p.stat().st_size
+        )
+        for file in files[:count]:
+            shutil.copy(file, folder / split / file.name)
+    return folder
+
+
+def newest(run: Path) -> dict[str, np.ndarray]:
+    """The arrays of the newest checkpoint of a run."""
+    return Checkpoints(run / "checkpoints").newest()[0]
+
+
+def steps_of(run: Path) -> list[int]:
+    """The steps of the lines of metrics, evaluations left out."""
+    lines = [json.loads(line) for line in (run / "metrics.jsonl").read_text().splitlines()]
+    return [line["step"] for line in lines if "loss" in line]
+
+
+def assert_same(found: dict[str, np.ndarray], expected: dict[str, np.ndarray]) -> None:
+    """Fails unless both hold the same names with the same bits."""
+    assert found.keys() == expected.keys()
+    for name in expected:
+        np.testing.assert_array_equal(found[name], expected[name], err_msg=name)

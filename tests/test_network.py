@@ -1,0 +1,172 @@
+"""The laws of the network: what depends on what, and on how much."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from networks import KINDS, SMALL, condition_of, levels_of, network_of
+
+from wavenet.config import WaveNetConfig
+from wavenet.density import Density
+from wavenet.network import WaveNet
+from wavenet.upsampling import upsample
+
+FLOAT_KINDS = [kind for kind in KINDS if "softmax" not in kind]
+SAMPLES, AT = 96, 70
+
+
+def gradient_at(network, at):
+    """|d (a mixed sum of parameters_at) / d input_s| for every s."""
+    inputs = network.inputs(tf.constant(levels_of(network, 1, SAMPLES)))
+    condition = condition_of(network, 1, SAMPLES)
+    with tf.GradientTape() as tape:
+        tape.watch(inputs)
+        chosen = network(inputs, condition)[0, at]
+        mixed = tf.reduce_sum(chosen * tf.sin(tf.range(1.0, chosen.shape[0] + 1.0)))
+    return np.abs(tape.gradient(mixed, inputs).numpy())[0]
+
+
+@pytest.mark.parametrize("kind", FLOAT_KINDS)
+def test_output_ignores_present_and_future_samples(kind):
+    assert (gradient_at(network_of(kind), AT)[AT:] == 0).all()
+
+
+@pytest.mark.parametrize("kind", [k for k in FLOAT_KINDS if "context" not in k])
+def test_output_depends_on_its_whole_receptive_field_and_no_further(kind):
+    network = network_of(kind)
+    gradient = gradient_at(network, AT)
+    first = AT - network.config.receptive_field
+    assert (gradient[first:AT] > 0).all()
+    assert first > 0
+    assert (gradient[:first] == 0).all()
+
+
+def test_context_stack_sees_whole_past_blocks_beyond_the_receptive_field():
+    network = network_of("mixture, context")
+    config = network.config
+    gradient = gradient_at(network, AT)
+    block = AT // config.context_block_samples * config.context_block_samples
+    assert config.receptive_field < block
+    assert (gradient[:block] > 0).all()
+
+
+def test_softmax_network_ignores_present_and_future_levels():
+    network = network_of("softmax, speakers")
+    levels = levels_of(network, 1, SAMPLES)
+    changed = levels.copy()
+    changed[:, AT:] = 255 - changed[:, AT:]
+    condition = condition_of(network, 1, SAMPLES)
+    before, after = network(tf.constant(levels), condition), network(tf.constant(changed), condition)
+    np.testing.assert_array_equal(before[:, : AT + 1], after[:, : AT + 1])
+    assert np.abs(before[:, AT + 1] - after[:, AT + 1]).max() > 0
+
+
+@pytest.mark.parametrize("kind", [k for k in KINDS if "frames" in k or "speakers" in k])
+def test_every_layer_hears_the_condition(kind):
+    network = network_of(kind)
+    inputs = network.inputs(tf.constant(levels_of(network, 2, 32)))
+    with tf.GradientTape() as tape:
+        total = tf.reduce_sum(tf.square(network(inputs, condition_of(network, 2, 32))))
+    kernels = [layer.condition_kernel for layer in network.stack.layers]
+    assert all(np.abs(g).max() > 0 for g in tape.gradient(total, kernels))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_weight_gets_a_finite_gradient(kind):
+    network = network_of(kind)
+    levels = tf.constant(levels_of(network, 2, 80))
+    with tf.GradientTape() as tape:
+        # The condition belongs under the tape: its upsampling is learned too.
+        parameters = network(network.inputs(levels), condition_of(network, 2, 80))
+        loss = -tf.reduce_mean(network.likelihood.log_prob(parameters, levels))
+    gradients = tape.gradient(loss, network.trainable_variables)
+    for variable, gradient in zip(network.trainable_variables, gradients, strict=True):
+        dense = tf.convert_to_tensor(gradient).numpy()
+        assert np.isfinite(dense).all(), variable.name
+        assert np.abs(dense).max() > 0, variable.name
+
+
+def test_amplifying_inside_changes_units_only():
+    """Halving the weights that read the wave undoes a doubled gain, but for the output's units."""
+    plain = network_of("mixture, predicting, amplified")
+    config = dataclasses.replace(plain.config, input_gain=2 * plain.config.input_gain)
+    double = WaveNet(config)
+    for to, value in zip(double.trainable_variables, plain.trainable_variables, strict=True):
+        to.assign(value)
+    double.front_kernel.assign(plain.front_kernel / 2)
+    inputs = plain.inputs(tf.constant(levels_of(plain, 1, 40)))
+    k = config.components
+    one, two = plain(inputs).numpy(), double(inputs).numpy()
+    np.testing.assert_allclose(two[..., 2 * k :], one[..., 2 * k :] - np.log(2.0), atol=1e-5)
+    predicted = tf.nn.conv1d(
+        tf.pad(inputs, [[0, 0], [5, 0]])[:, :-1, None], plain.prediction_kernel[:, None, None], 1,
+        "VALID",
+    )  # fmt: skip
+    np.testing.assert_allclose(
+        two[..., k : 2 * k] - predicted, (one[..., k : 2 * k] - predicted) / 2, atol=1e-5
+    )
+
+
+def test_initial_upsampling_interpolates_between_frame_centres():
+    network = network_of("gaussian, frames")
+    factor, channels = 4, network.config.condition_channels
+    fresh = WaveNet(network.config).upsampler.kernels[0]
+    ramp = tf.repeat(tf.range(6, dtype=tf.float32)[None, :, None], channels, 2)
+    out = upsample(ramp, fresh, factor)[0, :, 0].numpy()
+    centres = (np.arange(24) + 0.5) / factor - 0.5
+    np.testing.assert_allclose(out, np.clip(centres, 0, 5), atol=1e-6)
+
+
+@pytest.mark.parametrize("kind", ["mixture", "mixture, context", "gaussian, frames"])
+def test_log_prob_in_windows_equals_log_prob_of_the_whole(kind):
+    network = network_of(kind)
+    levels = levels_of(network, 1, 300)[0]
+    frames = None
+    if network.config.feature_channels:
+        frames = np.random.default_rng(0).normal(size=(19, 7)).astype(np.float32)
+    whole = Density(network, 1024).log_prob(levels, frames)
+    parts = Density(network, 64).log_prob(levels, frames)
+    np.testing.assert_allclose(parts, whole, atol=1e-4)
+
+
+def test_bfloat16_stays_near_float32():
+    network = network_of("mixture")
+    narrow = WaveNet(dataclasses.replace(network.config, compute_dtype="bfloat16"))
+    for to, value in zip(narrow.trainable_variables, network.trainable_variables, strict=True):
+        to.assign(value)
+    levels = tf.constant(levels_of(network, 2, 64))
+    inputs = network.inputs(levels)
+    one, other = network(inputs), narrow(inputs)
+    assert other.dtype == tf.float32
+    assert 0 < np.abs(one - other).max() < 0.2
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "rule"),
+    [
+        ("layers", 7, "`layers` must be a multiple of `stacks`, got 7."),
+        ("filter_width", 4, "`filter_width` must be 2 or 3, got 4."),
+        ("residual_channels", 0, "`residual_channels` must be at least 1, got 0."),
+        ("input_gain", 0.0, "`input_gain` must be positive, got 0.0."),
+        ("levels", 1, "`levels` must be between 2 and"),
+    ],
+)
+def test_impossible_networks_are_refused_by_name(field, value, rule):
+    with pytest.raises(ValueError, match=rule):
+        WaveNetConfig(**(SMALL | {field: value}))
+
+
+def test_missing_and_misshapen_conditions_are_refused():
+    network = network_of("gaussian, frames")
+    with pytest.raises(ValueError, match="`frames` must be given"):
+        network.condition()
+    with pytest.raises(ValueError, match="`frames` must have 7 channels, got 6"):
+        network.condition(tf.zeros([1, 4, 6]))
+    with pytest.raises(ValueError, match="`speaker` must be None"):
+        network.condition(tf.zeros([1, 4, 7]), tf.zeros([1], tf.int32))
+
+
+def test_paper_teacher_has_the_papers_receptive_field():
+    assert WaveNetConfig(layers=30, stacks=3, filter_width=3).receptive_field == 6139
+    assert WaveNetConfig(layers=10, stacks=1, filter_width=2).receptive_field == 1024

@@ -1,0 +1,132 @@
+"""A run as a folder to hand on: weights, features, level, and a card that says where it is from."""
+
+import dataclasses
+import json
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import tyro
+
+from replicator.atomic import replacing
+from replicator.metrics import read_metrics
+from replicator.progress import duration
+from replicator.run_directory import RunDirectory
+from wavenet.evaluation import evaluate
+from wavenet.model import load, save
+from wavenet.training import prepare_corpus, scan_folder
+
+LONGEST_STEP_SECONDS = 600.0  # a longer pause between two reports was a pause of the run
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportArguments:
+    """Write a model folder from a run: model.json, weights.npz (average weights) and card.md."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory."""
+    out: Path
+    """Folder to write; made if missing."""
+    data_licence: str
+    """Licence of the recordings, and whose they are."""
+    command: str
+    """Command that trained it, for the card."""
+    machine: str | None = None
+    """What it was trained on; None: this machine."""
+
+
+def run_export(arguments: list[str], parse) -> int:
+    """Parses `onepass export ...`, measures the run on dev and writes the folder."""
+    given = parse(ExportArguments, arguments, "onepass export")
+    run = RunDirectory.open(given.run)
+    stored, model = run.config(), load(given.run)
+    data = Path(stored["data_folder"])
+    stored = {**stored, "data_folder": data.name}
+    corpus = prepare_corpus(scan_folder(data, model.config), model.config, None, model.gain_db)
+    figures = evaluate(model, corpus, spoken=8)
+    facts = {
+        "data": data.name,
+        "data_licence": given.data_licence,
+        "train_minutes": round(_minutes(corpus.splits["train"], corpus.sample_rate_hz), 1),
+        "weights": int(sum(np.prod(v.shape) for v in model.network.trainable_variables)),
+        "training_seconds": round(training_seconds(given.run)),
+        "machine": given.machine or machine(),
+        "command": given.command,
+        "git_revision": git_revision(),
+        "quality": figures,
+    }
+    save(model, given.out, stored, facts)
+    with replacing(given.out / "card.md") as temporary:
+        temporary.write_text(card({**model.spec, **facts}))
+    print(f"{given.out}: {figures['bits_per_sample']:.3f} bits per sample on dev")
+    return 0
+
+
+def card(spec: dict) -> str:
+    """The card, Markdown, of what model.json says."""
+    quality = spec["quality"]
+    measures = "\n".join(
+        f"| {name.replace('_', ' ')} | {m['mean']:.3f} | {m['low']:.3f} to {m['high']:.3f} |"
+        for name, m in quality["measures"].items()
+    )
+    mel = spec["features"]["mel"]
+    return f"""# {spec["preset"]}
+
+A WaveNet for {spec["sample_rate_hz"]:,} Hz speech, {spec["weights"]:,} weights, receptive field
+{spec["receptive_field_samples"]} samples{", conditioned on mel spectrograms" if mel else ""}.
+
+- Data: {spec["data"]}, {spec["train_minutes"]} minutes of training. {spec["data_licence"]}
+- Level: recordings are amplified by {spec["gain_db"]:+.2f} dB before anything else.
+- Features: {json.dumps(mel) if mel else "none"}; the network reads 1 - mel / log(floor).
+- Training: {spec["step"]:,} steps in {duration(spec["training_seconds"])} on {spec["machine"]}.
+- Command: `{spec["command"]}`
+- Revision: {spec["git_revision"]}
+
+Measured on {quality["dev"]["recordings"]} dev recordings ({quality["dev"]["seconds"]:.0f} s) that
+it was not trained on; the intervals are 95% bootstrap intervals over recordings:
+
+| | mean | interval |
+|---|---|---|
+{measures}
+| FLAC at its best, bits per sample | {quality["codec"]["flac"]:.3f} | |
+| real-time factor | {quality["real_time_factor"]:.2f} | |
+"""
+
+
+def training_seconds(run: Path) -> float:
+    """The time that a run spent, from the times in its metrics, pauses left out."""
+    times = np.array([record["time"] for record in read_metrics(run)])
+    steps = np.diff(times)
+    return float(steps[(steps > 0) & (steps < LONGEST_STEP_SECONDS)].sum())
+
+
+def machine() -> str:
+    """This machine, in a phrase."""
+    name = platform.processor() or platform.machine()
+    for line in _lines("/proc/cpuinfo"):
+        if line.startswith("model name"):
+            name = line.split(":", 1)[1].strip()
+            break
+    return f"{os.cpu_count()} cores of {name}"
+
+
+def git_revision() -> str:
+    """The revision of this checkout, or `unknown` outside one."""
+    folder = Path(__file__).parent
+    done = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def _lines(path: str) -> list[str]:
+    try:
+        return Path(path).read_text().splitlines()
+    except OSError:
+        return []
+
+
+def _minutes(recordings, sample_rate_hz: int) -> float:
+    return sum(len(r.waveform) for r in recordings) / sample_rate_hz / 60
