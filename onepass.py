@@ -15,7 +15,7 @@ VERBS = {
     "train": "train a model on a folder: onepass train PRESET --data DIR --workdir RUN",
     "evaluate": "figures of a trained model: onepass evaluate RUN [--data DIR] [--json]",
     "sample": "sounds from a trained model: onepass sample RUN --out DIR",
-    "portable": "export a run's step for a machine with JAX, or bring its weights back",
+    "export": "a model folder to hand on: onepass export RUN --out DIR",
     "bench": "measure side by side: onepass bench audio [--json FILE]",
 }
 BENCHES = {"audio": "benchmarks.audio"}
@@ -68,7 +68,7 @@ def _import_tensorflow_quietly() -> None:
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
     try:
-        importlib.import_module("tensorflow")
+        importlib.import_module("tensorflow").get_logger().setLevel("ERROR")
     finally:
         os.dup2(stderr, 2)
         os.close(stderr)
@@ -97,8 +97,8 @@ def _sample(rest: list[str]) -> int:
     return importlib.import_module("wavenet.command").run_sample(rest, parse)
 
 
-def _portable(rest: list[str]) -> int:
-    return importlib.import_module("wavenet.exporting").run(rest, parse)
+def _export(rest: list[str]) -> int:
+    return importlib.import_module("wavenet.card").run_export(rest, parse)
 
 
 def _bench(rest: list[str]) -> int:
@@ -156,15 +156,14 @@ def _complaint(boxed: str) -> str:
 
 
 def _sections(boxed: str) -> list[list[str]]:
-    """The lines of each part of a box, without colours and frame."""
+    """The lines of each part of a box, drawn with lines or in ASCII, without colours and frame."""
     text = re.sub(r"\x1b\[[0-9;]*m", "", boxed)
-    lines = [line[2:].rstrip("│ ") for line in text.splitlines() if line.startswith("│")]
     sections: list[list[str]] = [[]]
-    for line in lines:
-        if line.startswith("──"):
+    for line in text.splitlines()[1:]:  # the first one is the title
+        if re.fullmatch(r"[│ ]*[─-]{3,}[│ ]*", line):
             sections.append([])
-        else:
-            sections[-1].append(line)
+        elif line[:1] in ("│", " ") and line.strip("│ "):
+            sections[-1].append(line[2:].rstrip("│ "))
     return [section for section in sections if section]
 
 

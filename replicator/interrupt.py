@@ -1,22 +1,28 @@
-"""Ctrl-C and SIGTERM as a wish that the loop grants at the next step; a second one insists."""
+"""Ctrl-C, SIGTERM and a closed terminal as a wish that the loop grants at the next step."""
 
 import signal
 import threading
 from typing import Any
 
+SIGNALS = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+
 
 class StopRequest:
-    """A context in which SIGINT and SIGTERM set `.signal_name` instead of ending the process."""
+    """A context in which the first of SIGNALS sets `.signal_name` instead of ending the process.
+
+    A second one insists. Under nohup, SIGHUP stays ignored.
+    """
 
     def __init__(self):
         self.signal_name: str | None = None
         self._previous: dict[int, Any] = {}
 
     def __enter__(self) -> "StopRequest":
-        """Takes over the two signals, on the main thread only."""
+        """Takes over the signals, on the main thread only."""
         if threading.current_thread() is threading.main_thread():
-            for number in (signal.SIGINT, signal.SIGTERM):
-                self._previous[number] = signal.signal(number, self._note)
+            for number in SIGNALS:
+                if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
+                    self._previous[number] = signal.signal(number, self._note)
         return self
 
     def __exit__(self, *exception) -> None:

@@ -31,7 +31,7 @@ class OptimizerConfig:
     """Decay of Adam's average of squared gradients."""
     epsilon: float = 1e-8
     """Added to the root of that average, in units of the gradient."""
-    clip_norm: float = 1.0
+    clip_norm: float = 10.0
     """Global norm that a gradient is clipped to; 0: never."""
     average_decay: float = 0.999
     """Decay of the Polyak average of the weights, which samples and evaluations use."""

@@ -1,9 +1,12 @@
 """Progress: a bar with rate and remaining time on a terminal, plain lines elsewhere."""
 
+import os
 import sys
 import time
 
 from tqdm import tqdm
+
+COLUMNS = 80  # of a terminal that does not say how wide it is
 
 
 class Progress:
@@ -27,13 +30,15 @@ class Progress:
         self._line_seconds, self._next_line = line_seconds, self._start + line_seconds
         self._bar = None
         if self.stream.isatty():
+            known = os.get_terminal_size(self.stream.fileno()).columns > 0
             self._bar = tqdm(
                 total=total,
                 initial=done,
                 desc=title,
                 unit=unit,
                 file=self.stream,
-                dynamic_ncols=True,
+                dynamic_ncols=known,
+                ncols=None if known else COLUMNS,
                 smoothing=0.1,
             )
 

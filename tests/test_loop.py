@@ -41,7 +41,7 @@ def train(tmp_path):
     at: step -> what an evaluation does there; every evaluation scores 1 / step.
     """
 
-    def train(name="run", at=None, poisoned=None, rate=0.1, **options):
+    def train(name="run", at=None, poisoned=None, rate=0.1, decay="constant", **options):
         run = RunDirectory.create(tmp_path / name, {})
         called = []
 
@@ -53,14 +53,13 @@ def train(tmp_path):
         config = LoopConfig(**{"num_steps": 8, "report_every_steps": 1,
                                "evaluate_every_steps": NEVER, **options})  # fmt: skip
         line = Line()
-        state = TrainState(line, OptimizerConfig(rate, warmup_steps=2), config.num_steps)
+        state = TrainState(line, OptimizerConfig(rate, 2, decay), config.num_steps)
         try:
             trainer = Trainer(run, state, line.loss, config)
             said = trainer.resume()
             outcome = trainer.train(batches(trainer.step, poisoned), evaluate)
         finally:
             run.unlock()
-            train.called = called
         return outcome, said, called
 
     return train
@@ -78,15 +77,31 @@ def test_a_run_in_parts_is_the_whole_run_bit_for_bit(train, tmp_path):
     assert steps_of(tmp_path / "parts") == steps_of(tmp_path / "whole") == list(range(1, 9))
 
 
-@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM"])
-def test_a_signal_saves_and_ends_at_the_next_step(train, tmp_path, name):
+@pytest.fixture
+def hung_up():
+    """What SIGHUP does to a program that was not started by nohup."""
+    before = signal.signal(signal.SIGHUP, signal.SIG_DFL)
+    yield
+    signal.signal(signal.SIGHUP, before)
+
+
+@pytest.mark.parametrize("name", ["SIGINT", "SIGTERM", "SIGHUP"])
+@pytest.mark.usefixtures("hung_up")
+def test_a_signal_saves_at_the_next_step_and_the_schedule_goes_on_as_planned(train, tmp_path, name):
     at = {5: lambda: os.kill(os.getpid(), signal.Signals[name])}
-    outcome, _, _ = train(at=at, evaluate_every_steps=5)
+    outcome, _, _ = train(at=at, evaluate_every_steps=5, decay="cosine")
     assert (outcome.step, outcome.reason) == (5, name)
     assert newest(tmp_path / "run")["step"] == 5
-    assert train(evaluate_every_steps=5)[0].reason == DONE
-    train("whole")
+    assert train(evaluate_every_steps=5, decay="cosine")[0].reason == DONE
+    train("whole", decay="cosine")
     assert_same(newest(tmp_path / "run"), newest(tmp_path / "whole"))
+
+
+@pytest.mark.usefixtures("hung_up")
+def test_nohup_is_respected(train):
+    signal.signal(signal.SIGHUP, signal.SIG_IGN)
+    at = {4: lambda: os.kill(os.getpid(), signal.SIGHUP)}
+    assert train(at=at, evaluate_every_steps=4)[0].reason == DONE
 
 
 def test_a_signal_at_the_last_step_comes_too_late(train):
@@ -121,15 +136,11 @@ def test_evaluations_are_at_every_interval_and_at_the_end(train):
 
 
 def test_the_best_checkpoint_outlives_the_newest(train, tmp_path):
-    train(at={4: lambda: None}, evaluate_every_steps=2, keep_checkpoints=1)
-    run = RunDirectory.open(tmp_path / "run")
-    assert run.checkpoints().best_step() == 8
-    # A later run whose scores are worse than those of the first.
-    train("later", evaluate_every_steps=2, keep_checkpoints=1, num_steps=2)
-    later = RunDirectory.open(tmp_path / "later").checkpoints(1)
-    later.mark_scored(2, 0.0)
-    train("later", evaluate_every_steps=2, keep_checkpoints=1)
-    assert later.steps() == [2, 8]
+    train(evaluate_every_steps=2, keep_checkpoints=1, num_steps=2)
+    kept = RunDirectory.open(tmp_path / "run").checkpoints()
+    kept.mark_scored(2, 0.0)
+    assert train(evaluate_every_steps=2, keep_checkpoints=1)[0].best_score == 0.0
+    assert (kept.steps(), kept.best_step(), kept.scored_step()) == ([2, 8], 2, 8)
 
 
 @pytest.mark.parametrize("num_steps", [2, 1])

@@ -29,10 +29,8 @@ class ExportArguments:
     """Run directory."""
     out: Path
     """Folder to write; made if missing."""
-    data_licence: str
-    """Licence of the recordings, and whose they are."""
-    command: str
-    """Command that trained it, for the card."""
+    data_licence: str = "unknown"
+    """Licence of the recordings, and whose they are, for the card."""
     machine: str | None = None
     """What it was trained on; None: this machine."""
 
@@ -40,8 +38,7 @@ class ExportArguments:
 def run_export(arguments: list[str], parse) -> int:
     """Parses `onepass export ...`, measures the run on dev and writes the folder."""
     given = parse(ExportArguments, arguments, "onepass export")
-    run = RunDirectory.open(given.run)
-    stored, model = run.config(), load(given.run)
+    stored, model = RunDirectory.open(given.run).config(), load(given.run)
     data = Path(stored["data_folder"])
     stored = {**stored, "data_folder": data.name}
     corpus = prepare_corpus(scan_folder(data, model.config), model.config, None, model.gain_db)
@@ -53,7 +50,7 @@ def run_export(arguments: list[str], parse) -> int:
         "weights": int(sum(np.prod(v.shape) for v in model.network.trainable_variables)),
         "training_seconds": round(training_seconds(given.run)),
         "machine": given.machine or machine(),
-        "command": given.command,
+        "command": f"onepass train {stored['preset']} --data {data.name} --workdir run",
         "git_revision": git_revision(),
         "quality": figures,
     }

@@ -13,11 +13,13 @@ import tyro
 
 from replicator.errors import UserError
 from replicator.loop import DONE, FINISHED_BEFORE, Outcome
+from replicator.portable import adopt
 from replicator.progress import Progress, duration
 from replicator.run_directory import RunDirectory
 from wavenet import audio, shipped
 from wavenet.corpus import Corpus
 from wavenet.evaluation import evaluate
+from wavenet.exporting import export_run
 from wavenet.model import SpeechModel, load
 from wavenet.pictures import spectrogram_png
 from wavenet.presets import PRESETS, TrainConfig
@@ -33,6 +35,11 @@ class TrainArguments:
     workdir: Path
     """Run directory; one that holds the same configuration is resumed."""
     config: Annotated[TrainConfig, tyro.conf.arg(name="")]
+    portable: Path | None = None
+    """Do not train: write step, weights and clips to this folder, for `python DIR/run.py` on a
+    machine with JAX and without TensorFlow."""
+    adopt: Path | None = None
+    """Take the weights that `run.py` made in this folder into the run directory first."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -83,6 +90,11 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     given = parse(
         TrainArguments, arguments, f"onepass train {preset}", default, PRESETS[preset].about
     )
+    if given.portable:
+        export_run(preset, given.config, given.data, given.portable, given.workdir)
+        return 0
+    if given.adopt:
+        print(f"{given.workdir} is at step {adopt(given.adopt, given.workdir)} now.")
     outcome = train(preset, given.config, given.data, given.workdir)
     print(_ending(outcome, given))
     if outcome.reason in signal.Signals.__members__:
@@ -157,11 +169,7 @@ def _write(path: Path, sound: np.ndarray, model: SpeechModel, recording: np.ndar
     pictured = {"sampled": sound}
     if recording is not None:
         pictured["recorded"] = audio.amplify(recording, model.gain_db)[: len(sound)]
-    picture = path.with_suffix(".png")
-    try:
-        spectrogram_png(picture, pictured, model.sample_rate_hz)
-    except OSError as error:
-        raise UserError(f"Cannot write {picture}: {error.strerror or error}.") from error
+    spectrogram_png(path.with_suffix(".png"), pictured, model.sample_rate_hz)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -241,8 +249,13 @@ def _prime(
     """The beginning of the recording at the model's level, shorter than the sound; None: none."""
     if recording is None or not given.prime_seconds:
         return None
-    samples = min(round(given.prime_seconds * model.sample_rate_hz), len(recording), total - 1)
-    samples = _whole_blocks(model, samples)
+    wanted = min(round(given.prime_seconds * model.sample_rate_hz), len(recording))
+    if wanted >= total:
+        raise UserError(
+            f"`--prime-seconds` must be less than the sound lasts, "
+            f"{total / model.sample_rate_hz:.2f}, got {given.prime_seconds:g}."
+        )
+    samples = _whole_blocks(model, wanted)
     return audio.amplify(recording[:samples], model.gain_db) if samples else None
 
 

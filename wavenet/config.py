@@ -30,8 +30,11 @@ class WaveNetConfig:
     filter_width: int = 3
     """Taps of a dilated convolution: 2 or 3."""
     residual_channels: int = 64
+    """Channels from layer to layer."""
     gate_channels: int = 64
+    """Gated units in a layer."""
     skip_channels: int = 128
+    """Channels from the layers to the output, and of its two layers."""
     front_width: int = 1
     """Past samples that the first convolution reads (1 for a softmax)."""
     linear_prediction: bool = False

@@ -5,12 +5,13 @@ is the same, to the last bit, in any batch, in any chunks and with any number of
 arithmetic is float32 whatever the network's `compute_dtype`.
 """
 
+import collections
 import os
 
 import numpy as np
 import tensorflow as tf
 
-from wavenet.cpu_state import GenerationState, first_state
+from wavenet.cpu_state import GenerationState, Pace, first_state
 from wavenet.cpu_weights import pack
 from wavenet.network import WaveNet
 
@@ -29,6 +30,7 @@ class NumbaSampler:
         self.network = network
         self.threads = threads or _available_cores()
         self.packed = pack(network)
+        self._paces: dict[int, Pace] = collections.defaultdict(Pace)
         if network.context_stack is not None:
             self._blocks = tf.function(network.context_stack.blocks, autograph=False)
 
@@ -38,7 +40,7 @@ class NumbaSampler:
             raise ValueError(f"`batch` must be at least 1, got {batch}.")
         config = self.network.config
         blocks = np.zeros([batch, config.context_blocks, config.context_block_samples], np.float32)
-        return first_state(self.packed, blocks, self.threads)
+        return first_state(self.packed, blocks, self.threads, self._paces[batch])
 
     def generate_chunk(self, state: GenerationState, condition, noise, temperature: float = 1.0):
         """The next levels, int32 [batch, time], their parameters, and the state after them.

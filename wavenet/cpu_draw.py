@@ -14,14 +14,14 @@ from wavenet.kernels import LANES, compiled, exponential
 
 @compiled
 def add_prediction(plan, outputs, history, prediction):
-    """Adds the linear prediction from the past samples [rows, front] to the means."""
+    """Turns corrections in units of the scales into means: the linear prediction plus those."""
     first, count = (plan.components, plan.components) if plan.likelihood == MIXTURE else (0, 1)
     for row in range(plan.rows):
         total = np.float32(0.0)
         for past in range(plan.front_width):
             total += history[row, past] * prediction[past]
         for mean in range(first, first + count):
-            outputs[row, mean] += total
+            outputs[row, mean] = total + outputs[row, mean] * math.exp(outputs[row, mean + count])
 
 
 @compiled

@@ -60,18 +60,15 @@ class Pace:
     """Whether a second thread for the asides pays now; what is generated is the same.
 
     It does on free cores, and does not where others want them: from time to time the slower way
-    gets a chunk to show that it no longer is.
+    gets a chunk to show that it no longer is. Generators of the same batch share what they find.
     """
 
-    def __init__(self, can_pair: bool):
-        self.can_pair = can_pair
+    def __init__(self):
         self._chunks = 0
         self._seconds = {True: 0.0, False: 0.0}  # a step's, when last tried
 
     def pair(self) -> bool:
         """Whether the next chunk should run in pairs of threads."""
-        if not self.can_pair:
-            return False
         self._chunks += 1
         faster = self._seconds[True] <= self._seconds[False] or not self._seconds[False]
         return faster != (self._chunks % _CHUNKS_BETWEEN_TRIALS == _FIRST_TRIAL)
@@ -92,7 +89,8 @@ class GenerationState:
     blocks: np.ndarray
     """Past sound that the context stack reads, float32 [batch, blocks, block_samples]."""
     groups: list[Group]
-    pace: Pace
+    pace: Pace | None
+    """None where there is no second thread for a group."""
     workers: ThreadPoolExecutor
     used_up: bool = False
 
@@ -116,7 +114,8 @@ class GenerationState:
         self.used_up = True
         count = self.groups[0].plan["num_parameters"]
         parameters = np.zeros([*levels.shape, count], np.float32)
-        paired, began, futures = self.pace.pair(), time.perf_counter(), []
+        paired = self.pace is not None and self.pace.pair()
+        began, futures = time.perf_counter(), []
         conditions = [_by_time(condition, group) for group in self.groups]
         for group, here in zip(self.groups, conditions, strict=True):
             chunk = Chunk(
@@ -131,7 +130,8 @@ class GenerationState:
             futures += group.submit(self.workers, chunk, paired)
         for future in futures:
             future.result()
-        self.pace.record(paired, time.perf_counter() - began, levels.shape[1])
+        if self.pace is not None:
+            self.pace.record(paired, time.perf_counter() - began, levels.shape[1])
         return parameters
 
     def after(self, steps: int, blocks: np.ndarray) -> "GenerationState":
@@ -145,7 +145,9 @@ class GenerationState:
             raise ValueError("`state` must be the newest one or a copy() of it, got one used up.")
 
 
-def first_state(packed: PackedWeights, blocks: np.ndarray, threads: int) -> GenerationState:
+def first_state(
+    packed: PackedWeights, blocks: np.ndarray, threads: int, pace: Pace
+) -> GenerationState:
     """The state before the first sample: empty queues, and silent `blocks` [batch, ...]."""
     batch = len(blocks)
     groups = threads
@@ -158,7 +160,7 @@ def first_state(packed: PackedWeights, blocks: np.ndarray, threads: int) -> Gene
         position=0,
         blocks=blocks,
         groups=[Group(packed, each) for each in rows],
-        pace=Pace(can_pair=threads >= 2 * groups),
+        pace=pace if threads >= 2 * groups else None,
         workers=_workers(groups),
     )
 

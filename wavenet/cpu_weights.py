@@ -173,8 +173,9 @@ def _head_parts(network) -> dict[str, np.ndarray]:
         means = getattr(network.likelihood, "components", 1)
         mean, log_scale = slice(-2 * means, -means), slice(-means, None)
         gain = network.config.input_gain
-        kernel[:, mean] /= gain
-        bias[mean] /= gain
+        if network.prediction_kernel is None:  # else means are in units of the scales
+            kernel[:, mean] /= gain
+            bias[mean] /= gain
         bias[log_scale] -= math.log(gain)
     return {
         "skip_bias": _wide(network.skip_bias),

@@ -44,7 +44,9 @@ _WORDS = ir.VectorType(ir.IntType(32), LANES)
 _FLOAT_BYTES = 4
 _VECTOR_BYTES = _FLOAT_BYTES * LANES
 
-_PATIENCE = 4000  # looks at a counter, some microseconds, before the core is given away
+# Looks at a counter, about half a microsecond in all, before the core is offered to others: with
+# more patience, threads that share a core wait for each other to be interrupted.
+_PATIENCE = 2000
 _let_others_run = (
     types.ExternalFunction("sched_yield", types.int32())
     if os.name == "posix"

@@ -272,7 +272,11 @@ class WaveNet(tf.Module):
         return hidden, prediction
 
     def _in_scaled_units(self, raw, prediction):
-        """Means and log-scales of the amplified waveform, brought back to the waveform's own."""
+        """Means and log-scales of the amplified waveform, brought back to the waveform's own.
+
+        A mean that corrects a linear prediction does so in units of its scale: a logistic's
+        gradient in those units is bounded, quiet samples do not drown the loud ones.
+        """
         if self.config.likelihood == "categorical":
             return raw
         gain = self.config.input_gain
@@ -280,7 +284,7 @@ class WaveNet(tf.Module):
         logits = raw.shape[-1] - 2 * means
         weight, mean, log_scale = tf.split(raw, [logits, means, means], -1)
         if prediction is not None:
-            mean += prediction
+            mean = prediction + mean * tf.exp(log_scale)
         return tf.concat([weight, mean / gain, log_scale - math.log(gain)], -1)
 
     def _with_context(self, wave, condition):

@@ -9,6 +9,7 @@ from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from replicator.atomic import replacing
+from replicator.errors import UserError
 
 DB_RANGE = 80.0  # dB
 WINDOW_SECONDS = 0.03
@@ -105,7 +106,14 @@ def spectrogram_figure(waveforms: dict[str, np.ndarray], sample_rate_hz: int) ->
 def spectrogram_png(
     path: str | os.PathLike[str], waveforms: dict[str, np.ndarray], sample_rate_hz: int
 ) -> None:
-    """Writes `spectrogram_figure` as a PNG file, whole or not at all; its folder must exist."""
+    """Writes `spectrogram_figure` as a PNG file, whole or not at all; its folder must exist.
+
+    Raises:
+      UserError: the file cannot be written.
+    """
     figure = spectrogram_figure(waveforms, sample_rate_hz)
-    with replacing(Path(path)) as temporary:
-        figure.savefig(temporary, format="png", dpi=100)
+    try:
+        with replacing(Path(path)) as temporary:
+            figure.savefig(temporary, format="png", dpi=100)
+    except OSError as error:
+        raise UserError(f"Cannot write {path}: {error.strerror or error}.") from error

@@ -36,6 +36,11 @@ def train(preset: str, config: TrainConfig, data: Path, workdir: Path, say=print
 
     Raises UserError, DataError or AudioError with a line that explains what to do.
     """
+    if Path(workdir).resolve().is_relative_to(Path(data).resolve()):
+        raise UserError(
+            f"The run directory {workdir} must be outside the data folder {data}: its samples "
+            "would be taken for recordings."
+        )
     report = scan_folder(data, config, _existing(Path(workdir) / FEATURES))
     config = config.resolved(len({r.speaker for r in report.of("train")}))
     run = RunDirectory.locked(workdir)

@@ -5,6 +5,8 @@ import tensorflow as tf
 from wavenet.config import WaveNetConfig
 from wavenet.initial import Initial
 
+FRAME_GAIN = 4.0  # frames lie between 0, silence, and 1; what tells them apart is a quarter of that
+
 
 class FrameUpsampler(tf.Module):
     """A convolution over frames, then transposed convolutions up to the sample rate.
@@ -19,7 +21,7 @@ class FrameUpsampler(tf.Module):
         channels = config.condition_channels
         self.frame_width = config.frame_width
         self.frame_kernel = initial.kernel(
-            [config.frame_width, config.feature_channels, channels], "frame_kernel"
+            [config.frame_width, config.feature_channels, channels], "frame_kernel", FRAME_GAIN
         )
         self.frame_bias = initial.zeros([channels], "frame_bias")
         self.factors = config.upsample_factors

@@ -18,6 +18,7 @@ from wavenet.network import WaveNet
 from wavenet.pictures import spectrogram_png
 from wavenet.presets import TrainConfig
 
+NAMES_SHOWN = 5
 SAMPLE_SECONDS = 2.0
 DEV_SECONDS = 30.0  # of dev recordings looked at while training; `evaluate` takes them all
 
@@ -106,8 +107,8 @@ def dev_recordings(
     ]
     if not kept:
         raise UserError(
-            f"No dev recording is of a speaker that the model knows ({', '.join(known[:8])}); "
-            f"they are of {', '.join(sorted(set(names))[:8])}."
+            f"No dev recording is of a speaker that the model knows ({_some(known)}); they are of "
+            f"{_some(sorted(set(names)))}."
         )
     return kept
 
@@ -118,6 +119,11 @@ def condition_of(network: WaveNet, item: dict) -> tuple[np.ndarray | None, int |
         item["frames"] if network.config.feature_channels else None,
         item["speaker"] if network.config.speakers else None,
     )
+
+
+def _some(names: Sequence[str]) -> str:
+    listed = ", ".join(name or "(no name)" for name in names[:NAMES_SHOWN])
+    return listed + (", ..." if len(names) > NAMES_SHOWN else "")
 
 
 def _up_to(items: list[dict], samples: float) -> list[dict]:

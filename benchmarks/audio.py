@@ -1,0 +1,154 @@
+"""Samplers of a WaveNet side by side in one run, with the C++ bound.
+
+Two networks, as in the issue threads that ask for speed: (a) 30 layers, 64 residual, 64 gate, 128
+skip, width 2, ten logistics, no condition; (b) 24 layers in 4 stacks, 128 residual, 128 gate, 128
+skip, width 3, Gaussian, 80 mel bands (wavenet_vocoder's Gaussian preset). Weights are random: the
+work does not depend on them.
+"""
+
+import dataclasses
+import functools
+import time
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from benchmarks import bound
+from benchmarks.report import Row, interleaved, table, write_json
+from replicator.errors import UserError
+from replicator.progress import Progress
+from wavenet.config import WaveNetConfig
+from wavenet.cpu import NumbaSampler
+from wavenet.naive import NaiveSampler
+from wavenet.network import WaveNet
+from wavenet.sampler import XlaSampler
+
+NETWORKS = {
+    "a": WaveNetConfig(layers=30, stacks=3, filter_width=2, residual_channels=64, gate_channels=64,
+                       skip_channels=128, components=10),
+    "b": WaveNetConfig(layers=24, stacks=4, filter_width=3, residual_channels=128,
+                       gate_channels=128, skip_channels=128, likelihood="gaussian",
+                       feature_channels=80, condition_channels=80, upsample_factors=(16, 16)),
+}  # fmt: skip
+BATCHES = (1, 4, 8, 16)
+CHUNK = {"a": 2048, "b": 512}
+NAIVE_SAMPLES = 4
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchArguments:
+    """Samples a second of every sampler, interleaved: naive, XLA cached, Numba cached, C++ bound."""
+
+    json: Path | None = None
+    """File for the rows as JSON."""
+    networks: tuple[str, ...] = ("a", "b")
+    """Which networks: a, b or both."""
+    batches: tuple[int, ...] = BATCHES
+    """Batch sizes."""
+    rounds: int = 3
+    """Times that everything is measured; medians are shown."""
+
+
+def run(arguments: list[str], parse) -> int:
+    """Parses `onepass bench audio ...`, measures and prints the table."""
+    given = parse(BenchArguments, arguments, "onepass bench audio")
+    unknown = [name for name in given.networks if name not in NETWORKS]
+    if unknown:
+        raise UserError(f"there is no network `{unknown[0]}`; there are {', '.join(NETWORKS)}.")
+    if given.rounds < 1:
+        raise UserError(f"`--rounds` must be at least 1, got {given.rounds}.")
+    measures = []
+    for name in given.networks:
+        measures += measures_of(name, NETWORKS[name], given.batches)
+    rows = [row for row, _ in measures]
+    print("compiling ...", flush=True)
+    for _, measure in measures:
+        measure()
+    with Progress(given.rounds * len(measures), "measuring", "row") as progress:
+        interleaved(measures, given.rounds, progress)
+    print(table(rows))
+    if given.json:
+        write_json(given.json, rows)
+    return 0
+
+
+def measures_of(name: str, config: WaveNetConfig, batches: tuple[int, ...]):
+    """A row and a function to measure it for every sampler and batch of one network."""
+    network, unit = WaveNet(config), "samples/s"
+    measures = []
+    for batch in batches:
+        rows = {
+            "C++ bound": (bound_speed, None),
+            "Numba cached": (numba_speed, "C++ bound"),
+            "XLA cached": (xla_speed, "naive"),
+            "naive": (naive_speed, None),
+        }
+        for what, (measure, against) in rows.items():
+            row = Row(what, name, batch, unit, against)
+            measures.append((row, functools.partial(measure, name, network, batch)))
+    return measures
+
+
+def bound_speed(name: str, network: WaveNet, batch: int) -> float:
+    """Samples a second of the C++ program, one core."""
+    return bound.samples_per_second(name, batch)
+
+
+@functools.cache
+def _numba(network: WaveNet) -> NumbaSampler:
+    return NumbaSampler(network)
+
+
+@functools.cache
+def _xla(network: WaveNet) -> XlaSampler:
+    return XlaSampler(network)
+
+
+@functools.cache
+def _naive(network: WaveNet) -> NaiveSampler:
+    return NaiveSampler(network, network.config.receptive_field + 1)
+
+
+def numba_speed(name: str, network: WaveNet, batch: int) -> float:
+    """Samples a second of the compiled loop."""
+    return _cached_speed(_numba(network), name, network, batch)
+
+
+def xla_speed(name: str, network: WaveNet, batch: int) -> float:
+    """Samples a second of the XLA program."""
+    return _cached_speed(_xla(network), name, network, batch)
+
+
+def _cached_speed(sampler, name: str, network: WaveNet, batch: int) -> float:
+    samples = CHUNK[name]
+    noise = network.likelihood.noise(0, list(range(batch)), 0, samples)
+    condition = _condition(network, batch, samples)
+    state = sampler.initial_state(batch)
+    start = time.perf_counter()
+    levels, _, _ = sampler.generate_chunk(state, condition, noise)
+    np.asarray(levels)
+    return batch * samples / (time.perf_counter() - start)
+
+
+def naive_speed(name: str, network: WaveNet, batch: int) -> float:
+    """Samples a second when every one costs a pass over the receptive field."""
+    window = network.config.receptive_field + 1
+    time_ = window + NAIVE_SAMPLES
+    levels = np.full([batch, time_], network.config.levels // 2, np.int32)
+    noise = network.likelihood.noise(0, list(range(batch)), 0, time_)
+    condition = _condition(network, batch, time_)
+    sampler = _naive(network)
+    start = time.perf_counter()
+    for t in range(window, time_):
+        parameters = sampler.parameters(levels, condition, t)
+        levels[:, t] = network.likelihood.sample(parameters, noise[:, t])
+    return batch * NAIVE_SAMPLES / (time.perf_counter() - start)
+
+
+def _condition(network: WaveNet, batch: int, samples: int):
+    if not network.config.gate_inputs:
+        return None
+    hop = network.config.hop_samples
+    frames = tf.zeros([batch, -(-samples // hop), network.config.feature_channels])
+    return network.condition(frames, None, samples)

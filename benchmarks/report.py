@@ -1,0 +1,110 @@
+"""Measurements as a table and as JSON: a row a figure, a ratio over the row it is held against."""
+
+import dataclasses
+import json
+import os
+import platform
+import statistics
+from collections.abc import Callable
+from pathlib import Path
+
+from replicator.checkpoints import write_text
+
+
+@dataclasses.dataclass
+class Row:
+    """One thing measured in several rounds.
+
+    what, size, batch: say what. unit: of the values. against: the `what` (same size, and batch
+    where it has one) that the ratio is over, or None. values: one a round.
+    """
+
+    what: str
+    size: str
+    batch: int
+    unit: str
+    against: str | None = None
+    values: list[float] = dataclasses.field(default_factory=list)
+
+    @property
+    def value(self) -> float:
+        """The median of the rounds."""
+        return statistics.median(self.values)
+
+    @property
+    def spread(self) -> float:
+        """(largest - smallest) / median of the rounds."""
+        return (max(self.values) - min(self.values)) / self.value
+
+
+def interleaved(measures: list[tuple[Row, Callable[[], float]]], rounds: int, progress) -> None:
+    """Measures every row once a round, so that a slow spell of the machine hits them all."""
+    for _ in range(rounds):
+        for row, measure in measures:
+            row.values.append(measure())
+            progress.advance()
+
+
+def ratio(row: Row, rows: list[Row]) -> float | None:
+    """The median over rounds of the row's value over that of the row it is held against."""
+    other = find(rows, row.against, row.size, row.batch) if row.against else None
+    if other is None:
+        return None
+    return statistics.median(a / b for a, b in zip(row.values, other.values, strict=True))
+
+
+def find(rows: list[Row], what: str | None, size: str, batch: int) -> Row | None:
+    """The row of that name and size, of the same batch or else of batch 1."""
+    for wanted in (batch, 1):
+        for row in rows:
+            if (row.what, row.size, row.batch) == (what, size, wanted):
+                return row
+    return None
+
+
+def table(rows: list[Row]) -> str:
+    """The rows as text in columns."""
+    lines = [f"{'what':28s}{'size':6s}{'batch':>6s}{'value':>12s} {'unit':12s}{'ratio':>9s} over"]
+    for row in rows:
+        over = ratio(row, rows)
+        shown = f"{over:9.2f} {row.against}" if over is not None else ""
+        lines.append(
+            f"{row.what:28s}{row.size:6s}{row.batch:6d}{row.value:12,.1f} {row.unit:12s}{shown}"
+        )
+    return "\n".join(lines)
+
+
+def to_json(rows: list[Row]) -> dict:
+    """The rows and the machine as one object."""
+    return {
+        "machine": machine(),
+        "rows": [
+            {
+                "what": row.what,
+                "size": row.size,
+                "batch": row.batch,
+                "value": row.value,
+                "unit": row.unit,
+                "against": row.against,
+                "ratio": ratio(row, rows),
+                "spread": row.spread,
+            }
+            for row in rows
+        ],
+    }
+
+
+def write_json(path: Path, rows: list[Row]) -> None:
+    """Writes `to_json` to a file."""
+    write_text(path, json.dumps(to_json(rows), indent=2) + "\n")
+
+
+def machine() -> dict:
+    """What the measurements ran on."""
+    name = platform.processor() or platform.machine()
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        name = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), name)
+    except OSError:
+        pass
+    return {"processor": name, "cores": os.cpu_count(), "system": platform.platform()}
