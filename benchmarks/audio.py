@@ -38,7 +38,7 @@ NAIVE_SAMPLES = 4
 
 @dataclasses.dataclass(frozen=True)
 class BenchArguments:
-    """Samples a second of every sampler, interleaved: naive, XLA cached, Numba cached, C++ bound."""
+    """Samples a second of every sampler: naive, XLA cached, Numba cached, and the C++ bound."""
 
     json: Path | None = None
     """File for the rows as JSON."""

@@ -57,7 +57,8 @@ def test_softmax_network_ignores_present_and_future_levels():
     changed = levels.copy()
     changed[:, AT:] = 255 - changed[:, AT:]
     condition = condition_of(network, 1, SAMPLES)
-    before, after = network(tf.constant(levels), condition), network(tf.constant(changed), condition)
+    before = network(tf.constant(levels), condition)
+    after = network(tf.constant(changed), condition)
     np.testing.assert_array_equal(before[:, : AT + 1], after[:, : AT + 1])
     assert np.abs(before[:, AT + 1] - after[:, AT + 1]).max() > 0
 

@@ -12,7 +12,6 @@ import numpy as np
 import tensorflow as tf
 
 from wavenet import naive
-
 from wavenet.cpu import NumbaSampler
 from wavenet.network import WaveNet
 from wavenet.sampler import XlaSampler

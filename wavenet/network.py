@@ -251,7 +251,7 @@ class WaveNet(tf.Module):
         categorical = self.config.likelihood == "categorical"
         wave = self.wave(inputs) if categorical else inputs * self.config.input_gain
         if self.context_stack is not None:
-            condition = self._with_context(wave, condition)
+            condition = self._with_context(self.context_stack, wave, condition)
         hidden, prediction = self._front(inputs, wave)
         return hidden, condition, prediction
 
@@ -287,9 +287,9 @@ class WaveNet(tf.Module):
             mean = prediction + mean * tf.exp(log_scale)
         return tf.concat([weight, mean / gain, log_scale - math.log(gain)], -1)
 
-    def _with_context(self, wave, condition):
-        blocks = self.context_stack(tf.cast(wave, self.dtype))
-        context = tf.repeat(blocks, self.config.context_block_samples, 1)[:, : tf.shape(wave)[1]]
+    def _with_context(self, stack: ContextStack, wave, condition):
+        blocks = stack(tf.cast(wave, self.dtype))
+        context = tf.repeat(blocks, stack.block_samples, 1)[:, : tf.shape(wave)[1]]
         return context if condition is None else tf.concat([condition, context], -1)
 
     def _speaker(self, speaker, num_samples):

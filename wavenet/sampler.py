@@ -158,7 +158,7 @@ class Rings:
         return self.starts + position % self.lengths
 
     def fill(self, hiddens: list[tf.Tensor]):
-        """The buffer [slots, batch, channels] after every layer's inputs [batch, time, channels]."""
+        """The buffer [slots, batch, channels] after layers' inputs [batch, time, channels]."""
         return tf.concat(
             [
                 self._ring(hidden, int(length))
