@@ -251,10 +251,12 @@ def test_a_folder_that_is_missing_or_a_file_is_named_and_no_run_is_made(mistake,
 
 
 def test_a_folder_of_texts_is_told_what_was_found(mistake, tmp_path):
+    texts = tmp_path / "texts"
+    texts.mkdir()
     for name in ("a.txt", "b.txt", "c.md"):
-        (tmp_path / name).write_text("words")
-    line = mistake(*arguments(tmp_path, tmp_path / "run"))
-    assert line.startswith(f"{tmp_path}: no sound file (looked for .aif, ")
+        (texts / name).write_text("words")
+    line = mistake(*arguments(texts, tmp_path / "run"))
+    assert line.startswith(f"{texts}: no sound file (looked for .aif, ")
     assert line.endswith("found 2 .txt, 1 .md).")
     assert not (tmp_path / "run").exists()
 
@@ -295,13 +297,13 @@ def test_a_run_of_another_configuration_is_refused_at_once(mistake, data, traine
     assert content(trained) == before
 
 
-def test_a_file_is_no_run_directory(mistake, data):
-    file = next(data.glob("train/*"))
-    before = file.read_bytes()
+def test_a_file_is_no_run_directory(mistake, data, tmp_path):
+    file = tmp_path / "file"
+    file.write_text("mine")
     line = mistake(*arguments(data, file))
     assert line == f"The run directory {file} must be a folder, it is a file."
     assert mistake(*arguments(data, file / "run")).startswith("Cannot make the run directory ")
-    assert file.read_bytes() == before
+    assert file.read_text() == "mine"
 
 
 @pytest.mark.parametrize("inside", ["", "runs/a"])

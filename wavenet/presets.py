@@ -229,7 +229,7 @@ PRESETS: dict[str, Preset] = {
             ),
             DataConfig(24_000, clip_samples=8192, batch_size=2),
             OptimizerConfig(learning_rate=2e-3, warmup_steps=100, decay="cosine"),
-            LoopConfig(num_steps=12_000, evaluate_every_steps=500),
+            LoopConfig(num_steps=2_000, evaluate_every_steps=500),
         ),
     ),
     "wavenet-paper-24k": Preset(
