@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from replicator.checkpoints import write_text
+from replicator.machine import processor
 
 
 @dataclasses.dataclass
@@ -101,10 +102,4 @@ def write_json(path: Path, rows: list[Row]) -> None:
 
 def machine() -> dict:
     """What the measurements ran on."""
-    name = platform.processor() or platform.machine()
-    try:
-        lines = Path("/proc/cpuinfo").read_text().splitlines()
-        name = next((x.split(":", 1)[1].strip() for x in lines if x.startswith("model name")), name)
-    except OSError:
-        pass
-    return {"processor": name, "cores": os.cpu_count(), "system": platform.platform()}
+    return {"processor": processor(), "cores": os.cpu_count(), "system": platform.platform()}

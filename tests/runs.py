@@ -25,6 +25,7 @@ TINY = TrainConfig(
         skip_channels=4,
         front_width=4,
         linear_prediction=True,
+        input_gain=4.0,
         components=2,
         condition_channels=4,
         upsample_factors=(16, 16),

@@ -2,8 +2,6 @@
 
 import dataclasses
 import json
-import os
-import platform
 import subprocess
 from pathlib import Path
 
@@ -11,13 +9,15 @@ import numpy as np
 import tyro
 
 from replicator.atomic import replacing
+from replicator.machine import machine_name
 from replicator.metrics import read_metrics
 from replicator.progress import duration
 from replicator.run_directory import RunDirectory
-from wavenet.evaluation import evaluate
+from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import load, save
-from wavenet.training import prepare_corpus, scan_folder
+from wavenet.training import scan_folder
 
+SPOKEN = 8  # dev recordings that the distances of the card are measured on
 LONGEST_STEP_SECONDS = 600.0  # a longer pause between two reports was a pause of the run
 
 
@@ -41,15 +41,15 @@ def run_export(arguments: list[str], parse) -> int:
     stored, model = RunDirectory.open(given.run).config(), load(given.run)
     data = Path(stored["data_folder"])
     stored = {**stored, "data_folder": data.name}
-    corpus = prepare_corpus(scan_folder(data, model.config), model.config, None, model.gain_db)
-    figures = evaluate(model, corpus, spoken=8)
+    figures = evaluate(model, dev_corpus(model, data), spoken=SPOKEN)
+    minutes = sum(r.measured.seconds for r in scan_folder(data, model.config).of("train")) / 60
     facts = {
         "data": data.name,
         "data_licence": given.data_licence,
-        "train_minutes": round(_minutes(corpus.splits["train"], corpus.sample_rate_hz), 1),
+        "train_minutes": round(minutes, 1),
         "weights": int(sum(np.prod(v.shape) for v in model.network.trainable_variables)),
         "training_seconds": round(training_seconds(given.run)),
-        "machine": given.machine or machine(),
+        "machine": given.machine or machine_name(),
         "command": f"onepass train {stored['preset']} --data {data.name} --workdir run",
         "git_revision": git_revision(),
         "quality": figures,
@@ -99,16 +99,6 @@ def training_seconds(run: Path) -> float:
     return float(steps[(steps > 0) & (steps < LONGEST_STEP_SECONDS)].sum())
 
 
-def machine() -> str:
-    """This machine, in a phrase."""
-    name = platform.processor() or platform.machine()
-    for line in _lines("/proc/cpuinfo"):
-        if line.startswith("model name"):
-            name = line.split(":", 1)[1].strip()
-            break
-    return f"{os.cpu_count()} cores of {name}"
-
-
 def git_revision() -> str:
     """The revision of this checkout, or `unknown` outside one."""
     folder = Path(__file__).parent
@@ -116,14 +106,3 @@ def git_revision() -> str:
         ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
     )
     return done.stdout.strip() or "unknown"
-
-
-def _lines(path: str) -> list[str]:
-    try:
-        return Path(path).read_text().splitlines()
-    except OSError:
-        return []
-
-
-def _minutes(recordings, sample_rate_hz: int) -> float:
-    return sum(len(r.waveform) for r in recordings) / sample_rate_hz / 60

@@ -17,13 +17,12 @@ from replicator.portable import adopt
 from replicator.progress import Progress, duration
 from replicator.run_directory import RunDirectory
 from wavenet import audio, shipped
-from wavenet.corpus import Corpus
-from wavenet.evaluation import evaluate
+from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.exporting import export_run
 from wavenet.model import SpeechModel, load
 from wavenet.pictures import spectrogram_png
 from wavenet.presets import PRESETS, TrainConfig
-from wavenet.training import prepare_corpus, scan_folder, train
+from wavenet.training import train
 
 
 @dataclasses.dataclass(frozen=True)
@@ -262,13 +261,6 @@ def _prime(
 def _whole_blocks(model: SpeechModel, samples: int) -> int:
     network = model.config.network
     return samples - samples % (network.context_block_samples if network.context_layers else 1)
-
-
-def dev_corpus(model: SpeechModel, data: Path) -> Corpus:
-    """The dev recordings of a folder, prepared as the model needs them."""
-    report = scan_folder(data, model.config)
-    report = dataclasses.replace(report, recordings=report.of("dev"))
-    return prepare_corpus(report, model.config, None, gain_db=model.gain_db)
 
 
 def _training_data(path: Path) -> Path:

@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import time
+from pathlib import Path
 
 import numpy as np
 
@@ -13,6 +14,7 @@ from wavenet.corpus import Corpus
 from wavenet.density import Density
 from wavenet.features import MelConvention, mel_spectrogram
 from wavenet.model import SpeechModel
+from wavenet.training import prepare_corpus, scan_folder
 from wavenet.watching import condition_of, dev_recordings
 
 DB_PER_NAT = 20.0 / math.log(10.0)
@@ -60,6 +62,13 @@ def evaluate(model: SpeechModel, corpus: Corpus, spoken: int = 4, seed: int = 0)
         "codec": {"flac": float(np.average(flac, weights=samples))},
         "dev": {"recordings": len(items), "seconds": float(samples.sum()) / corpus.sample_rate_hz},
     }
+
+
+def dev_corpus(model: SpeechModel, data: Path) -> Corpus:
+    """The dev recordings of a folder, prepared as the model needs them."""
+    report = scan_folder(data, model.config)
+    report = dataclasses.replace(report, recordings=report.of("dev"))
+    return prepare_corpus(report, model.config, None, gain_db=model.gain_db)
 
 
 def weighted_mean(values: np.ndarray, weights: np.ndarray, seed: int) -> Measure:

@@ -136,6 +136,7 @@ _SMALL = WaveNetConfig(
     skip_channels=32,
     front_width=16,
     linear_prediction=True,
+    input_gain=4.0,
     components=3,
     condition_channels=16,
     upsample_factors=(16, 16),

@@ -1,0 +1,53 @@
+"""A model folder is the run that it was made from, and its card says so."""
+
+import json
+
+import numpy as np
+import pytest
+import runs
+
+import onepass
+from wavenet import model as models
+from wavenet.training import train
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("exported")
+    data = runs.recordings(folder / "speech")
+    config = runs.looped(evaluate_every_steps=4)
+    train("wavenet-smoke", config, data, folder / "run", say=lambda line: None)
+    words = ["export", str(folder / "run"), "--out", str(folder / "model")]
+    assert onepass.main([*words, "--data-licence", "CC0 of a voice."]) == 0
+    return folder
+
+
+def test_exported_model_speaks_as_its_run_does(exported):
+    run, folder = models.load(exported / "run"), models.load(exported / "model")
+    speech = 0.1 * np.sin(np.arange(4096) / 9).astype(np.float32)
+    np.testing.assert_array_equal(run.frames(speech), folder.frames(speech))
+    one = run.generate(run.frames(speech), seed=3, num_samples=300)
+    other = folder.generate(folder.frames(speech), seed=3, num_samples=300)
+    np.testing.assert_array_equal(one, other)
+    assert len(np.unique(one)) > 50
+
+
+def test_card_names_licence_command_and_measured_figures(exported):
+    spec = json.loads((exported / "model" / "model.json").read_text())
+    card = (exported / "model" / "card.md").read_text()
+    assert "CC0 of a voice." in card
+    assert spec["command"] in card
+    assert spec["features"]["mel"]["hop_samples"] == 256
+    measured = spec["quality"]["measures"]["bits_per_sample"]
+    assert measured["low"] <= measured["mean"] <= measured["high"]
+    assert f"{measured['mean']:.3f}" in card
+    assert str(exported) not in card
+
+
+def test_streamed_sound_is_the_generated_sound(exported):
+    model = models.load(exported / "model")
+    frames = model.frames(0.1 * np.sin(np.arange(4096) / 9).astype(np.float32))
+    whole = model.generate(frames, seed=1, num_samples=700)
+    parts = list(model.stream(frames, seed=1, num_samples=700, chunk_samples=256))
+    assert [part.shape[1] for part in parts] == [256, 256, 188]
+    np.testing.assert_array_equal(whole, np.concatenate(parts, 1))
