@@ -80,6 +80,7 @@ def measures_of(name: str, config: WaveNetConfig, batches: tuple[int, ...]):
     for batch in batches:
         rows = {
             "C++ bound": (bound_speed, None),
+            "Numba cached, 1 core": (numba_one_core_speed, "C++ bound"),
             "Numba cached": (numba_speed, "C++ bound"),
             "XLA cached": (xla_speed, "naive"),
             "naive": (naive_speed, None),
@@ -96,8 +97,8 @@ def bound_speed(name: str, network: WaveNet, batch: int) -> float:
 
 
 @functools.cache
-def _numba(network: WaveNet) -> NumbaSampler:
-    return NumbaSampler(network)
+def _numba(network: WaveNet, threads: int | None = None) -> NumbaSampler:
+    return NumbaSampler(network, threads)
 
 
 @functools.cache
@@ -111,8 +112,13 @@ def _naive(network: WaveNet) -> NaiveSampler:
 
 
 def numba_speed(name: str, network: WaveNet, batch: int) -> float:
-    """Samples a second of the compiled loop."""
+    """Samples a second of the compiled loop, on all cores."""
     return _cached_speed(_numba(network), name, network, batch)
+
+
+def numba_one_core_speed(name: str, network: WaveNet, batch: int) -> float:
+    """Samples a second of the compiled loop on one core, as the bound has it."""
+    return _cached_speed(_numba(network, 1), name, network, batch)
 
 
 def xla_speed(name: str, network: WaveNet, batch: int) -> float:

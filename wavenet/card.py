@@ -31,6 +31,8 @@ class ExportArguments:
     """Folder to write; made if missing."""
     data_licence: str = "unknown"
     """Licence of the recordings, and whose they are, for the card."""
+    note: str = ""
+    """Anything else that the card shall say of the training."""
     machine: str | None = None
     """What it was trained on; None: this machine."""
 
@@ -51,6 +53,7 @@ def run_export(arguments: list[str], parse) -> int:
         "training_seconds": round(training_seconds(given.run)),
         "machine": given.machine or machine_name(),
         "command": f"onepass train {stored['preset']} --data {data.name} --workdir run",
+        "note": given.note,
         "git_revision": git_revision(),
         "quality": figures,
     }
@@ -78,8 +81,8 @@ A WaveNet for {spec["sample_rate_hz"]:,} Hz speech, {spec["weights"]:,} weights,
 - Level: recordings are amplified by {spec["gain_db"]:+.2f} dB before anything else.
 - Features: {json.dumps(mel) if mel else "none"}; the network reads 1 - mel / log(floor).
 - Training: {spec["step"]:,} steps in {duration(spec["training_seconds"])} on {spec["machine"]}.
-- Command: `{spec["command"]}`
-- Revision: {spec["git_revision"]}
+- Command: `{spec["command"]}` {spec["note"]}
+- Revision when this folder was written: {spec["git_revision"]}
 
 Measured on {quality["dev"]["recordings"]} dev recordings ({quality["dev"]["seconds"]:.0f} s) that
 it was not trained on; the intervals are 95% bootstrap intervals over recordings:

@@ -46,7 +46,7 @@ class EvaluateArguments:
     """Bits per sample on dev, against FLAC on the same samples, and speed."""
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
-    """Run directory or model folder."""
+    """Run directory, model folder, or `shipped`."""
     data: Path | None = None
     """Folder of recordings, whose dev split is used; None: the one it was trained on."""
     spoken: int = 4
@@ -62,7 +62,7 @@ class SampleArguments:
     """Speak: WAV files and spectrograms from a trained model."""
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
-    """Run directory or model folder."""
+    """Run directory, model folder, or `shipped`."""
     out: Path
     """Folder for the WAV and PNG files; made if missing."""
     num: int = 1

@@ -14,7 +14,7 @@ from replicator.checkpoints import Arrays, read_npz, write_npz, write_text
 from replicator.errors import UserError
 from replicator.run_directory import RunDirectory
 from replicator.state import variable_names
-from wavenet import audio
+from wavenet import audio, shipped
 from wavenet.features import above_silence, mel_spectrogram
 from wavenet.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
 from wavenet.network import WaveNet
@@ -23,6 +23,7 @@ from wavenet.presets import TrainConfig
 from wavenet.training import KIND, config_from
 
 SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
+SHIPPED = "shipped"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,8 +159,13 @@ class SpeechModel:
 
 
 def load(path: Path) -> SpeechModel:
-    """The model of a run directory (average weights of its best checkpoint) or a model folder."""
+    """The model of a run directory (average weights of its best checkpoint) or a model folder.
+
+    "shipped" is the teacher that comes with the package, unless there is a folder of that name.
+    """
     path = Path(path)
+    if path == Path(SHIPPED) and not path.exists():
+        path = shipped.teacher_folder()
     if (path / SPEC_FILE).exists():
         return _load_folder(path)
     run = RunDirectory.open(path)

@@ -162,8 +162,8 @@ PRESETS: dict[str, Preset] = {
         ),
     ),
     "wavenet-quick-16k": Preset(
-        "For the quickstart: 700 steps in two minutes on two cores, 9.8 bits a sample on the "
-        "shipped dev recordings; follows the loudness of speech, not yet the words.",
+        "For the quickstart: 700 steps in two minutes on two cores, 9.3 bits a sample on the "
+        "shipped dev recordings; follows the shape of speech, roughly.",
         TrainConfig(
             _SMALL,
             DataConfig(16_000, ("mel",), level_db=-23.0, clip_samples=4096, batch_size=4),
@@ -172,8 +172,8 @@ PRESETS: dict[str, Preset] = {
         ),
     ),
     "wavenet-cpu-16k": Preset(
-        "The shipped 16 kHz vocoder: 18 layers, 64 channels, 7,500 steps in 40 minutes on two "
-        "idle cores; BITS bits a sample on Kathleen's dev recordings (level +4.64 dB).",
+        "The shipped 16 kHz vocoder: 18 layers, 64 channels, 7,500 steps in an hour on two "
+        "busy cores; 8.22 bits a sample on Kathleen's dev recordings (level +4.64 dB).",
         TrainConfig(
             WaveNetConfig(
                 layers=18,
