@@ -218,7 +218,7 @@ PRESETS: dict[str, Preset] = {
     ),
     "wavenet-density-24k": Preset(
         "No condition, stored level: an exact density of 24 kHz speech. 7.97 bits a sample on "
-        "Kathleen after 1,000 steps (10 minutes on two cores); FLAC needs 8.29.",
+        "Kathleen after 1,000 steps (17 minutes on two busy cores); FLAC needs 8.29.",
         TrainConfig(
             WaveNetConfig(
                 layers=20,
