@@ -18,7 +18,7 @@ import tensorflow as tf
 
 from replicator.checkpoints import Arrays, Checkpoints, write_npz, write_text
 from replicator.errors import UserError
-from replicator.run_directory import RunDirectory, differences
+from replicator.run_directory import RunDirectory
 from replicator.stablehlo import lower
 from replicator.state import LossFn, TrainState
 
@@ -196,22 +196,6 @@ def adopt(folder: Path, workdir: Path) -> int:
         run.unlock()
 
 
-def require_config(run: RunDirectory, config: dict, changeable: Iterable[str]) -> None:
-    """Raises UserError if a run has another configuration, `changeable` top-level keys aside."""
-    stored = run.config()
-    different = [
-        phrase
-        for key in sorted(stored.keys() | config.keys())
-        if key not in changeable
-        for phrase in differences(stored.get(key), config.get(key), key)
-    ]
-    if different:
-        raise UserError(
-            f"{run.path} holds a run of another configuration: {'; '.join(different[:4])}. "
-            "Choose another run directory."
-        )
-
-
 def _bring(arrays: Arrays, folder: Path, run: RunDirectory) -> int:
     step, checkpoints = int(arrays["step"]), run.checkpoints()
     newest = max(checkpoints.steps(), default=-1)
@@ -229,7 +213,7 @@ def _run_for(manifest: dict, workdir: Path) -> RunDirectory:
     if not (Path(workdir) / "config.json").exists():
         return RunDirectory.create(workdir, manifest["config"])
     run = RunDirectory.open(workdir)
-    require_config(run, manifest["config"], manifest["changeable"])
+    run.check(manifest["config"], manifest["changeable"])
     run.lock()
     return run
 

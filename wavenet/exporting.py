@@ -6,7 +6,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from replicator.checkpoints import write_npz
-from replicator.portable import export_function, export_training, require_config, storable
+from replicator.portable import export_function, export_training, storable
 from replicator.run_directory import RunDirectory
 from replicator.state import LossFn, TrainState, variable_names
 from wavenet.config import WaveNetConfig
@@ -92,7 +92,7 @@ def export_corpus(
 def restore(state: TrainState, workdir: Path, stored: dict) -> None:
     """Sets the state from the newest checkpoint of a run of this configuration, if it has one."""
     run = RunDirectory.open(workdir)
-    require_config(run, stored, CHANGEABLE)
+    run.check(stored, CHANGEABLE)
     arrays, _ = run.checkpoints().newest()
     if arrays is not None:
         state.restore(arrays)

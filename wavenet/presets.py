@@ -142,6 +142,21 @@ _SMALL = WaveNetConfig(
     upsample_factors=(16, 16),
 )
 
+_CPU = WaveNetConfig(
+    layers=20,
+    stacks=2,
+    filter_width=2,
+    residual_channels=64,
+    gate_channels=64,
+    skip_channels=64,
+    front_width=32,
+    linear_prediction=True,
+    input_gain=4.0,
+    components=5,
+    condition_channels=32,
+    upsample_factors=(15, 20),
+)
+
 PRESETS: dict[str, Preset] = {
     "wavenet-smoke": Preset(
         "Seconds on one core, to see that everything runs; noise, about 11 bits a sample.",
@@ -175,20 +190,7 @@ PRESETS: dict[str, Preset] = {
         "The shipped 16 kHz vocoder: 18 layers, 64 channels, 7,500 steps in an hour on two "
         "busy cores; 8.22 bits a sample on Kathleen's dev recordings (level +4.64 dB).",
         TrainConfig(
-            WaveNetConfig(
-                layers=18,
-                stacks=2,
-                filter_width=2,
-                residual_channels=64,
-                gate_channels=64,
-                skip_channels=64,
-                front_width=32,
-                linear_prediction=True,
-                input_gain=4.0,
-                components=5,
-                condition_channels=32,
-                upsample_factors=(10, 20),
-            ),
+            dataclasses.replace(_CPU, layers=18, upsample_factors=(10, 20)),
             DataConfig(16_000, ("mel",), level_db=-23.0, clip_samples=8000, batch_size=2),
             OptimizerConfig(learning_rate=2e-3, warmup_steps=100, decay="cosine"),
             LoopConfig(num_steps=7_500),
@@ -198,19 +200,7 @@ PRESETS: dict[str, Preset] = {
         "A 24 kHz vocoder of 20 layers, 64 channels: 40,000 steps, about four hours on two cores; "
         "not run to its end yet, so no figure is promised.",
         TrainConfig(
-            WaveNetConfig(
-                layers=20,
-                stacks=2,
-                filter_width=2,
-                residual_channels=64,
-                gate_channels=64,
-                skip_channels=64,
-                front_width=32,
-                linear_prediction=True,
-                components=5,
-                condition_channels=32,
-                upsample_factors=(15, 20),
-            ),
+            _CPU,
             DataConfig(24_000, ("mel",), level_db=-23.0, clip_samples=9000, batch_size=2),
             OptimizerConfig(learning_rate=2e-3, warmup_steps=100, decay="cosine"),
             LoopConfig(num_steps=40_000),
@@ -220,18 +210,7 @@ PRESETS: dict[str, Preset] = {
         "No condition, stored level: an exact density of 24 kHz speech. 7.97 bits a sample on "
         "Kathleen after 1,000 steps (17 minutes on two busy cores); FLAC needs 8.29.",
         TrainConfig(
-            WaveNetConfig(
-                layers=20,
-                stacks=2,
-                filter_width=2,
-                residual_channels=64,
-                gate_channels=64,
-                skip_channels=64,
-                front_width=32,
-                linear_prediction=True,
-                components=5,
-                input_gain=16.0,
-            ),
+            dataclasses.replace(_CPU, input_gain=16.0, upsample_factors=()),
             DataConfig(24_000, clip_samples=8192, batch_size=2),
             OptimizerConfig(learning_rate=2e-3, warmup_steps=100, decay="cosine"),
             LoopConfig(num_steps=2_000, evaluate_every_steps=500),
