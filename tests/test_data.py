@@ -58,7 +58,7 @@ def assert_same(first, second):
         np.testing.assert_array_equal(first[name], second[name])
 
 
-def same_arrays(first, second):
+def assert_same_arrays(first, second):
     for split in ("train", "dev"):
         for a, b in zip(first.splits[split], second.splits[split], strict=True):
             for name in ("waveform", "mel", "f0_hz"):
@@ -119,8 +119,8 @@ def test_a_cache_hit_equals_computing_and_reads_no_sound(report, prepared, tmp_p
 
     monkeypatch.setattr(audio, "read", refuse)
     second = corpus.prepare(report, mel=MEL, pitch=PITCH, cache_folder=tmp_path)
-    same_arrays(first, prepared)
-    same_arrays(second, prepared)
+    assert_same_arrays(first, prepared)
+    assert_same_arrays(second, prepared)
 
 
 def test_another_convention_or_gain_is_another_entry(report, tmp_path):
@@ -141,8 +141,12 @@ def test_a_damaged_cache_is_built_anew(report, prepared, tmp_path, damage):
             np.savez(path, waveform=np.zeros(3, np.int16))
         else:
             path.write_bytes(contents[damage])
-    same_arrays(corpus.prepare(report, mel=MEL, pitch=PITCH, cache_folder=tmp_path), prepared)
-    same_arrays(corpus.prepare(report, mel=MEL, pitch=PITCH, cache_folder=tmp_path), prepared)
+    assert_same_arrays(
+        corpus.prepare(report, mel=MEL, pitch=PITCH, cache_folder=tmp_path), prepared
+    )
+    assert_same_arrays(
+        corpus.prepare(report, mel=MEL, pitch=PITCH, cache_folder=tmp_path), prepared
+    )
 
 
 def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(report, tmp_path, monkeypatch):

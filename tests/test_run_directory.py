@@ -154,7 +154,9 @@ def test_a_second_process_is_refused_and_told_who_holds_it(run, holder):
 def test_a_killed_process_holds_nothing(run, holder):
     os.kill(holder.pid, signal.SIGKILL)
     holder.wait()
-    RunDirectory.create(run.path, CONFIG).unlock()
+    taken = RunDirectory.create(run.path, CONFIG)
+    assert (run.path / "lock").read_text() == str(os.getpid())
+    taken.unlock()
 
 
 def test_a_run_is_held_until_it_is_unlocked(run):
