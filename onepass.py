@@ -13,6 +13,7 @@ from collections.abc import Collection
 VERBS = {
     "quickstart": "train, speak and report on shipped data, in a few minutes",
     "train": "train a model on a folder: onepass train PRESET --data DIR --workdir RUN",
+    "distill": "a fast student of it: onepass distill PRESET --teacher RUN --workdir RUN",
     "evaluate": "figures of a trained model: onepass evaluate RUN [--data DIR] [--json]",
     "sample": "sounds from a trained model: onepass sample RUN --out DIR",
     "export": "a model folder to hand on: onepass export RUN --out DIR",
@@ -84,17 +85,27 @@ def _train(rest: list[str]) -> int:
     from wavenet.presets import PRESETS
 
     if rest and rest[0] in HELP:
-        print(_help_of_train({name: preset.about for name, preset in PRESETS.items()}))
+        print(_help_of_presets("train", "--data DIR --workdir RUN", PRESETS))
         return 0
     return run_train(_chosen(rest, PRESETS, "preset", "onepass train"), rest[1:], parse)
 
 
+def _distill(rest: list[str]) -> int:
+    from distill.command import run_distill
+    from distill.presets import PRESETS
+
+    if rest and rest[0] in HELP:
+        print(_help_of_presets("distill", "--teacher RUN --workdir RUN", PRESETS))
+        return 0
+    return run_distill(_chosen(rest, PRESETS, "preset", "onepass distill"), rest[1:], parse)
+
+
 def _evaluate(rest: list[str]) -> int:
-    return importlib.import_module("wavenet.command").run_evaluate(rest, parse)
+    return importlib.import_module("distill.command").run_evaluate(rest, parse)
 
 
 def _sample(rest: list[str]) -> int:
-    return importlib.import_module("wavenet.command").run_sample(rest, parse)
+    return importlib.import_module("distill.command").run_sample(rest, parse)
 
 
 def _export(rest: list[str]) -> int:
@@ -190,18 +201,21 @@ def _help() -> str:
     )
 
 
-def _help_of_train(presets: dict[str, str]) -> str:
+def _help_of_presets(verb: str, needed: str, presets) -> str:
     indent = 4 + max(len(name) for name in presets)
     lines = [
         textwrap.fill(
-            about, 100, initial_indent=f"  {name}".ljust(indent), subsequent_indent=" " * indent
+            preset.about,
+            100,
+            initial_indent=f"  {name}".ljust(indent),
+            subsequent_indent=" " * indent,
         )
-        for name, about in presets.items()
+        for name, preset in presets.items()
     ]
     return (
-        "usage: onepass train PRESET --data DIR --workdir RUN [options]\n\npresets:\n"
+        f"usage: onepass {verb} PRESET {needed} [options]\n\npresets:\n"
         + "\n".join(lines)
-        + "\n\nonepass train PRESET --help lists every option."
+        + f"\n\nonepass {verb} PRESET --help lists every option."
     )
 
 

@@ -25,9 +25,11 @@ setup(
         "matplotlib>=3.9",
         "numba>=0.62",
         "numpy>=2.0",
+        "pesq>=0.0.4",
         "pillow>=11.0",
+        "pystoi>=0.4.1",
         "pyworld>=0.3.5",
-        "scipy>=1.14",
+        "scipy>=1.15",
         "setuptools<82",  # pyworld imports pkg_resources, which 82 dropped
         "soundfile>=0.13",  # the first with a FLAC compression level
         "soxr>=0.5",

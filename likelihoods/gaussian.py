@@ -65,6 +65,16 @@ class Gaussian:
         upper = tf.where(centre == self.levels - 1.0, log_upper_tail(low), inside)
         return tf.where(centre == 1.0 - self.levels, log_upper_tail(-high), upper)
 
+    def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """float32 [...], nats per unit of `scale`, of real `values` [...]; differentiable in both.
+
+        log N(x; mean, scale) = -log scale - log sqrt(2 pi) - ((x - mean) / scale)^2 / 2.
+        """
+        mean, log_scale = self.split(parameters)
+        return (
+            -log_scale - _LOG_SQRT_TAU - 0.5 * tf.square((values - mean) * tf.exp(-log_scale))
+        )
+
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:

@@ -1,6 +1,7 @@
 """A discretised mixture of logistics."""
 
 import dataclasses
+import math
 
 import tensorflow as tf
 
@@ -50,6 +51,18 @@ class LogisticMixture:
         logits, means, log_scales = self.split(tf.cast(parameters, tf.float32))
         log_mass = self._log_mass(means, log_scales, levels[..., tf.newaxis])
         return tf.reduce_logsumexp(tf.nn.log_softmax(logits) + log_mass, axis=-1)
+
+    def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """float32 [...], nats per unit of `scale`, of real `values` [...]; differentiable in both.
+
+        The density is the mean over a bin around the value, so that integrals over a bin are its
+        mass and nothing is sharper than the grid: log(mass / width), width = 2 / (levels - 1).
+        """
+        logits, means, log_scales = self.split(parameters)
+        centre = values[..., tf.newaxis] * (self.levels - 1.0)
+        _, _, inside = self._log_parts(means, log_scales, centre)
+        log_mass = tf.reduce_logsumexp(tf.nn.log_softmax(logits) + inside, axis=-1)
+        return log_mass - math.log(2.0 / (self.levels - 1))
 
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
@@ -111,16 +124,24 @@ class LogisticMixture:
         `sigmoid(b) - sigmoid(a) = sigmoid(b) sigmoid(-a) (1 - exp(-(b - a)))`, in which `b - a`
         needs no subtraction: no digit is lost however narrow or remote the bin.
         """
-        half_bins_per_scale = tf.exp(-log_scales) * (1.0 / (self.levels - 1))
-        # In half bins, so that neighbouring bins share an edge to the last bit.
         centre = level_grid.centred(levels, self.levels)
+        below, above, inside = self._log_parts(means, log_scales, centre)
+        upper = tf.where(centre == self.levels - 1.0, above, inside)
+        return tf.where(centre == 1.0 - self.levels, below, upper)
+
+    def _log_parts(
+        self, means: tf.Tensor, log_scales: tf.Tensor, centre: tf.Tensor
+    ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Log-masses of all below a bin's upper edge, above its lower edge, and of the bin.
+
+        centre: of the bin, in half bins, so that neighbouring bins share an edge to the last bit.
+        """
+        half_bins_per_scale = tf.exp(-log_scales) * (1.0 / (self.levels - 1))
         mean = means * (self.levels - 1.0)
         below = -tf.nn.softplus(-((centre + 1.0) - mean) * half_bins_per_scale)
         above = -tf.nn.softplus(((centre - 1.0) - mean) * half_bins_per_scale)
         width = tf.maximum(2.0 * half_bins_per_scale, _SMALLEST_WIDTH)
-        inside = below + above + tf.math.log(-tf.math.expm1(-width))
-        upper = tf.where(centre == self.levels - 1.0, above, inside)
-        return tf.where(centre == 1.0 - self.levels, below, upper)
+        return below, above, below + above + tf.math.log(-tf.math.expm1(-width))
 
 
 def _take(values: tf.Tensor, component: tf.Tensor) -> tf.Tensor:

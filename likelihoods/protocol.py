@@ -1,7 +1,7 @@
 """What every likelihood answers: the meaning of a network's output channels."""
 
 import math
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 import tensorflow as tf
 
@@ -48,6 +48,14 @@ class Likelihood(Protocol):
 
     def scale(self, levels: tf.Tensor) -> tf.Tensor:
         """float32 [...] in [-1, 1], what a network reads: `2 l / (levels - 1) - 1`."""
+
+
+@runtime_checkable
+class ContinuousLikelihood(Likelihood, Protocol):
+    """A likelihood that is a density over the reals too, through which gradients flow."""
+
+    def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """float32 [...], nats per unit of `scale`, of real `values` [...]."""
 
 
 def bits_per_sample(log_prob_nats: tf.Tensor) -> tf.Tensor:

@@ -8,9 +8,9 @@ import tensorflow as tf
 
 from wavenet import audio, shipped
 from wavenet.cpu import NumbaSampler
-from wavenet.evaluation import log_mel_distance_db
 from wavenet.generation import Request, generate, stream
 from wavenet.model import load
+from wavenet.quality import log_mel_distance_db
 from wavenet.sampler import XlaSampler
 
 SAMPLES = 200
@@ -20,7 +20,7 @@ NEAR = 16  # 16-bit steps that rounding a draw at a border between levels may gr
 
 @pytest.fixture(scope="module")
 def teacher():
-    return load("shipped")
+    return load("shipped-teacher")
 
 
 @pytest.fixture(scope="module")

@@ -1,12 +1,12 @@
 """The verbs of the command line for a WaveNet: train, evaluate, sample."""
 
 import dataclasses
-import json
 import math
 import signal
 import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import tyro
@@ -23,6 +23,8 @@ from wavenet.model import SpeechModel, load
 from wavenet.pictures import spectrogram_png
 from wavenet.presets import PRESETS, TrainConfig
 from wavenet.training import train
+
+SPOKEN = 4  # dev recordings that a WaveNet speaks again: it is slow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,14 +45,16 @@ class TrainArguments:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments:
-    """Bits per sample on dev, against FLAC on the same samples, and speed."""
+    """How good a model is on dev recordings: a WaveNet's bits per sample against FLAC's, a
+    student beside its teacher and two baselines; what they sound like; speed."""
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, or `shipped`."""
     data: Path | None = None
     """Folder of recordings, whose dev split is used; None: the one it was trained on."""
-    spoken: int = 4
-    """Dev recordings (three seconds of each) spoken again."""
+    spoken: int | None = None
+    """Dev recordings (three seconds of each) spoken again; None: 4 by a WaveNet, all by a
+    student."""
     seed: int = 0
     """Of the noise."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
@@ -118,24 +122,22 @@ def _ending(outcome: Outcome, given: TrainArguments) -> str:
     )
 
 
-def run_evaluate(arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass evaluate ...` and prints the figures."""
-    given = parse(EvaluateArguments, arguments, "onepass evaluate")
-    model = load(given.model)
-    data = given.data or _training_data(given.model)
+def evaluated(given: EvaluateArguments, model: SpeechModel) -> tuple[dict, str]:
+    """The figures of a WaveNet as one object, and in words."""
+    data = given.data or training_data(given.model)
     corpus = dev_corpus(model, data)
+    spoken = SPOKEN if given.spoken is None else given.spoken
     figures = {
         "model": str(given.model),
         "step": model.spec.get("step"),
         "data": str(data),
-        **evaluate(model, corpus, given.spoken, given.seed),
+        **evaluate(model, corpus, spoken, given.seed),
     }
-    print(json.dumps(figures, indent=2) if given.as_json else _in_words(figures))
-    return 0
+    return figures, _in_words(figures)
 
 
-def run_sample(arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass sample ...` and writes sounds."""
+def run_sample(arguments: list[str], parse, load: Callable[[Path], Any] = load) -> int:
+    """Parses the rest of `onepass sample ...` and writes sounds of what `load` gives."""
     given = parse(SampleArguments, arguments, "onepass sample")
     _check(given)
     model = load(given.model)
@@ -263,7 +265,8 @@ def _whole_blocks(model: SpeechModel, samples: int) -> int:
     return samples - samples % (network.context_block_samples if network.context_layers else 1)
 
 
-def _training_data(path: Path) -> Path:
+def training_data(path: Path) -> Path:
+    """The folder of recordings that a run was trained on; the shipped ones for a model folder."""
     if not (path / "config.json").exists():
         return shipped.recordings_folder()
     data = Path(str(RunDirectory.open(path).config().get("data_folder")))

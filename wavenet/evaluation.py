@@ -3,6 +3,7 @@
 import dataclasses
 import math
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -12,12 +13,12 @@ from replicator.progress import Progress
 from wavenet import audio
 from wavenet.corpus import Corpus
 from wavenet.density import Density
-from wavenet.features import MelConvention, mel_spectrogram
+from wavenet.features import MelConvention
 from wavenet.model import SpeechModel
+from wavenet.quality import measure
 from wavenet.training import prepare_corpus, scan_folder
 from wavenet.watching import condition_of, dev_recordings
 
-DB_PER_NAT = 20.0 / math.log(10.0)
 RESAMPLES = 2000
 
 
@@ -52,8 +53,7 @@ def evaluate(model: SpeechModel, corpus: Corpus, spoken: int = 4, seed: int = 0)
     measures = {"bits_per_sample": weighted_mean(bits, samples, seed)}
     heard, factor = _speak(model, items[:spoken], seed)
     for name in heard[0] if heard else ():
-        values = np.array([h[name] for h in heard])
-        measures[name] = weighted_mean(values, np.ones(len(values)), seed)
+        measures[name] = mean_of_known([h[name] for h in heard], seed)
     flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
     return {
         "bits_per_sample": measures["bits_per_sample"].mean,
@@ -80,11 +80,12 @@ def weighted_mean(values: np.ndarray, weights: np.ndarray, seed: int) -> Measure
     return Measure(float(np.average(values, weights=weights)), float(low), float(high))
 
 
-def log_mel_distance_db(one: np.ndarray, other: np.ndarray, mel: MelConvention) -> float:
-    """Root mean square difference of two waveforms' log-mel spectrograms, in dB."""
-    length = min(len(one), len(other))
-    difference = mel_spectrogram(one[:length], mel) - mel_spectrogram(other[:length], mel)
-    return float(np.sqrt(np.mean(np.square(difference))) * DB_PER_NAT)
+def mean_of_known(values: Sequence[float], seed: int) -> Measure:
+    """The mean, with its interval, of the values that are numbers; nan where none is."""
+    known = np.array([value for value in values if np.isfinite(value)])
+    if not known.size:
+        return Measure(math.nan, math.nan, math.nan)
+    return weighted_mean(known, np.ones(known.size), seed)
 
 
 def _bits(model: SpeechModel, items: list[dict]) -> tuple[np.ndarray, np.ndarray]:
@@ -132,10 +133,6 @@ def _frames(model: SpeechModel, item: dict, num_samples: int):
 
 
 def _distances(model: SpeechModel, sound: np.ndarray, recorded: np.ndarray) -> dict[str, float]:
-    mel = model.config.data.mel(model.config.network.hop_samples) or MelConvention(
-        model.sample_rate_hz, model.config.network.hop_samples
-    )
-    return {
-        "log_mel_distance_db": log_mel_distance_db(sound, recorded, mel),
-        "level_difference_db": audio.rms_db(sound) - audio.rms_db(recorded),
-    }
+    hop, rate_hz = model.config.network.hop_samples, model.sample_rate_hz
+    mel = model.config.data.mel(hop) or MelConvention(rate_hz, hop)
+    return measure(sound, recorded, rate_hz, mel)

@@ -34,15 +34,15 @@ def _lanes() -> int:
 LANES = _lanes()  # float32 numbers in one vector register
 _PANEL_VECTORS = (4, 2, 1)  # widths of a panel, widest first
 # Rows that share one read of the weights: their sums, and the weights, must fit the registers.
-_HAS_32_REGISTERS = LANES == 16 or platform.machine() in ("aarch64", "arm64")
-_ROWS = (4, 2, 1) if _HAS_32_REGISTERS else (2, 1)
+HAS_32_REGISTERS = LANES == 16 or platform.machine() in ("aarch64", "arm64")
+_ROWS = (4, 2, 1) if HAS_32_REGISTERS else (2, 1)
 
 _INT = ir.IntType(64)
-_FLOAT = ir.FloatType()
-_VECTOR = ir.VectorType(_FLOAT, LANES)
-_WORDS = ir.VectorType(ir.IntType(32), LANES)
-_FLOAT_BYTES = 4
-_VECTOR_BYTES = _FLOAT_BYTES * LANES
+FLOAT = ir.FloatType()
+VECTOR = ir.VectorType(FLOAT, LANES)
+WORDS = ir.VectorType(ir.IntType(32), LANES)
+FLOAT_BYTES = 4
+VECTOR_BYTES = FLOAT_BYTES * LANES
 
 # Looks at a counter, about half a microsecond in all, before the core is offered to others: with
 # more patience, threads that share a core wait for each other to be interrupted.
@@ -106,12 +106,14 @@ def _int(value: int):
     return ir.Constant(_INT, value)
 
 
-def _number(value: float):
-    return ir.Constant(_VECTOR, [value] * LANES)
+def number(value: float):
+    """The vector whose every lane is this constant."""
+    return ir.Constant(VECTOR, [value] * LANES)
 
 
-def _whole(value: int):
-    return ir.Constant(_WORDS, [value] * LANES)
+def whole(value: int):
+    """The vector of 32-bit integers, every lane this constant."""
+    return ir.Constant(WORDS, [value] * LANES)
 
 
 def _pointer(builder, address, kind):
@@ -119,58 +121,59 @@ def _pointer(builder, address, kind):
 
 
 def _load(builder, address):
-    return builder.load(_pointer(builder, address, _VECTOR), align=_FLOAT_BYTES)
+    return builder.load(_pointer(builder, address, VECTOR), align=FLOAT_BYTES)
 
 
 def _store(builder, value, address):
-    builder.store(value, _pointer(builder, address, _VECTOR), align=_FLOAT_BYTES)
+    builder.store(value, _pointer(builder, address, VECTOR), align=FLOAT_BYTES)
 
 
-def _spread(builder, scalar):
+def spread(builder, scalar):
     """The vector whose every lane is `scalar`."""
-    undefined = ir.Constant(_VECTOR, ir.Undefined)
+    undefined = ir.Constant(VECTOR, ir.Undefined)
     first = builder.insert_element(undefined, scalar, ir.Constant(ir.IntType(32), 0))
-    return builder.shuffle_vector(first, undefined, _whole(0))
+    return builder.shuffle_vector(first, undefined, whole(0))
 
 
-def _multiply_add(builder, a, b, c):
+def multiply_add(builder, a, b, c):
     """a b + c."""
-    kind = ir.FunctionType(_VECTOR, [_VECTOR] * 3)
+    kind = ir.FunctionType(VECTOR, [VECTOR] * 3)
     function = cgutils.get_or_insert_function(builder.module, kind, f"llvm.fmuladd.v{LANES}f32")
     return builder.call(function, [a, b, c])
 
 
-def _clip(builder, x, limit):
-    low, high = _number(-limit), _number(limit)
+def clip(builder, x, limit):
+    """x held within -limit and limit."""
+    low, high = number(-limit), number(limit)
     x = builder.select(builder.fcmp_unordered("<", x, high), x, high)
     return builder.select(builder.fcmp_unordered(">", x, low), x, low)
 
 
 def _power_and_rest(builder, x):
     """2^n and exp(r) - 1 of x = n log 2 + r, |r| <= log(2) / 2, to about an ulp; |x| < 87."""
-    to_whole = _number(1.5 * 2.0**23)  # adding it leaves no bits for a fraction
-    n = _multiply_add(builder, x, _number(1 / np.log(2)), to_whole)
+    to_whole = number(1.5 * 2.0**23)  # adding it leaves no bits for a fraction
+    n = multiply_add(builder, x, number(1 / np.log(2)), to_whole)
     n = builder.fsub(n, to_whole)
     high = 355 / 512  # log 2 in two parts; n times the first is exact
-    r = _multiply_add(builder, n, _number(-high), x)
-    r = _multiply_add(builder, n, _number(high - np.log(2)), r)
-    series = _number(1 / 5040)  # Taylor; the next term is below 6e-9
+    r = multiply_add(builder, n, number(-high), x)
+    r = multiply_add(builder, n, number(high - np.log(2)), r)
+    series = number(1 / 5040)  # Taylor; the next term is below 6e-9
     for factorial in (720, 120, 24, 6, 2, 1):
-        series = _multiply_add(builder, series, r, _number(1 / factorial))
-    exponent = builder.add(builder.fptosi(n, _WORDS), _whole(127))
-    power = builder.bitcast(builder.shl(exponent, _whole(23)), _VECTOR)
+        series = multiply_add(builder, series, r, number(1 / factorial))
+    exponent = builder.add(builder.fptosi(n, WORDS), whole(127))
+    power = builder.bitcast(builder.shl(exponent, whole(23)), VECTOR)
     return power, builder.fmul(series, r)
 
 
 def _expm1(builder, x):
     power, rest = _power_and_rest(builder, x)
-    return _multiply_add(builder, power, rest, builder.fsub(power, _number(1.0)))
+    return multiply_add(builder, power, rest, builder.fsub(power, number(1.0)))
 
 
 def _each_vector(builder, count):
     """Loops over the byte offsets of `count` vectors."""
     return cgutils.for_range_slice(
-        builder, _int(0), builder.mul(count, _int(_VECTOR_BYTES)), _int(_VECTOR_BYTES), _INT
+        builder, _int(0), builder.mul(count, _int(VECTOR_BYTES)), _int(VECTOR_BYTES), _INT
     )
 
 
@@ -180,11 +183,11 @@ def _each_vector(builder, count):
 def _emit_panel(builder, rows, panels, vectors, arguments):
     """Adds `rows` rows of x times neighbouring panels to rows of y, all sums in registers."""
     y, y_stride, w, x, x_stride, inputs = arguments
-    panel_bytes = builder.mul(inputs, _int(vectors * _VECTOR_BYTES))
+    panel_bytes = builder.mul(inputs, _int(vectors * VECTOR_BYTES))
     panel_at = [builder.add(w, builder.mul(panel_bytes, _int(p))) for p in range(panels)]
     y_at = [
         [
-            builder.add(builder.add(y, builder.mul(y_stride, _int(row))), _int(v * _VECTOR_BYTES))
+            builder.add(builder.add(y, builder.mul(y_stride, _int(row))), _int(v * VECTOR_BYTES))
             for v in range(panels * vectors)
         ]
         for row in range(rows)
@@ -193,18 +196,18 @@ def _emit_panel(builder, rows, panels, vectors, arguments):
     # LLVM turns these stack slots into registers.
     sums = [[cgutils.alloca_once_value(builder, _load(builder, at)) for at in row] for row in y_at]
     with cgutils.for_range(builder, inputs) as loop:
-        row_bytes = builder.mul(loop.index, _int(vectors * _VECTOR_BYTES))
+        row_bytes = builder.mul(loop.index, _int(vectors * VECTOR_BYTES))
         weights = [
-            _load(builder, builder.add(builder.add(at, row_bytes), _int(v * _VECTOR_BYTES)))
+            _load(builder, builder.add(builder.add(at, row_bytes), _int(v * VECTOR_BYTES)))
             for at in panel_at
             for v in range(vectors)
         ]
-        x_bytes = builder.mul(loop.index, _int(_FLOAT_BYTES))
+        x_bytes = builder.mul(loop.index, _int(FLOAT_BYTES))
         for at, row_sums in zip(x_at, sums, strict=True):
-            scalar = builder.load(_pointer(builder, builder.add(at, x_bytes), _FLOAT))
-            spread = _spread(builder, scalar)
+            scalar = builder.load(_pointer(builder, builder.add(at, x_bytes), FLOAT))
+            repeated = spread(builder, scalar)
             for slot, weight in zip(row_sums, weights, strict=True):
-                total = _multiply_add(builder, spread, weight, builder.load(slot))
+                total = multiply_add(builder, repeated, weight, builder.load(slot))
                 builder.store(total, slot)
     for row_at, row_sums in zip(y_at, sums, strict=True):
         for at, slot in zip(row_at, row_sums, strict=True):
@@ -251,8 +254,8 @@ def multiply(y, y_stride, w, x, x_stride, rows, inputs, vectors):
                 y + row * y_stride, y_stride, w, x + row * x_stride, x_stride, inputs, group, width
             )
             row += group
-        y += width * _VECTOR_BYTES
-        w += width * _VECTOR_BYTES * inputs
+        y += width * VECTOR_BYTES
+        w += width * VECTOR_BYTES * inputs
         done += width
 
 
@@ -280,38 +283,38 @@ def _gated(builder, load):
     """tanh(a) sigmoid(b) = e / ((e + 2) (f + 2)), e = exp(2 a) - 1, f = exp(-b) - 1."""
     a = builder.fadd(load(0), load(2))
     b = builder.fadd(load(1), load(3))
-    e = _expm1(builder, _clip(builder, builder.fadd(a, a), 20.0))  # tanh(10) rounds to 1
-    f = _expm1(builder, _clip(builder, builder.fneg(b), 60.0))
-    two = _number(2.0)
+    e = _expm1(builder, clip(builder, builder.fadd(a, a), 20.0))  # tanh(10) rounds to 1
+    f = _expm1(builder, clip(builder, builder.fneg(b), 60.0))
+    two = number(2.0)
     return builder.fdiv(e, builder.fmul(builder.fadd(e, two), builder.fadd(f, two)))
 
 
 def _rectified(builder, load):
-    zero = _number(0.0)
+    zero = number(0.0)
     x = load(0)
     return builder.select(builder.fcmp_unordered(">", x, zero), x, zero)
 
 
 def _exponential(builder, load):
-    power, rest = _power_and_rest(builder, _clip(builder, load(0), 87.0))
-    return _multiply_add(builder, power, rest, power)
+    power, rest = _power_and_rest(builder, clip(builder, load(0), 87.0))
+    return multiply_add(builder, power, rest, power)
 
 
 _gate_kernel = _vector_kernel(_gated)
 _exponential_kernel = _vector_kernel(_exponential)
 _rectify_kernel = _vector_kernel(_rectified)
 _copy_kernel = _vector_kernel(lambda builder, load: load(0))
-_clear_kernel = _vector_kernel(lambda builder, load: _number(0.0))
+_clear_kernel = _vector_kernel(lambda builder, load: number(0.0))
 _add_kernel = _vector_kernel(lambda builder, load: builder.fadd(load(0), load(1)))
 _half_power_kernel = _vector_kernel(
-    lambda builder, load: _multiply_add(builder, load(0), _number(np.sqrt(0.5)), load(1))
+    lambda builder, load: multiply_add(builder, load(0), number(np.sqrt(0.5)), load(1))
 )
 
 
 @compiled
 def gate(z, sums, condition, vectors):
     """z = tanh(a) sigmoid(b), (a, b) being the halves of sums + condition, `vectors` each."""
-    half = vectors * _VECTOR_BYTES
+    half = vectors * VECTOR_BYTES
     _gate_kernel(z, sums, sums + half, condition, condition + half, vectors)
 
 

@@ -14,20 +14,19 @@ from replicator.checkpoints import Arrays, read_npz, write_npz, write_text
 from replicator.errors import UserError
 from replicator.run_directory import RunDirectory
 from replicator.state import variable_names
-from wavenet import audio, shipped
-from wavenet.features import above_silence, mel_spectrogram
+from wavenet import shipped
 from wavenet.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
+from wavenet.hearing import Hearing
 from wavenet.network import WaveNet
-from wavenet.pitch import fundamental_frequency, log_f0_features
-from wavenet.presets import TrainConfig
+from wavenet.presets import DataConfig, TrainConfig
 from wavenet.training import KIND, config_from
 
 SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
-SHIPPED = "shipped"
+SHIPPED = "shipped-teacher"
 
 
 @dataclasses.dataclass(frozen=True)
-class SpeechModel:
+class SpeechModel(Hearing):
     """A network ready to speak.
 
     config: what it was trained as. gain_db: applied to recordings before anything else.
@@ -41,9 +40,14 @@ class SpeechModel:
     spec: dict[str, Any]
 
     @property
-    def sample_rate_hz(self) -> int:
-        """Of the sound it speaks."""
-        return self.config.data.sample_rate_hz
+    def data(self) -> DataConfig:
+        """What it heard."""
+        return self.config.data
+
+    @property
+    def hop_samples(self) -> int:
+        """Samples between two frames."""
+        return self.config.network.hop_samples
 
     @property
     def conditional(self) -> bool:
@@ -54,44 +58,6 @@ class SpeechModel:
     def known_speakers(self) -> tuple[str, ...]:
         """The names of the speakers that it can speak as; none for a model without speakers."""
         return self.speakers[: self.config.network.speakers]
-
-    def frames(self, waveform: np.ndarray) -> np.ndarray:
-        """The conditioning frames, float32 [frames, channels], of a recording at its stored level.
-
-        Args:
-          waveform: float32 [samples] at `sample_rate_hz`.
-        """
-        return self.frames_at_level(audio.amplify(waveform, self.gain_db))
-
-    def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
-        """The same of a waveform that has the model's own level already."""
-        hop = self.config.network.hop_samples
-        mel, pitch = self.config.data.mel(hop), self.config.data.pitch(hop)
-        columns = []
-        if mel is not None:
-            columns.append(above_silence(mel_spectrogram(waveform, mel), mel))
-        if pitch is not None:
-            f0_hz, voiced = fundamental_frequency(
-                waveform,
-                pitch.sample_rate_hz,
-                hop,
-                low_hz=pitch.low_hz,
-                high_hz=pitch.high_hz,
-                method=pitch.method,
-            )
-            columns.append(log_f0_features(f0_hz, voiced, pitch.reference_hz))
-        return np.concatenate(columns, axis=1)
-
-    def speaker_number(self, name: str | None) -> int | None:
-        """The number of a speaker (None: the first), or None for a model without speakers."""
-        if not self.config.network.speakers:
-            if name is not None:
-                raise UserError(f"This model knows no speakers, got {name!r}.")
-            return None
-        known = self.known_speakers
-        if name is not None and name not in known:
-            raise UserError(f"There is no speaker {name!r}; there are {', '.join(known)}.")
-        return 0 if name is None else known.index(name)
 
     def generate(
         self,
@@ -161,23 +127,19 @@ class SpeechModel:
 def load(path: Path) -> SpeechModel:
     """The model of a run directory (average weights of its best checkpoint) or a model folder.
 
-    "shipped" is the teacher that comes with the package, unless there is a folder of that name.
+    "shipped-teacher" is the one that comes with the package, unless there is a folder of that name.
     """
     path = Path(path)
     if path == Path(SHIPPED) and not path.exists():
         path = shipped.teacher_folder()
     if (path / SPEC_FILE).exists():
-        return _load_folder(path)
+        spec, weights = read_folder(path)
+        return _model(spec["config"], weights, spec, path)
     run = RunDirectory.open(path)
     stored = run.config()
-    arrays = _best_or_newest(run)
-    weights = {
-        name.removeprefix("average/"): value
-        for name, value in arrays.items()
-        if name.startswith("average/")
-    }
+    arrays = best_or_newest(run)
     spec = {**_spec(stored, path), "step": int(arrays["step"])}
-    return _model(stored, weights, spec, path)
+    return _model(stored, averages(arrays), spec, path)
 
 
 def save(model: SpeechModel, folder: Path, stored: dict, extra: dict) -> None:
@@ -203,7 +165,8 @@ def save(model: SpeechModel, folder: Path, stored: dict, extra: dict) -> None:
     write_text(folder / SPEC_FILE, json.dumps(spec, indent=2) + "\n")
 
 
-def _best_or_newest(run: RunDirectory) -> Arrays:
+def best_or_newest(run: RunDirectory) -> Arrays:
+    """The arrays of a run's best checkpoint on dev, or of its newest one."""
     checkpoints = run.checkpoints()
     best = checkpoints.best_step()
     if best is not None:
@@ -211,29 +174,41 @@ def _best_or_newest(run: RunDirectory) -> Arrays:
             return read_npz(checkpoints.path(best))
     arrays, _ = checkpoints.newest()
     if arrays is None:
-        raise UserError(f"{run.path} has no checkpoint yet; onepass train makes one.")
+        raise UserError(f"{run.path} has no checkpoint yet; training makes one.")
     return arrays
 
 
-def _load_folder(path: Path) -> SpeechModel:
+def averages(arrays: Arrays) -> Arrays:
+    """The Polyak averages in a checkpoint, by the names of the network's variables."""
+    slot = "average/"
+    return {name.removeprefix(slot): v for name, v in arrays.items() if name.startswith(slot)}
+
+
+def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
+    """What model.json of a model folder says, with the key `config`, and its weights."""
     file = path / SPEC_FILE
     try:
         spec = json.loads(file.read_text())
-        stored = spec["config"]
+        spec["config"]
     except (OSError, ValueError) as error:
         raise UserError(f"{file} cannot be read: {error}.") from error
     except (KeyError, TypeError) as error:
         raise UserError(f"{file} must hold a JSON object with the key `config`.") from error
-    return _model(stored, read_npz(path / WEIGHTS_FILE), spec, path)
+    return spec, read_npz(path / WEIGHTS_FILE)
+
+
+def take_weights(network: tf.Module, weights: Arrays, path: Path) -> None:
+    """Sets a network's variables by name; UserError that names `path` where one does not fit."""
+    for name, variable in zip(variable_names(network), network.trainable_variables, strict=True):
+        if name not in weights or weights[name].shape != tuple(variable.shape):
+            raise UserError(f"The weights in {path} do not fit its configuration: `{name}`.")
+        variable.assign(weights[name])
 
 
 def _model(stored: dict, weights: Arrays, spec: dict, path: Path) -> SpeechModel:
     config = _config(stored, path)
     network = WaveNet(config.network)
-    for name, variable in zip(variable_names(network), network.trainable_variables, strict=True):
-        if name not in weights or weights[name].shape != tuple(variable.shape):
-            raise UserError(f"The weights in {path} do not fit its configuration: `{name}`.")
-        variable.assign(weights[name])
+    take_weights(network, weights, path)
     return SpeechModel(network, config, stored["gain_db"], tuple(stored["speakers"]), spec)
 
 

@@ -176,7 +176,9 @@ def config_from(stored: dict) -> TrainConfig:
     try:
         for field in dataclasses.fields(TrainConfig):
             value = stored[field.name]
-            parts[field.name] = _dataclass(field.type, value) if isinstance(value, dict) else value
+            parts[field.name] = (
+                dataclass_from(field.type, value) if isinstance(value, dict) else value
+            )
         return TrainConfig(**parts)
     except KeyError as error:
         raise UserError(f"The stored configuration has no {error}.") from error
@@ -193,6 +195,7 @@ def _existing(folder: Path) -> Path | None:
     return folder if folder.is_dir() else None
 
 
-def _dataclass(kind, values: dict):
+def dataclass_from(kind, values: dict):
+    """A dataclass of JSON values, lists as tuples; TypeError or ValueError for others."""
     tuples = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
     return kind(**tuples)

@@ -1,11 +1,32 @@
 """From conditioning frames to one condition per sample, by learned upsampling."""
 
+from typing import Protocol
+
 import tensorflow as tf
 
-from wavenet.config import WaveNetConfig
 from wavenet.initial import Initial
 
 FRAME_GAIN = 4.0  # frames lie between 0, silence, and 1; what tells them apart is a quarter of that
+
+
+class Upsampling(Protocol):
+    """The part of a network's configuration that its upsampling follows."""
+
+    @property
+    def feature_channels(self) -> int:
+        """Channels of a frame."""
+
+    @property
+    def condition_channels(self) -> int:
+        """Channels of the upsampled condition."""
+
+    @property
+    def frame_width(self) -> int:
+        """Frames that the first convolution reads, odd."""
+
+    @property
+    def upsample_factors(self) -> tuple[int, ...]:
+        """Factors from the frame rate up to the sample rate."""
 
 
 class FrameUpsampler(tf.Module):
@@ -16,7 +37,7 @@ class FrameUpsampler(tf.Module):
     matrix product of three neighbouring frames.
     """
 
-    def __init__(self, config: WaveNetConfig, initial: Initial, name="upsampler"):
+    def __init__(self, config: Upsampling, initial: Initial, name="upsampler"):
         super().__init__(name=name)
         channels = config.condition_channels
         self.frame_width = config.frame_width

@@ -32,7 +32,7 @@ class Watcher:
         self.network, self.state, self.config, self.folder = network, state, config, folder
         self.density = Density(network)
         known = corpus.speakers[: config.network.speakers]
-        self.recordings = _up_to(
+        self.recordings = up_to(
             dev_recordings(network, corpus, config.data.features, known),
             DEV_SECONDS * config.data.sample_rate_hz,
         )
@@ -126,7 +126,8 @@ def _some(names: Sequence[str]) -> str:
     return listed + (", ..." if len(names) > NAMES_SHOWN else "")
 
 
-def _up_to(items: list[dict], samples: float) -> list[dict]:
+def up_to(items: list[dict], samples: float) -> list[dict]:
+    """The first recordings, at least one, that together last so many samples."""
     chosen: list[dict] = []
     for item in items:
         if chosen and sum(len(i["waveform"]) for i in chosen) + len(item["waveform"]) > samples:

@@ -1,0 +1,48 @@
+"""The ways in which a student fails while its loss falls, said in plain words."""
+
+import dataclasses
+import math
+
+QUIET_DB = -6.0  # below the recordings
+TOO_SURE_NATS = 1.5  # below the teacher's entropy
+WHISPERED_SHARE = 0.5  # of the frames that should be voiced
+LEAST_VOICED = 0.1  # share of frames, below which nothing is said about whispering
+
+
+@dataclasses.dataclass(frozen=True)
+class Vitals:
+    """What tells a student that works from one that does not, on recordings it is not trained on.
+
+    level_db: of its sound over that of the recordings. entropy_nats: of a sample given those
+    before it. teacher_entropy_nats: the same of the teacher, on the recordings. voiced,
+    recorded_voiced: shares of voiced frames.
+    """
+
+    level_db: float
+    entropy_nats: float
+    teacher_entropy_nats: float
+    voiced: float
+    recorded_voiced: float
+
+
+def symptoms(vitals: Vitals) -> list[str]:
+    """A line for each way in which the student has collapsed; none where it is well."""
+    found = []
+    if not math.isfinite(vitals.level_db) or vitals.level_db < QUIET_DB:
+        found.append(
+            f"the student falls silent: {-vitals.level_db:.1f} dB below the recordings. More draws "
+            "(--loss.draws), a larger --loss.power or a lower rate may help."
+        )
+    if vitals.entropy_nats < vitals.teacher_entropy_nats - TOO_SURE_NATS:
+        found.append(
+            f"the student's noise dies out: {vitals.entropy_nats:.1f} nats a sample, the teacher's "
+            f"{vitals.teacher_entropy_nats:.1f}. A larger --loss.kl or more --loss.draws may help."
+        )
+    voiced = vitals.recorded_voiced > LEAST_VOICED
+    if voiced and vitals.voiced < WHISPERED_SHARE * vitals.recorded_voiced:
+        found.append(
+            f"the student whispers: {100 * vitals.voiced:.0f} % of its frames are voiced, "
+            f"{100 * vitals.recorded_voiced:.0f} % of the recordings'. More --loss.power or "
+            "--student.harmonics may help."
+        )
+    return found

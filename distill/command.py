@@ -1,0 +1,119 @@
+"""The verb `distill` of the command line; `sample` and `evaluate` for every model of sound."""
+
+import dataclasses
+import json
+import signal
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from distill.evaluation import evaluate, in_words
+from distill.model import SHIPPED, StudentModel, load, teacher_of
+from distill.presets import PRESETS, DistillConfig
+from distill.teacher import load_teacher
+from distill.training import distill
+from replicator.errors import UserError
+from replicator.loop import DONE, FINISHED_BEFORE, Outcome
+from replicator.progress import duration
+from wavenet import command as wavenet_command
+from wavenet.command import training_data
+from wavenet.evaluation import dev_corpus
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillArguments:
+    """Distil a teacher into a student that speaks in one pass; resumes where it stopped."""
+
+    teacher: Path
+    """Run directory or model folder of a WaveNet, or `shipped-teacher`; read, never written."""
+    workdir: Path
+    """Run directory; one that holds the same configuration is resumed."""
+    config: Annotated[DistillConfig, tyro.conf.arg(name="")]
+    data: Path | None = None
+    """Folder of recordings; None: the one that the teacher was trained on."""
+
+
+def run_distill(preset: str, arguments: list[str], parse) -> int:
+    """Parses the rest of `onepass distill PRESET ...`, distils; 128 + a signal that stopped it."""
+    default = DistillArguments(tyro.MISSING, tyro.MISSING, PRESETS[preset].config)
+    given = parse(
+        DistillArguments, arguments, f"onepass distill {preset}", default, PRESETS[preset].about
+    )
+    teacher = load_teacher(given.teacher)
+    data = given.data or training_data(given.teacher)
+    _keep_apart(given.workdir, given.teacher, data)
+    outcome = distill(preset, given.config, teacher, given.teacher, data, given.workdir)
+    print(_ending(outcome, given))
+    if outcome.reason in signal.Signals.__members__:
+        return 128 + signal.Signals[outcome.reason]
+    return 0
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateArguments(wavenet_command.EvaluateArguments):
+    """How good a model is on dev recordings: a WaveNet's bits per sample against FLAC's, a
+    student beside its teacher and two baselines; what they sound like; speed."""
+
+    teacher: Path | None = None
+    """A student's teacher; None: the one that it was distilled from."""
+
+
+def run_evaluate(arguments: list[str], parse) -> int:
+    """Parses the rest of `onepass evaluate ...` and prints the figures of a model of any kind."""
+    given = parse(EvaluateArguments, arguments, "onepass evaluate")
+    if given.spoken is not None and given.spoken < 1:
+        raise UserError(f"`--spoken` must be at least 1, got {given.spoken}.")
+    model = load(given.model)
+    if isinstance(model, StudentModel):
+        figures, words = _evaluated(given, model)
+    else:
+        figures, words = wavenet_command.evaluated(given, model)
+    print(json.dumps(figures, indent=2) if given.as_json else words)
+    return 0
+
+
+def _evaluated(given: EvaluateArguments, model: StudentModel) -> tuple[dict, str]:
+    """The figures of a student as one object, and in words."""
+    teacher = load_teacher(given.teacher or teacher_of(model))
+    data = given.data or training_data(given.model)
+    figures = {
+        "model": str(given.model),
+        "step": model.spec.get("step"),
+        "data": str(data),
+        **evaluate(model, teacher, dev_corpus(teacher, data), given.spoken, given.seed),
+    }
+    return figures, in_words(figures)
+
+
+def run_sample(arguments: list[str], parse) -> int:
+    """Parses the rest of `onepass sample ...` and writes sounds of a WaveNet or of a student."""
+    return wavenet_command.run_sample(arguments, parse, load)
+
+
+def _keep_apart(workdir: Path, teacher: Path, data: Path) -> None:
+    place = Path(workdir).resolve()
+    if str(teacher) not in SHIPPED and place == Path(teacher).resolve():
+        raise UserError(f"The student needs a --workdir of its own, {workdir} is its teacher's.")
+    if place.is_relative_to(Path(data).resolve()):
+        raise UserError(
+            f"The run directory {workdir} must be outside the data folder {data}: its samples "
+            "would be taken for recordings."
+        )
+
+
+def _ending(outcome: Outcome, given: DistillArguments) -> str:
+    """How distilling ended and what to do next, as a line."""
+    score = "" if outcome.best_score is None else f", best STFT distance {outcome.best_score:.3f}"
+    following = f"Next: onepass sample {given.workdir} --out sounds"
+    if outcome.reason == FINISHED_BEFORE:
+        return (
+            f"{given.workdir} has made all its steps ({outcome.step}{score}); a larger "
+            f"--loop.num-steps goes on. {following}"
+        )
+    if outcome.reason != DONE:
+        following = "The same command goes on from there."
+    return (
+        f"Stopped at step {outcome.step} ({outcome.reason}) after {duration(outcome.seconds)}"
+        f"{score}. {following}"
+    )

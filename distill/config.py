@@ -1,0 +1,99 @@
+"""What a student is made of: one frozen dataclass, every field settable on the command line."""
+
+import dataclasses
+import math
+from typing import Literal
+
+Noise = Literal["logistic", "normal"]
+
+
+@dataclasses.dataclass(frozen=True)
+class StudentConfig:
+    """The architecture of a student (van den Oord et al. 2017, arXiv 1711.10433, section 3.2).
+
+    Channel counts are those of one half of a gate; the convolution feeding it has twice as many.
+    What the student is conditioned on, and at what rate, follows from its teacher.
+    """
+
+    noise: Noise = "logistic"
+    """Distribution that the flows start from: logistic (Parallel WaveNet) or normal (ClariNet)."""
+    flows: tuple[int, ...] = (10, 10, 10, 30)
+    """Layers of each inverse autoregressive flow, first to last."""
+    cycle: int = 10
+    """Dilations of a flow run 1, 2, 4, ... over so many layers, and again from 1."""
+    filter_width: int = 3
+    """Taps of a dilated convolution: 2 or 3."""
+    residual_channels: int = 64
+    """Channels from layer to layer."""
+    gate_channels: int = 64
+    """Gated units in a layer."""
+    front_width: int = 1
+    """Past samples that the first convolution of a flow reads."""
+    initial_scale: float = 0.05
+    """Scale of the noise that comes out of an untrained student, full scale being 1."""
+    min_log_scale: float = -7.0
+    """Lower bound of one flow's log-scale."""
+    feature_channels: int = 0
+    """Channels of the conditioning frames; 0: no local condition."""
+    condition_channels: int = 64
+    """Channels of the upsampled condition; the first ones start as the teacher's."""
+    frame_width: int = 5
+    """Frames that the convolution in front of the upsampling reads, centred."""
+    upsample_factors: tuple[int, ...] = ()
+    """Factors of the learned upsampling; their product is the hop in samples."""
+    harmonics: int = 0
+    """Harmonics of the fundamental frequency, read off the frames, that the flows are given as
+    sines and cosines, with a pulse train; 0: none, as in the paper, whose frames have F0."""
+    sample_rate_hz: int = 24_000
+    """Of the sound; the harmonics need it."""
+    speakers: int = 0
+    """Number of speakers (or classes) for the global condition; 0: none."""
+    speaker_channels: int = 16
+    """Size of a learned speaker embedding."""
+    compute_dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    """Arithmetic inside the network; variables and outputs stay float32. float64 is for judging."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for an impossible network."""
+        _require(len(self.flows) >= 1, "flows", "at least one", self.flows)
+        _require(min(self.flows, default=0) >= 1, "flows", "at least 1 layer each", self.flows)
+        _require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
+        for name in ("cycle", "front_width", "residual_channels", "gate_channels"):
+            _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        _require(self.initial_scale > 0, "initial_scale", "positive", self.initial_scale)
+        for name in ("feature_channels", "harmonics", "speakers"):
+            _require(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
+        _require(self.frame_width % 2 == 1, "frame_width", "odd", self.frame_width)
+        if self.feature_channels:
+            _require(len(self.upsample_factors) > 0, "upsample_factors", "given", ())
+
+    def dilations(self, layers: int) -> tuple[int, ...]:
+        """The dilation of each layer of a flow, in samples."""
+        return tuple(2 ** (layer % self.cycle) for layer in range(layers))
+
+    @property
+    def receptive_field(self) -> int:
+        """Past noise samples that one sample depends on, all flows together."""
+        past = sum(sum(self.dilations(layers)) for layers in self.flows)
+        return (self.filter_width - 1) * past + self.front_width * len(self.flows)
+
+    @property
+    def hop_samples(self) -> int:
+        """Samples between two conditioning frames; 1 without a local condition."""
+        return math.prod(self.upsample_factors) if self.feature_channels else 1
+
+    @property
+    def excitation_channels(self) -> int:
+        """Sines, cosines, the pulse train and the voicing."""
+        return 2 * self.harmonics + 2 if self.harmonics else 0
+
+    @property
+    def gate_inputs(self) -> int:
+        """Channels of the whole condition [batch, time, gate_inputs] that the gates read."""
+        local = self.condition_channels if self.feature_channels else 0
+        return local + self.excitation_channels + (self.speaker_channels if self.speakers else 0)
+
+
+def _require(holds: bool, field: str, rule: str, value) -> None:
+    if not holds:
+        raise ValueError(f"`{field}` must be {rule}, got {value}.")

@@ -1,0 +1,289 @@
+"""Matrix products over several time steps at once, their sums in registers to the end.
+
+All kernels make `ROWS` rows, time steps next to each other, and read float32 rows by their
+addresses; strides, from one row to the next, are in bytes. What follows the product is done to the
+sums before they are stored: a gate, or a residual. The sums of every output are made in one order,
+so that a row does not depend on the group of rows that it is in.
+
+A matrix [inputs, outputs] is stored as panels, each [inputs, vectors * LANES], read from the first
+weight to the last. In a gate's panels every filter vector has its gate vector beside it.
+"""
+
+import math
+
+import numpy as np
+from llvmlite import ir
+from numba import types
+from numba.core import cgutils
+
+from wavenet.kernels import (
+    FLOAT,
+    FLOAT_BYTES,
+    HAS_32_REGISTERS,
+    LANES,
+    VECTOR,
+    VECTOR_BYTES,
+    WORDS,
+    clip,
+    compiled,
+    intrinsic,
+    multiply_add,
+    number,
+    spread,
+    whole,
+)
+
+ROWS = 6  # with the vectors of a panel, as many sums as leave registers for the operands
+PANEL_VECTORS = (4, 2, 1) if HAS_32_REGISTERS else (2, 1)  # widths of a panel, widest first
+GATE_VECTORS = tuple(width // 2 for width in PANEL_VECTORS if width > 1)  # of filters in a panel
+
+# What `pack_gates` multiplies filters and gates by: 2^x is easier than e^x.
+FILTER_UNIT, GATE_UNIT = 2 / math.log(2), -1 / math.log(2)
+_FILTER_LIMIT = 10 * FILTER_UNIT  # tanh(10) rounds to 1
+_GATE_LIMIT = 86.0  # 2^-86 + 1 rounds to 1, and 2^86 does not overflow
+
+_INT = ir.IntType(64)
+
+
+def panel_widths(vectors: int, widths: tuple[int, ...] = PANEL_VECTORS) -> list[int]:
+    """The widths of the panels that hold `vectors` vectors, in their order."""
+    chosen = []
+    for width in widths:
+        chosen += [width] * (vectors // width)
+        vectors %= width
+    return chosen
+
+
+def pack_outputs(matrix: np.ndarray) -> np.ndarray:
+    """The panels of `matrix` [inputs, outputs], one after another, outputs padded with zeros."""
+    return _packed([_vectors(matrix)], PANEL_VECTORS)
+
+
+def pack_gates(matrix: np.ndarray) -> np.ndarray:
+    """The panels of `matrix` [inputs, 2 units], filters then gates, in the units of `gate_rows`."""
+    filters, gates = np.split(np.asarray(matrix, np.float64), 2, -1)
+    return _packed([_vectors(filters * FILTER_UNIT), _vectors(gates * GATE_UNIT)], GATE_VECTORS)
+
+
+def _vectors(matrix) -> np.ndarray:
+    """[inputs, vectors, LANES], the outputs padded with zeros."""
+    matrix = np.asarray(matrix, np.float32)
+    wide = np.pad(matrix, [(0, 0), (0, -matrix.shape[1] % LANES)])
+    return wide.reshape(len(wide), -1, LANES)
+
+
+def _packed(parts: list[np.ndarray], widths: tuple[int, ...]) -> np.ndarray:
+    panels, start = [], 0
+    for width in panel_widths(parts[0].shape[1], widths):
+        panels += [np.concatenate([part[:, start : start + width] for part in parts], 1).ravel()]
+        start += width
+    return np.concatenate(panels)
+
+
+# --- pieces of LLVM code ---------------------------------------------------------------------
+
+
+def _int(value: int):
+    return ir.Constant(_INT, value)
+
+
+def _pointer(builder, address, kind=VECTOR):
+    return builder.inttoptr(address, kind.as_pointer())
+
+
+def _element(builder, pointer, index, kind=VECTOR):
+    """Loads the element `index` of the array at `pointer`."""
+    return builder.load(builder.gep(pointer, [index], source_etype=kind), align=FLOAT_BYTES)
+
+
+def _row_pointers(builder, address, stride, kind=VECTOR):
+    """Pointers to `ROWS` rows."""
+    return [
+        _pointer(builder, builder.add(address, builder.mul(stride, _int(row))), kind)
+        for row in range(ROWS)
+    ]
+
+
+def _add_products(builder, sums, weights, x, x_stride, inputs):
+    """Adds x [ROWS, inputs] times the panel at `weights` to sums [ROWS][vectors], stack slots."""
+    vectors = len(sums[0])
+    weights = _pointer(builder, weights)
+    x_rows = _row_pointers(builder, x, x_stride, FLOAT)
+    with cgutils.for_range(builder, inputs) as loop:
+        first = builder.mul(loop.index, _int(vectors))
+        panel = [_element(builder, weights, builder.add(first, _int(v))) for v in range(vectors)]
+        for x_row, row_sums in zip(x_rows, sums, strict=True):
+            scalar = spread(builder, _element(builder, x_row, loop.index, FLOAT))
+            for slot, weight in zip(row_sums, panel, strict=True):
+                builder.store(multiply_add(builder, scalar, weight, builder.load(slot)), slot)
+
+
+def _store_rows(builder, y, y_stride, rows):
+    """Stores rows [ROWS][vectors]."""
+    for pointer, row in zip(_row_pointers(builder, y, y_stride), rows, strict=True):
+        for v, value in enumerate(row):
+            at = builder.gep(pointer, [_int(v)], source_etype=VECTOR)
+            builder.store(value, at, align=FLOAT_BYTES)
+
+
+def _series() -> list[float]:
+    """Coefficients of (2^r - 1) / r, |r| <= 1/2, highest first, to less than 1e-8."""
+    fit = np.polynomial.Chebyshev.interpolate(
+        lambda r: np.expm1(r * math.log(2)) / r, 5, domain=[-0.5, 0.5]
+    )
+    return fit.convert(kind=np.polynomial.Polynomial).coef[::-1].tolist()
+
+
+def _power_and_rest(builder, x):
+    """2^n and 2^r - 1 of x = n + r, |r| <= 1/2, |x| < 126."""
+    to_whole = number(1.5 * 2.0**23)  # adding it leaves no bits for a fraction
+    shifted = builder.fadd(x, to_whole)
+    r = builder.fsub(x, builder.fsub(shifted, to_whole))
+    highest, *others = _series()
+    series = number(highest)
+    for coefficient in others:
+        series = multiply_add(builder, series, r, number(coefficient))
+    # n is in the lowest bits; the exponent of 1.0 is added to it.
+    exponent = builder.shl(builder.bitcast(shifted, WORDS), whole(23))
+    power = builder.bitcast(builder.add(exponent, whole(0x3F800000)), VECTOR)
+    return power, builder.fmul(series, r)
+
+
+def _unit(builder, a, b):
+    """tanh(a') sigmoid(b') = e / ((e + 2) f), e = exp(2 a') - 1 = 2^a - 1, f = 1 + 2^b."""
+    power, rest = _power_and_rest(builder, clip(builder, a, _FILTER_LIMIT))
+    e = multiply_add(builder, power, rest, builder.fsub(power, number(1.0)))
+    power, rest = _power_and_rest(builder, clip(builder, b, _GATE_LIMIT))
+    f = multiply_add(builder, power, rest, builder.fadd(power, number(1.0)))
+    return builder.fdiv(e, builder.fmul(builder.fadd(e, number(2.0)), f))
+
+
+def _at_least(builder, x, low):
+    return builder.select(builder.fcmp_ordered("<", x, low), low, x)
+
+
+# --- kernels ---------------------------------------------------------------------------------
+
+
+def _each_width(builder, widths, width):
+    """Yields each of `widths`, inside the branch that is taken for it."""
+    for candidate in widths:
+        with builder.if_then(builder.icmp_signed("==", width, _int(candidate))):
+            yield candidate
+
+
+def _slots(builder, rows):
+    # LLVM turns these stack slots into registers.
+    return [[cgutils.alloca_once_value(builder, value) for value in row] for row in rows]
+
+
+def _values(builder, slots):
+    return [[builder.load(slot) for slot in row] for row in slots]
+
+
+@intrinsic
+def _gate_panel(
+    typing_context, z, stride, weights, bias, x, x_stride, lag, taps, inputs, c, c_inputs, width
+):
+    """One panel of `gate_rows`."""
+
+    def emit(context, builder, signature, arguments):
+        z, stride, weights, bias, x, x_stride, lag, taps, inputs, c, c_inputs, width = arguments
+        for units in _each_width(builder, GATE_VECTORS, width):
+            biases = [_element(builder, _pointer(builder, bias), _int(v)) for v in range(2 * units)]
+            sums = _slots(builder, [biases] * ROWS)
+            tap_bytes = builder.mul(inputs, _int(2 * units * VECTOR_BYTES))
+            with cgutils.for_range(builder, taps) as loop:
+                lags = builder.sub(builder.sub(taps, _int(1)), loop.index)
+                tap = builder.sub(x, builder.mul(lag, lags))
+                panel = builder.add(weights, builder.mul(tap_bytes, loop.index))
+                _add_products(builder, sums, panel, tap, x_stride, inputs)
+            panel = builder.add(weights, builder.mul(tap_bytes, taps))
+            c_stride = builder.mul(c_inputs, _int(FLOAT_BYTES))
+            _add_products(builder, sums, panel, c, c_stride, c_inputs)
+            made = [
+                [_unit(builder, row[v], row[units + v]) for v in range(units)]
+                for row in _values(builder, sums)
+            ]
+            _store_rows(builder, z, stride, made)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 12), emit
+
+
+@intrinsic
+def _product_panel(
+    typing_context, y, stride, weights, bias, base, base_stride, x, x_stride, inputs, floor, width
+):
+    """One panel of `product_rows`."""
+
+    def emit(context, builder, signature, arguments):
+        y, stride, weights, bias, base, base_stride, x, x_stride, inputs, floor, width = arguments
+        for vectors in _each_width(builder, PANEL_VECTORS, width):
+            biases = _pointer(builder, bias)
+            first = [
+                [
+                    multiply_add(
+                        builder,
+                        _element(builder, row, _int(v)),
+                        number(math.sqrt(0.5)),
+                        _element(builder, biases, _int(v)),
+                    )
+                    for v in range(vectors)
+                ]
+                for row in _row_pointers(builder, base, base_stride)
+            ]
+            sums = _slots(builder, first)
+            _add_products(builder, sums, weights, x, x_stride, inputs)
+            low = spread(builder, floor)
+            made = [
+                [_at_least(builder, value, low) for value in row] for row in _values(builder, sums)
+            ]
+            _store_rows(builder, y, stride, made)
+        return context.get_dummy_value()
+
+    return types.void(*[types.int64] * 9, types.float32, types.int64), emit
+
+
+@compiled
+def gate_rows(units, weights, bias, x, x_stride, lag, taps, inputs, c, c_inputs, vectors):
+    """units [ROWS, vectors * LANES] = tanh(a) sigmoid(b) of the sums a, b of all taps and c.
+
+    Tap j reads the rows at x - (taps - 1 - j) lag, `inputs` channels of each, and the condition c
+    is [ROWS, c_inputs]. The weights are `pack_gates` of all taps' and the condition's inputs.
+    """
+    done, stride = 0, vectors * VECTOR_BYTES
+    while done < vectors:
+        width = _widest(GATE_VECTORS, vectors - done)
+        _gate_panel(
+            units, stride, weights, bias, x, x_stride, lag, taps, inputs, c, c_inputs, width
+        )
+        units += width * VECTOR_BYTES
+        bias += 2 * width * VECTOR_BYTES
+        weights += 2 * width * VECTOR_BYTES * (taps * inputs + c_inputs)
+        done += width
+
+
+@compiled
+def product_rows(y, weights, bias, base, base_stride, x, x_stride, inputs, floor, vectors):
+    """y [ROWS, vectors * LANES] = max(x W + base sqrt(1/2) + bias, floor); x is [ROWS, inputs]."""
+    done, stride = 0, vectors * VECTOR_BYTES
+    while done < vectors:
+        width = _widest(PANEL_VECTORS, vectors - done)
+        _product_panel(
+            y, stride, weights, bias, base, base_stride, x, x_stride, inputs, floor, width
+        )
+        y += width * VECTOR_BYTES
+        bias += width * VECTOR_BYTES
+        base += width * VECTOR_BYTES
+        weights += width * VECTOR_BYTES * inputs
+        done += width
+
+
+@compiled
+def _widest(widths, most):
+    """The first of `widths`, falling, that is not above `most`."""
+    for width in widths:
+        if width <= most:
+            return width
+    return 1

@@ -1,0 +1,160 @@
+"""What a voice does periodically: harmonics of a fundamental frequency that is read off the frames.
+
+A student must make periodic sound out of white noise; sines that run at the right frequency spare
+it the hardest part (as the source of Wang et al. 2019, neural source-filter models, arXiv
+1810.11946). They are a function of the frames alone, so that the density given the frames stays
+exact. Their phase is a running sum and travels with the state from chunk to chunk.
+"""
+
+import math
+
+import tensorflow as tf
+
+from distill.config import StudentConfig
+from replicator.optimizer import OptimizerConfig
+from replicator.progress import Progress
+from replicator.state import TrainState
+from wavenet.clips import ClipSource, batch
+from wavenet.initial import Initial
+
+REFERENCE_HZ = 200.0
+LOWEST_HZ, HIGHEST_HZ = 60.0, 600.0
+WIDTH = 96  # channels of the reader
+READER_CLIPS = 16
+READER_OPTIMIZER = OptimizerConfig(2e-3, 50, "cosine", average_decay=0.99)
+TOP_SHARE = 0.47  # of the sample rate; harmonics above are left out
+
+
+class PitchReader(tf.Module):
+    """A small network over frames that says F0 and whether the frame is voiced."""
+
+    def __init__(self, config: StudentConfig, initial: Initial, name="pitch_reader"):
+        super().__init__(name=name)
+        self.kernels = [
+            initial.kernel([5, config.feature_channels, WIDTH], "kernel_0", gain=4.0),
+            initial.kernel([5, WIDTH, WIDTH], "kernel_1", gain=math.sqrt(2.0)),
+            initial.kernel([3, WIDTH, WIDTH], "kernel_2", gain=math.sqrt(2.0)),
+        ]
+        self.biases = [initial.zeros([WIDTH], f"bias_{i}") for i in range(len(self.kernels))]
+        self.head_kernel = initial.kernel([WIDTH, 2], "head_kernel", gain=0.1)
+        self.head_bias = initial.zeros([2], "head_bias")
+
+    def __call__(self, frames):
+        """log2(F0 / 200 Hz) and the logit of voicing, [batch, frames] each.
+
+        frames: float32 [batch, frames, features].
+        """
+        hidden = frames
+        for kernel, bias in zip(self.kernels, self.biases, strict=True):
+            side = kernel.shape[0] // 2
+            padded = tf.pad(hidden, [[0, 0], [side, side], [0, 0]])
+            hidden = tf.nn.relu(tf.nn.conv1d(padded, kernel, 1, "VALID") + bias)
+        raw = tf.matmul(hidden, self.head_kernel) + self.head_bias
+        low, high = (math.log2(hz / REFERENCE_HZ) for hz in (LOWEST_HZ, HIGHEST_HZ))
+        return tf.clip_by_value(raw[..., 0], low, high), raw[..., 1]
+
+    @property
+    def side_frames(self) -> int:
+        """Frames on either side that one frame's answer depends on."""
+        return sum(kernel.shape[0] // 2 for kernel in self.kernels)
+
+
+def pitch_loss(reader: PitchReader, frames, pitch):
+    """How badly the reader reads, []: an error in semitones where voiced, and a cross-entropy.
+
+    The error counts squared up to a semitone and as it is beyond: an octave missed is one mistake.
+
+    Args:
+      frames: [batch, frames, features].
+      pitch: [batch, frames, 2], log2(F0 / 200 Hz) and 0 or 1, of `log_f0_features`.
+    """
+    octaves, voiced = tf.unstack(pitch, axis=-1)
+    read, logit = reader(frames)
+    off = tf.abs(12.0 * (read - octaves))
+    error = tf.reduce_mean(voiced * tf.minimum(tf.square(off), off))
+    doubt = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(voiced, logit))
+    return error / tf.maximum(tf.reduce_mean(voiced), 1e-3) + doubt
+
+
+def train_reader(reader: PitchReader, source: ClipSource, channels: int, steps: int, seed: int):
+    """Teaches the reader on clips of frames; the last value of `pitch_loss`.
+
+    Args:
+      source: of `wavenet.data.source_of`, whose frames end in the two F0 channels.
+      channels: of the frames, how many the reader reads.
+      steps: updates of 16 clips.
+      seed: of the order of clips.
+    """
+    state = TrainState(reader, READER_OPTIMIZER, steps)
+
+    @tf.function(autograph=False)
+    def update(frames):
+        def loss(_):
+            return pitch_loss(reader, frames[..., :channels], frames[..., -2:]), {}
+
+        values, metrics = state.update(loss, {})
+        state.assign(values)
+        return metrics["loss"]
+
+    value = math.inf
+    with Progress(steps, "reading F0", "step") as progress:
+        for step in range(steps):
+            value = float(update(batch(source, seed, step, READER_CLIPS)["frames"]))
+            progress.advance(loss=value)
+    state.use_average()
+    return value
+
+
+def upsampled(frames, hop: int):
+    """[batch, frames * hop] from [batch, frames], linear between the middles of the frames."""
+    before = tf.concat([frames[:, :1], frames[:, :-1]], 1)
+    after = tf.concat([frames[:, 1:], frames[:, -1:]], 1)
+    offset = (tf.range(hop, dtype=frames.dtype) + 0.5) / hop - 0.5
+    left, right = tf.nn.relu(-offset), tf.nn.relu(offset)
+    parts = (
+        before[..., None] * left
+        + frames[..., None] * (1.0 - left - right)
+        + after[..., None] * right
+    )
+    return tf.reshape(parts, [tf.shape(frames)[0], -1])
+
+
+def phase_of(f0_hz, sample_rate_hz: int, start):
+    """The phase in turns, float64 [batch, time] in [0, 1), and the phase to go on from.
+
+    Args:
+      f0_hz: [batch, time]. start: float64 [batch], the phase before the first sample.
+    """
+    turns = start[:, None] + tf.cumsum(tf.cast(f0_hz, tf.float64) / sample_rate_hz, 1)
+    turns -= tf.floor(turns)
+    return turns, turns[:, -1]
+
+
+def harmonics(turns, f0_hz, voiced, count: int, sample_rate_hz: int):
+    """What the flows read, float32 [batch, time, 2 count + 2].
+
+    sin and cos of the first `count` harmonics, a pulse train of all of them up to 0.47 of the
+    sample rate, of unit mean square, and the voicing, which multiplies everything.
+
+    Args:
+      turns: float64 [batch, time], the phase.
+      f0_hz, voiced: [batch, time].
+    """
+    orders = tf.range(1, count + 1, dtype=tf.float64)
+    angle = tf.cast((turns[..., None] * orders) % 1.0, tf.float32) * (2.0 * math.pi)
+    heard = tf.cast(
+        f0_hz[..., None] * tf.cast(orders, tf.float32) < TOP_SHARE * sample_rate_hz, tf.float32
+    )
+    waves = tf.concat([tf.sin(angle) * heard, tf.cos(angle) * heard], -1)
+    pulses = _pulse_train(turns, tf.floor(TOP_SHARE * sample_rate_hz / f0_hz))
+    together = tf.concat([waves, pulses[..., None]], -1) * voiced[..., None]
+    return tf.concat([together, voiced[..., None]], -1)
+
+
+def _pulse_train(turns, count):
+    """sqrt(2 / N) sum_{k=1..N} cos(2 pi k turns), N = count [batch, time]; Dirichlet's kernel."""
+    x = tf.cast(turns - tf.round(turns), tf.float32) * math.pi
+    near = tf.abs(x) < 1e-4
+    safe = tf.where(near, tf.ones_like(x), x)
+    total = tf.sin((2.0 * count + 1.0) * safe) / (2.0 * tf.sin(safe)) - 0.5
+    return tf.where(near, count, total) * tf.sqrt(2.0 / tf.maximum(count, 1.0))

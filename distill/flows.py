@@ -1,0 +1,179 @@
+"""Inverse autoregressive flows: noise to sound, every sample at once.
+
+    x_t = z_t s(z_<t, c) + mu(z_<t, c),     log|det dx/dz| = sum_t log s_t
+
+(van den Oord et al. 2017, arXiv 1711.10433, section 3.2, equations 5 and 6; Kingma et al. 2016.) mu
+and s come from a WaveNet without skip connections that reads z shifted by one sample. Several flows
+make one of the same form, with mu_tot = sum_i mu_i prod_{j>i} s_j and s_tot = prod_i s_i.
+"""
+
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from distill.config import StudentConfig
+from wavenet.initial import Initial
+from wavenet.network import SQRT_HALF, gated
+
+Past = list[tf.Tensor]
+
+
+class Flowed(NamedTuple):
+    """What a flow makes of noise: float32 [batch, time] each; output = noise scale + location."""
+
+    output: tf.Tensor
+    location: tf.Tensor
+    log_scale: tf.Tensor
+
+
+class FlowLayer(tf.Module):
+    """One gated, dilated layer with its residual projection; the past is handed in and out."""
+
+    def __init__(self, config: StudentConfig, initial: Initial, dilation: int, name=None):
+        super().__init__(name=name)
+        residual, gate, width = (
+            config.residual_channels,
+            config.gate_channels,
+            config.filter_width,
+        )
+        self.dilation, self.width = dilation, width
+        self.gate_kernel = initial.kernel([width, residual, 2 * gate], "gate_kernel")
+        self.gate_bias = initial.zeros([2 * gate], "gate_bias")
+        self.condition_kernel = None
+        if config.gate_inputs:
+            self.condition_kernel = initial.kernel(
+                [config.gate_inputs, 2 * gate], "condition_kernel"
+            )
+        self.residual_kernel = initial.kernel([gate, residual], "residual_kernel")
+        self.residual_bias = initial.zeros([residual], "residual_bias")
+
+    @property
+    def past_samples(self) -> int:
+        """Time steps of its input that it must remember."""
+        return (self.width - 1) * self.dilation
+
+    def __call__(self, hidden, condition, past):
+        """The next hidden state, and the past to hand in with what follows in time.
+
+        Args:
+          hidden: [batch, time, residual].
+          condition: [batch, time, channels] or None.
+          past: [batch, past_samples, residual], the inputs before these.
+        """
+        dtype = hidden.dtype
+        joined, later = _joined(past, hidden)
+        time = tf.shape(hidden)[1] if hidden.shape[1] is None else hidden.shape[1]
+        taps = [joined[:, j * self.dilation :][:, :time] for j in range(self.width - 1)]
+        inputs, weights = [*taps, hidden], tf.concat(list(tf.unstack(self.gate_kernel)), 0)
+        if self.condition_kernel is not None:
+            inputs, weights = [*inputs, condition], tf.concat([weights, self.condition_kernel], 0)
+        gate = tf.matmul(tf.concat(inputs, -1), tf.cast(weights, dtype))
+        units = gated(gate + tf.cast(self.gate_bias, dtype))
+        update = tf.matmul(units, tf.cast(self.residual_kernel, dtype))
+        return (hidden + update + tf.cast(self.residual_bias, dtype)) * SQRT_HALF, later
+
+
+class Flow(tf.Module):
+    """One inverse autoregressive flow."""
+
+    def __init__(
+        self,
+        config: StudentConfig,
+        initial: Initial,
+        layers: int,
+        initial_scale: float = 1.0,
+        name=None,
+    ):
+        super().__init__(name=name)
+        self.config = config
+        self.dtype = tf.as_dtype(config.compute_dtype)
+        channels = config.residual_channels
+        self.front_kernel = initial.kernel([config.front_width, channels], "front_kernel", gain=1.0)
+        self.front_bias = initial.zeros([channels], "front_bias")
+        self.layers = [
+            FlowLayer(config, initial, dilation, name=f"layer_{i:02d}")
+            for i, dilation in enumerate(config.dilations(layers))
+        ]
+        self.head1_kernel = initial.kernel([channels, channels], "head1_kernel")
+        self.head1_bias = initial.zeros([channels], "head1_bias")
+        self.head2_kernel = initial.kernel([channels, 2], "head2_kernel", gain=0.1)
+        self.head2_bias = tf.Variable([0.0, math.log(initial_scale)], name="head2_bias")
+
+    def empty_past(self, batch) -> Past:
+        """What is remembered before the first sample: zeros."""
+        front = tf.zeros([batch, self.config.front_width], self.outer_dtype)
+        channels = self.config.residual_channels
+        return [
+            front,
+            *(tf.zeros([batch, layer.past_samples, channels], self.dtype) for layer in self.layers),
+        ]
+
+    def __call__(self, noise, condition, past: Past) -> tuple[Flowed, Past]:
+        """What the flow makes of the noise, and the past to hand in with what follows in time.
+
+        Args:
+          noise: float32 [batch, time].
+          condition: [batch, time, channels] in the compute dtype, or None.
+          past: from `empty_past`, or from the call for the time before.
+        """
+        joined, front = _joined(past[0], tf.cast(noise, self.outer_dtype))
+        kernel = tf.cast(self.front_kernel, self.outer_dtype)[:, None, :]
+        # The sample of the moment itself is left out: z_<t only.
+        hidden = tf.nn.conv1d(joined[:, :-1, None], kernel, 1, "VALID")
+        hidden = tf.cast(hidden + tf.cast(self.front_bias, self.outer_dtype), self.dtype)
+        pasts = [front]
+        for layer, before in zip(self.layers, past[1:], strict=True):
+            hidden, later = layer(hidden, condition, before)
+            pasts.append(later)
+        location, log_scale = self._head(hidden)
+        output = tf.cast(noise, location.dtype) * tf.exp(log_scale) + location
+        return Flowed(output, location, log_scale), pasts
+
+    def forward(self, noise, condition=None) -> Flowed:
+        """What the flow makes of whole sounds of noise, [batch, time]."""
+        return self(noise, condition, self.empty_past(tf.shape(noise)[0]))[0]
+
+    def inverse(self, output, condition=None):
+        """The noise [batch, time] that gives this output.
+
+        One pass for every sample, since z_t is known only after z_<t: for tests, and for densities
+        of short sounds. Each pass settles at least one sample more.
+        """
+        noise = tf.zeros_like(output)
+        for _ in range(output.shape[1]):
+            _, location, log_scale = self.forward(noise, condition)
+            noise = (output - location) * tf.exp(-log_scale)
+        return noise
+
+    @property
+    def outer_dtype(self) -> tf.DType:
+        """Of noise, location and scale: float32, or float64 where `compute_dtype` is."""
+        return tf.float64 if self.dtype == tf.float64 else tf.float32
+
+    def _head(self, hidden):
+        dtype = hidden.dtype
+        hidden = tf.matmul(tf.nn.relu(hidden), tf.cast(self.head1_kernel, dtype))
+        hidden = tf.nn.relu(hidden + tf.cast(self.head1_bias, dtype))
+        raw = tf.cast(tf.matmul(hidden, tf.cast(self.head2_kernel, dtype)), self.outer_dtype)
+        raw += tf.cast(self.head2_bias, raw.dtype)
+        return raw[..., 0], tf.maximum(raw[..., 1], self.config.min_log_scale)
+
+
+def composed(steps: list[Flowed]) -> Flowed:
+    """Flows one after another as one flow.
+
+    mu_tot = sum_i mu_i prod_{j>i} s_j,   log s_tot = sum_i log s_i   (papers' section 3.2).
+    """
+    location, log_scale = steps[0].location, steps[0].log_scale
+    for step in steps[1:]:
+        location = location * tf.exp(step.log_scale) + step.location
+        log_scale = log_scale + step.log_scale
+    return Flowed(steps[-1].output, location, log_scale)
+
+
+def _joined(past, now):
+    """The past and the present, and as long a past for what follows."""
+    joined = tf.concat([past, now], 1)
+    length = past.shape[1]
+    return joined, joined[:, tf.shape(joined)[1] - length :]

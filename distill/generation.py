@@ -1,0 +1,142 @@
+"""Sound from a student: whole, in a batch, or in chunks with carried state.
+
+A sound is named by its seed and row, as a teacher's is: the same noise in any batch and any chunk.
+A chunk's condition needs a few frames on either side of it and no more, so that the first sound
+comes early and an hour takes no more memory than a second.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+import tensorflow as tf
+
+from distill.cpu import FlowEngine
+from distill.student import ParallelWaveNet
+
+Backend = Literal["auto", "cpu", "tensorflow"]
+CHUNK_SAMPLES = 8000  # about; whole frames are taken
+FIRST_SAMPLES = 1600  # of the first chunk, so that something is heard soon
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to generate.
+
+    seed: names the noise. rows: which sounds of that seed, one a batch entry. frames: float32
+    [batch, frames, channels] or None. speaker: int32 [batch] or None. temperature: multiplies the
+    noise; 1 samples the model.
+    """
+
+    num_samples: int
+    seed: int = 0
+    rows: tuple[int, ...] = (0,)
+    frames: np.ndarray | None = None
+    speaker: np.ndarray | None = None
+    temperature: float = 1.0
+
+
+def generate(student: ParallelWaveNet, request: Request, backend: Backend = "auto") -> np.ndarray:
+    """The sounds asked for, float32 [batch, num_samples] in [-1, 1]."""
+    return np.concatenate(list(stream(student, request, backend)), axis=1)
+
+
+def stream(
+    student: ParallelWaveNet,
+    request: Request,
+    backend: Backend = "auto",
+    chunk_samples: int = CHUNK_SAMPLES,
+    first_samples: int = FIRST_SAMPLES,
+) -> Iterator[np.ndarray]:
+    """The same sounds in chunks float32 [batch, about chunk_samples], as they are made.
+
+    Args:
+      student: its current weights.
+      request: what to generate.
+      backend: "cpu" is the compiled engine for this processor, which computes in float32;
+        "tensorflow" runs on TensorFlow's device in the student's `compute_dtype`; "auto" takes the
+        engine unless there is an accelerator or a `compute_dtype` other than float32.
+      chunk_samples, first_samples: rounded up to whole frames.
+    """
+    _check(student, request)
+    run = _runner(student, backend, len(request.rows))
+    turns = tf.zeros([len(request.rows)], tf.float64)
+    for first, last in _stretches(student, request.num_samples, chunk_samples, first_samples):
+        condition, turns = condition_between(student, request, first, last, turns)
+        noise = student.noise(request.seed, request.rows, first, last - first)
+        sound = run(noise * request.temperature, condition)
+        yield np.clip(sound, -1.0, 1.0)
+
+
+def condition_between(student: ParallelWaveNet, request: Request, first: int, last: int, turns):
+    """The condition [batch, last - first, channels] of these samples, and the phase after them.
+
+    first: a multiple of the hop. turns: the phase before it, float64 [batch].
+    """
+    speaker, count = request.speaker, last - first
+    if request.frames is None:
+        return student.condition(None, speaker, count, turns)
+    hop, side = student.config.hop_samples, student.side_frames
+    frame, end = first // hop, -(-last // hop)
+    before = min(frame, side)
+    window = tf.constant(request.frames[:, frame - before : end + side], tf.float32)
+    return student.condition(window, speaker, count, turns, skipped_frames=before)
+
+
+def _stretches(student, total: int, chunk: int, opening: int) -> Iterator[tuple[int, int]]:
+    hop = student.config.hop_samples
+    first, length = 0, -(-opening // hop) * hop
+    while first < total:
+        last = min(total, first + length)
+        yield first, last
+        first, length = last, -(-chunk // hop) * hop
+
+
+def _runner(student: ParallelWaveNet, backend: Backend, batch: int):
+    """A function from noise and condition to sound, numpy [batch, time], that keeps the state."""
+    if backend == "auto":
+        plain = student.config.compute_dtype == "float32"
+        accelerated = bool(tf.config.list_physical_devices("GPU"))
+        backend = "cpu" if plain and not accelerated else "tensorflow"
+    return _cpu_runner(student, batch) if backend == "cpu" else _tensorflow_runner(student, batch)
+
+
+def _cpu_runner(student: ParallelWaveNet, batch: int):
+    engine = FlowEngine(student.flows)
+    state = engine.initial_state(batch)
+
+    def run(noise, condition):
+        nonlocal state
+        condition = None if condition is None else np.asarray(condition)
+        flowed, state = engine.run(state, np.asarray(noise), condition)
+        return np.asarray(flowed.output)
+
+    return run
+
+
+def _tensorflow_runner(student: ParallelWaveNet, batch: int):
+    if not hasattr(student, "_compiled_chunk"):
+        student._compiled_chunk = tf.function(student.chunk, autograph=False, reduce_retracing=True)
+    pasts = student.empty_pasts(batch)
+
+    def run(noise, condition):
+        nonlocal pasts
+        flowed, pasts = student._compiled_chunk(noise, condition, pasts)
+        return flowed.output.numpy().astype(np.float32)
+
+    return run
+
+
+def _check(student: ParallelWaveNet, request: Request) -> None:
+    if request.num_samples < 1:
+        raise ValueError(f"`num_samples` must be at least 1, got {request.num_samples}.")
+    if not request.temperature >= 0:
+        raise ValueError(f"`temperature` must be at least 0, got {request.temperature}.")
+    if request.frames is None:
+        return
+    covered = request.frames.shape[1] * student.config.hop_samples
+    if covered < request.num_samples:
+        raise ValueError(
+            f"`frames` must cover {request.num_samples} samples, they cover {covered}."
+        )

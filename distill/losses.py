@@ -1,0 +1,109 @@
+"""Probability density distillation: KL(P_S || P_T) = H(P_S, P_T) - H(P_S).
+
+van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3.1. One sample of the
+student fixes x_<t everywhere; one pass of the teacher gives every p_T(. | x_<t); many draws of x_t
+from the student's own conditional, which cost next to nothing, make up
+
+    H(P_S, P_T) = sum_t E_{x_<t ~ P_S} H( p_S(x_t | x_<t), p_T(x_t | x_<t) )        (equation 11)
+    H(P_S) = E_z[ sum_t ln s(z_<t) ] + 2 T,                                         (equation 9)
+
+2 nats being the entropy of a standard logistic. Gradients flow through x_t and through x_<t into
+the teacher, whose weights are held. Written for any `Density` and any `FastSampler`: what is drawn
+may be a sound, a picture, anything with an order.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from distill.flows import Flowed
+from distill.protocols import ENTROPY, Conditionals
+from likelihoods import noise as position_noise
+
+
+class Divergence(NamedTuple):
+    """Nats an element, []: kl = cross_entropy - entropy."""
+
+    kl: tf.Tensor
+    cross_entropy: tf.Tensor
+    entropy: tf.Tensor
+
+
+def divergence(teacher: Conditionals, drawn: Flowed, draws, kind: str, mask=None) -> Divergence:
+    """The divergence of the student from the teacher, an unbiased estimate.
+
+    Args:
+      teacher: its conditionals given `drawn.output`.
+      drawn: what the student made of its noise, [batch, elements...] each.
+      draws: float32 [draws, batch, elements...], standard noise from `standard_draws`.
+      kind: of the noise, "logistic" or "normal".
+      mask: [batch, elements...], 1 where it counts; None: everywhere.
+    """
+    cross = mean_of(cross_entropy(teacher, drawn, draws), mask)
+    own = mean_of(entropy(drawn, kind), mask)
+    return Divergence(cross - own, cross, own)
+
+
+def cross_entropy(teacher: Conditionals, drawn: Flowed, draws):
+    """H(p_S(x_t | x_<t), p_T(x_t | x_<t)) in nats, [batch, elements...], from the given draws."""
+    values = draws * tf.exp(drawn.log_scale) + drawn.location
+    return -tf.reduce_mean(teacher.log_density(values), 0)
+
+
+def entropy(drawn: Flowed, kind: str):
+    """H(p_S(x_t | x_<t)) in nats, [batch, elements...]: ln s + 2, or ln s + ln(2 pi e) / 2."""
+    return drawn.log_scale + ENTROPY[kind]
+
+
+def standard_draws(kind: str, seed, batch: int, length: int, count: int):
+    """float32 [count, batch, length], standard noise for `cross_entropy`.
+
+    Logistic draws are stratified: draw m is the quantile (m + u) / count of one uniform u for each
+    element, so that together they cover the distribution evenly. Their mean stays unbiased and
+    wavers much less than that of independent ones.
+    """
+    rows = tf.range(batch)
+    if kind == "normal":
+        lanes = [position_noise.normal(seed, rows, 0, length, lane) for lane in range(count)]
+        return tf.stack([lane[..., 0] for lane in lanes])
+    within = position_noise.uniform(seed, rows, 0, length)[..., 0]
+    strata = tf.reshape(tf.range(count, dtype=tf.float32), [count, 1, 1])
+    # An end of the unit interval is a float32 away from u, and infinite: it is kept off.
+    u = tf.clip_by_value((strata + within) / count, 1e-7, 1.0 - 1e-7)
+    return tf.math.log(u) - tf.math.log1p(-u)
+
+
+def gaussian_divergence(drawn: Flowed, mean, log_scale, regularisation: float = 4.0):
+    """KL(q || p) of normals with ClariNet's regularisation, nats [batch, elements...].
+
+    ln(sp / sq) + (sq^2 - sp^2 + (mp - mq)^2) / (2 sp^2)  + lambda (ln sp - ln sq)^2
+
+    Ping et al. 2018 (arXiv 1807.07281), equations 6 and 7.
+
+    Args:
+      drawn: q, the student. mean, log_scale: p, the teacher, [batch, elements...].
+      regularisation: lambda.
+    """
+    ratio = log_scale - drawn.log_scale
+    apart = tf.square((mean - drawn.location) * tf.exp(-log_scale))
+    kl = ratio + 0.5 * (tf.exp(-2.0 * ratio) - 1.0 + apart)
+    return kl + regularisation * tf.square(ratio)
+
+
+def contrastive(other: Conditionals, drawn: Flowed, draws, kind: str, mask=None):
+    """KL(P_S(c1) || P_T(c2)), nats []: how unlike the teacher of another condition the student is.
+
+    Subtracted gamma = 0.3 times, so that the student does not ignore what it is conditioned on
+    (section 3.3 of the paper).
+
+    Args:
+      other: the teacher's conditionals given the output and c2; the rest as for `divergence`.
+    """
+    return divergence(other, drawn, draws, kind, mask).kl
+
+
+def mean_of(values, mask=None):
+    """The mean where the mask is 1, []."""
+    if mask is None:
+        return tf.reduce_mean(values)
+    return tf.reduce_sum(values * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)

@@ -1,0 +1,84 @@
+"""How alike two sounds are to a network that recognises speech units.
+
+van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3.3: a student is held to
+the features that a classifier of speech sounds computes of a recording, either frame by frame or
+in their correlations (the feature reconstruction and the style loss of Johnson et al. 2016,
+"Perceptual Losses for Real-Time Style Transfer", equations 2 and 4, the latter after Gatys et al.).
+"""
+
+import tensorflow as tf
+
+from distill.spectra import log_mel
+from distill.units import UnitClassifier
+from wavenet.features import MelConvention
+
+LEAST = 1e-6  # of a mean square to divide by
+
+
+def feature_loss(
+    classifier: UnitClassifier, convention: MelConvention, sound: tf.Tensor, recorded: tf.Tensor
+) -> tf.Tensor:
+    """Mean squared difference of the hidden features, float32 [].
+
+    Each layer's difference is divided by the mean square of the recorded features, so that layers
+    weigh alike, and layers are averaged: 0 for the same sound, 2 for features without relation.
+    The gradient reaches `sound` alone.
+
+    Args:
+      classifier: frozen here.
+      convention: of the mel frames, the one that the classifier was trained with.
+      sound, recorded: float32 [batch, time] in [-1, 1] at the convention's rate and the level of
+        the classifier's corpus.
+    """
+    pairs = _pairs(classifier, convention, sound, recorded)
+    return tf.add_n([_relative(f, target) for f, target in pairs]) / len(pairs)
+
+
+def style_loss(
+    classifier: UnitClassifier, convention: MelConvention, sound: tf.Tensor, recorded: tf.Tensor
+) -> tf.Tensor:
+    """Mean squared difference of the Gram matrices of the hidden features, float32 [].
+
+        G[i, j] = 1 / (channels frames) sum_f F[f, i] F[f, j]
+
+    does not know when in the clip something was heard. Divided and averaged as in `feature_loss`.
+
+    Args:
+      classifier, convention, sound, recorded: as there, but the two may differ in length.
+    """
+    pairs = _pairs(classifier, convention, sound, recorded)
+    return tf.add_n([_relative(gram(f), gram(target)) for f, target in pairs]) / len(pairs)
+
+
+def gram(features: tf.Tensor) -> tf.Tensor:
+    """The Gram matrix over frames, float32 [batch, channels, channels].
+
+    Args:
+      features: float32 [batch, frames, channels].
+    """
+    _, frames, channels = features.shape
+    return tf.matmul(features, features, transpose_a=True) / (channels * frames)
+
+
+def _relative(values: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
+    difference = tf.reduce_mean(tf.square(values - targets))
+    return difference / tf.maximum(tf.reduce_mean(tf.square(targets)), LEAST)
+
+
+def _pairs(
+    classifier: UnitClassifier, convention: MelConvention, sound: tf.Tensor, recorded: tf.Tensor
+) -> list[tuple[tf.Tensor, tf.Tensor]]:
+    """The features of both, layer by layer."""
+    if convention.to_dict() != classifier.config.convention.to_dict():
+        raise ValueError(
+            f"`convention` must be the classifier's, {classifier.config.convention}, "
+            f"got {convention}."
+        )
+    found = classifier.features(_frames(sound, convention))
+    targets = classifier.features(_frames(recorded, convention))
+    return [(f, tf.stop_gradient(t)) for f, t in zip(found, targets, strict=True)]
+
+
+def _frames(sound: tf.Tensor, convention: MelConvention) -> tf.Tensor:
+    """What the classifier reads: `wavenet.features.above_silence` of the log-mel frames."""
+    return 1.0 - log_mel(sound, convention) / convention.silence

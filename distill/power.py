@@ -1,0 +1,65 @@
+"""Power losses: a student's sound must have the spectrum of the recording, whatever its phase.
+
+van den Oord et al. 2017, section 3.3: || phi(g(z, c)) - phi(y) ||^2 with phi(x) = |STFT(x)|^2. The
+windows are Hann windows: without one, its side lobes leave high-frequency noise unpunished. Every
+form is relative to the recording, so that quiet clips weigh as much as loud ones.
+"""
+
+import tensorflow as tf
+
+from distill.spectra import magnitudes
+
+# FFT size, hop and window in samples (Yamamoto et al. 2020, arXiv 1910.11480, table 1).
+RESOLUTIONS = ((1024, 120, 600), (2048, 240, 1200), (512, 50, 240))
+SHORTEST_SAMPLES = 1200
+WINDOW, HOP = 1024, 256  # samples, of the forms with one resolution
+LOWEST = 1e-4  # magnitudes are compared above it: a 16-bit step under a Hann window of 600
+SILENT = 1.0  # energy below which a recording counts as this loud: it has nothing to compare with
+
+
+def squared_loss(sound, recorded):
+    """The paper's: how far the power spectrum, averaged over time, is from the recording's, [].
+
+    || mean_t |S|^2 - mean_t |S'|^2 ||^2 / || mean_t |S|^2 ||^2, which tells the level above all.
+
+    Args:
+      sound, recorded: float32 [batch, time], at least 1024 samples.
+    """
+    ours, theirs = (tf.reduce_mean(tf.square(m), 1) for m in _spectra(sound, recorded))
+    return _relative(ours, theirs, [1])
+
+
+def magnitude_loss(sound, recorded):
+    """How far the magnitudes are from the recording's, frame by frame, []; Ping et al. 2018.
+
+    || |S| - |S'| ||^2 / || |S| ||^2; arguments as for `squared_loss`.
+    """
+    ours, theirs = _spectra(sound, recorded)
+    return _relative(ours, theirs, [1, 2])
+
+
+def multi_loss(sound, recorded):
+    """Spectral convergence and log magnitudes at three resolutions, []; Yamamoto et al. 2020.
+
+    Args:
+      sound, recorded: float32 [batch, time], at least 1200 samples.
+    """
+    return tf.add_n([_resolution(sound, recorded, *r) for r in RESOLUTIONS]) / len(RESOLUTIONS)
+
+
+def _spectra(sound, recorded):
+    return (magnitudes(x, WINDOW, HOP, WINDOW) for x in (sound, recorded))
+
+
+def _relative(ours, theirs, axes):
+    energy = tf.reduce_sum(tf.square(theirs), axes)
+    return tf.reduce_mean(tf.reduce_sum(tf.square(ours - theirs), axes) / (energy + SILENT))
+
+
+def _resolution(sound, recorded, fft_size: int, hop_samples: int, window_samples: int):
+    """|| S - S' ||_F / || S ||_F + mean |log S - log S'|, S being the recording's magnitudes."""
+    ours, theirs = (magnitudes(x, window_samples, hop_samples, fft_size) for x in (sound, recorded))
+    scale = tf.sqrt(tf.reduce_sum(tf.square(theirs), [1, 2]) + SILENT)
+    convergence = tf.sqrt(tf.reduce_sum(tf.square(ours - theirs), [1, 2]) + 1e-12) / scale
+    logs = tf.math.log(tf.maximum(ours, LOWEST)) - tf.math.log(tf.maximum(theirs, LOWEST))
+    return tf.reduce_mean(convergence) + tf.reduce_mean(tf.abs(logs))

@@ -1,0 +1,181 @@
+"""Presets of students: whole configurations, each with the figure it should reach and its cost."""
+
+import dataclasses
+from pathlib import Path
+
+from distill.config import StudentConfig
+from replicator.errors import UserError
+from replicator.loop import LoopConfig
+from replicator.optimizer import OptimizerConfig
+from wavenet.config import WaveNetConfig
+from wavenet.model import SpeechModel
+from wavenet.presets import DataConfig
+
+SPECTRAL = ("squared", "magnitude", "multi", "feature", "style")  # terms that compare spectra
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig:
+    """The terms of the loss and their weights; 0 switches a term off. Each is logged alone."""
+
+    kl: float = 1.0
+    """Of KL(P_S || P_T), in nats a sample."""
+    draws: int = 16
+    """Draws of each sample for the cross-entropy."""
+    regularisation: float = 4.0
+    """Lambda of the closed-form KL between Gaussians (ClariNet)."""
+    squared: float = 0.0
+    """Of the power loss on |STFT|^2 averaged over time (the paper's)."""
+    magnitude: float = 0.0
+    """Of the power loss on |STFT|."""
+    multi: float = 1.0
+    """Of the power loss at three resolutions."""
+    feature: float = 0.0
+    """Of the perceptual loss on the features of a classifier of speech units."""
+    style: float = 0.0
+    """Of the perceptual loss on their Gram matrices."""
+    contrastive: float = 0.0
+    """Gamma: how strongly the teacher of another condition repels; the paper's is 0.3."""
+    pitch: float = 1.0
+    """Of the error in reading F0 off the frames, where the student has harmonics."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a weight below 0 or no term at all."""
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if not value >= 0:
+                raise ValueError(f"`{field.name}` must be 0 or more, got {value}.")
+        if self.draws < 1:
+            raise ValueError(f"`draws` must be at least 1, got {self.draws}.")
+        if not any(getattr(self, name) for name in ("kl", *SPECTRAL)):
+            raise ValueError("`kl` must be above 0 where no other term is.")
+
+
+@dataclasses.dataclass(frozen=True)
+class ClipConfig:
+    """What a batch is made of."""
+
+    clip_samples: int = 7680
+    """Length of a clip, a multiple of the hop."""
+    batch_size: int = 4
+    """Clips in a batch."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        for name in ("clip_samples", "batch_size"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillConfig:
+    """A distillation, whole: with the teacher and the data, nothing else decides what comes out."""
+
+    student: StudentConfig = dataclasses.field(default_factory=StudentConfig)
+    loss: LossConfig = dataclasses.field(default_factory=LossConfig)
+    clips: ClipConfig = dataclasses.field(default_factory=ClipConfig)
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
+    seed: int = 0
+    """Of the initial weights, of the order of clips and of the noise."""
+    pitch_steps: int = 3000
+    """Updates, before all others, of the network that reads F0 off the frames for the harmonics."""
+
+    def resolved(self, teacher: SpeechModel, path: Path) -> "DistillConfig":
+        """The configuration with the student's inputs taken from its teacher.
+
+        Raises UserError if they were given and the teacher's are others, or if they cannot go
+        together with the rest.
+        """
+        theirs = teacher.config.network
+        student = _following(self.student, theirs, teacher.config.data, path)
+        if self.clips.clip_samples % student.hop_samples:
+            raise UserError(
+                f"`clips.clip-samples` must be a multiple of the teacher's hop, "
+                f"{student.hop_samples}, got {self.clips.clip_samples}."
+            )
+        if self.loss.contrastive and self.clips.batch_size < 2:
+            raise UserError("`loss.contrastive` needs other conditions: a batch of at least 2.")
+        if student.harmonics and not self.loss.pitch:
+            raise UserError("`loss.pitch` must be above 0 for a student with harmonics.")
+        return dataclasses.replace(self, student=student)
+
+
+def _following(
+    student: StudentConfig, theirs: WaveNetConfig, data: DataConfig, path: Path
+) -> StudentConfig:
+    """The student's configuration with its inputs from the teacher's."""
+    if student.sample_rate_hz != data.sample_rate_hz:
+        raise UserError(
+            f"The teacher {path} speaks at {data.sample_rate_hz} Hz, this student at "
+            f"{student.sample_rate_hz} Hz; choose a preset of the teacher's rate."
+        )
+    factors = theirs.upsample_factors if theirs.feature_channels else ()
+    for name, value in (
+        ("feature_channels", theirs.feature_channels),
+        ("upsample_factors", factors),
+        ("speakers", theirs.speakers),
+    ):
+        given = getattr(student, name)
+        if given and given != value:
+            raise UserError(
+                f"`student.{name.replace('_', '-')}` follows from the teacher {path} and must be "
+                f"{value}, got {given}."
+            )
+    if student.harmonics and not theirs.feature_channels:
+        raise UserError(
+            f"`student.harmonics` must be 0, got {student.harmonics}: the teacher {path} has no "
+            "frames to read F0 off."
+        )
+    try:
+        return dataclasses.replace(
+            student,
+            feature_channels=theirs.feature_channels,
+            upsample_factors=factors,
+            speakers=theirs.speakers,
+            frame_width=theirs.frame_width,
+        )
+    except ValueError as error:
+        raise UserError(f"{path}: {error}") from error
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """A configuration, what it is for, what it should reach and what it costs."""
+
+    about: str
+    config: DistillConfig
+
+
+_CPU = StudentConfig(
+    flows=(5, 5, 10),
+    filter_width=2,
+    front_width=16,
+    condition_channels=32,
+    harmonics=7,
+    sample_rate_hz=16_000,
+)
+
+PRESETS: dict[str, Preset] = {
+    "student-smoke": Preset(
+        "Seconds on one core, to see that everything runs; noise.",
+        DistillConfig(
+            dataclasses.replace(_CPU, flows=(2, 3), residual_channels=16, gate_channels=16),
+            LossConfig(draws=4),
+            ClipConfig(clip_samples=2400, batch_size=2),
+            OptimizerConfig(learning_rate=2e-3, warmup_steps=20),
+            LoopConfig(num_steps=40, evaluate_every_steps=20, report_every_steps=10),
+            pitch_steps=100,
+        ),
+    ),
+    "student-cpu-16k": Preset(
+        "The shipped 16 kHz student.",
+        DistillConfig(
+            _CPU,
+            LossConfig(draws=8, squared=5.0, multi=10.0, feature=2.0, style=1.0),
+            ClipConfig(clip_samples=8000, batch_size=2),
+            OptimizerConfig(learning_rate=1.5e-3, warmup_steps=200, decay="cosine"),
+            LoopConfig(num_steps=7_000),
+        ),
+    ),
+}

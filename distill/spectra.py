@@ -1,0 +1,90 @@
+"""Spectra of waveforms that a gradient flows through."""
+
+import functools
+
+import numpy as np
+import tensorflow as tf
+
+from wavenet.features import MelConvention, mel_filters, num_frames
+
+EPSILON = 1e-16  # under the root: |X| of silence is 1e-8 and its gradient zero, not infinite
+
+
+@functools.lru_cache(maxsize=16)
+def hann_window(window_samples: int) -> np.ndarray:
+    """The periodic Hann window, float32 [window_samples], read-only."""
+    window = np.sin(np.pi * np.arange(window_samples) / window_samples) ** 2
+    window = window.astype(np.float32)
+    window.setflags(write=False)
+    return window
+
+
+def _checked(waveform: tf.Tensor, window_samples: int, hop_samples: int, fft_size: int) -> None:
+    if hop_samples < 1:
+        raise ValueError(f"`hop_samples` must be at least 1, got {hop_samples}.")
+    if fft_size < window_samples:
+        raise ValueError(f"`fft_size` must be at least {window_samples}, got {fft_size}.")
+    if waveform.shape.rank != 2:
+        raise ValueError(f"`waveform` must have the shape [batch, time], got {waveform.shape}.")
+    if waveform.shape[1] is not None and waveform.shape[1] < window_samples:
+        raise ValueError(
+            f"`waveform` must last at least {window_samples} samples, got {waveform.shape[1]}."
+        )
+
+
+def magnitudes(
+    waveform: tf.Tensor, window_samples: int, hop_samples: int, fft_size: int
+) -> tf.Tensor:
+    """Magnitude spectrum of every whole Hann window, float32 [batch, frames, bins].
+
+    sqrt(re^2 + im^2 + 1e-16), so that the gradient is finite everywhere and zero in silence.
+    Frame f covers the samples from f * hop_samples; frames = 1 + (time - window) // hop, bins =
+    fft_size / 2 + 1. A sine of amplitude a in the middle of a bin reaches a * window_samples / 4.
+
+    Args:
+      waveform: float32 [batch, time], at least a window long.
+      window_samples: length of the periodic Hann window, at most fft_size.
+      hop_samples: from a frame to the next.
+      fft_size: in samples; what is longer than the window is zeros.
+    """
+    waveform = tf.convert_to_tensor(waveform)
+    _checked(waveform, window_samples, hop_samples, fft_size)
+    segments = tf.signal.frame(waveform, window_samples, hop_samples)
+    spectrum = tf.signal.rfft(segments * hann_window(window_samples), [fft_size])
+    power = tf.square(tf.math.real(spectrum)) + tf.square(tf.math.imag(spectrum))
+    return tf.sqrt(power + EPSILON)
+
+
+def _padded(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
+    """Zeros or a reflection on both sides: as many windows as frames, frame 0 around hop / 2."""
+    samples, hop_samples = waveform.shape[1], convention.hop_samples
+    left = convention.window_samples // 2 - hop_samples // 2
+    last = (num_frames(samples, hop_samples) - 1) * hop_samples
+    right = max(0, last + convention.window_samples - left - samples)
+    mode = "CONSTANT" if convention.padding == "zeros" else "REFLECT"
+    return tf.pad(waveform, [[0, 0], [left, right]], mode)
+
+
+def log_mel(waveform: tf.Tensor, convention: MelConvention) -> tf.Tensor:
+    """Log-mel frames of `wavenet.features.mel_spectrogram`, float32 [batch, frames, bands].
+
+    Where a band is below the convention's floor its gradient is zero.
+
+    Args:
+      waveform: float32 [batch, time] in [-1, 1]; time is static and, for the padding "reflect",
+        longer than half a window.
+      convention: see `MelConvention`.
+    """
+    waveform = tf.convert_to_tensor(waveform)
+    if waveform.shape.rank != 2 or not waveform.shape[1]:
+        raise ValueError(f"`waveform` must have the shape [batch, time], got {waveform.shape}.")
+    spectrum = magnitudes(
+        _padded(waveform, convention),
+        convention.window_samples,
+        convention.hop_samples,
+        convention.fft_size,
+    )
+    frames = num_frames(waveform.shape[1], convention.hop_samples)
+    bands = spectrum[:, :frames] @ mel_filters(convention)
+    log = tf.math.log(tf.maximum(bands, convention.floor))
+    return log if convention.log == "natural" else log / float(np.log(10.0))

@@ -1,0 +1,183 @@
+"""The student: a Parallel WaveNet, which draws a whole sound in one pass and knows its density."""
+
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from distill.config import StudentConfig
+from distill.excitation import (
+    REFERENCE_HZ,
+    PitchReader,
+    harmonics,
+    phase_of,
+    upsampled,
+)
+from distill.flows import Flow, Flowed, Past, composed
+from likelihoods import noise as position_noise
+from wavenet.initial import Initial
+from wavenet.upsampling import FrameUpsampler
+
+
+class State(NamedTuple):
+    """What travels from chunk to chunk: every flow's past and the phase in turns [batch]."""
+
+    pasts: list[Past]
+    turns: tf.Tensor
+
+
+class ParallelWaveNet(tf.Module):
+    """Inverse autoregressive flows, one after another, on one condition.
+
+    van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3. Holds variables
+    only; `sample` gives sound with its density, `chunk` does so piece by piece.
+    """
+
+    def __init__(self, config: StudentConfig, seed: int = 0, name="student"):
+        super().__init__(name=name)
+        initial = Initial(seed)
+        self.config = config
+        self.dtype = tf.as_dtype(config.compute_dtype)
+        self.upsampler = FrameUpsampler(config, initial) if config.feature_channels else None
+        self.pitch_reader = PitchReader(config, initial) if config.harmonics else None
+        self.speaker_embedding = None
+        if config.speakers:
+            shape = [config.speakers, config.speaker_channels]
+            gain = math.sqrt(config.speakers)
+            self.speaker_embedding = initial.kernel(shape, "speaker_embedding", gain=gain)
+        last = len(config.flows) - 1
+        self.flows = [
+            Flow(config, initial, layers, config.initial_scale if i == last else 1.0, f"flow_{i}")
+            for i, layers in enumerate(config.flows)
+        ]
+
+    def noise(self, seed, rows, start, length: int):
+        """float32 [rows, length], the noise of these samples; arguments as for `noise.bits`."""
+        draw = position_noise.logistic if self.config.noise == "logistic" else position_noise.normal
+        return draw(seed, rows, start, length)[..., 0]
+
+    @property
+    def side_frames(self) -> int:
+        """Frames on either side of a stretch of sound that its condition depends on."""
+        reader = self.pitch_reader.side_frames if self.pitch_reader is not None else 0
+        return max(self.config.frame_width // 2, reader) + 2  # upsampling reads the neighbours
+
+    def condition(
+        self,
+        frames=None,
+        speaker=None,
+        num_samples: int | None = None,
+        turns=None,
+        skipped_frames: int = 0,
+    ):
+        """The condition [batch, time, channels] and the phase after it [batch]; or None, None.
+
+        Args:
+          frames: [batch, frames, feature_channels], one every `hop_samples` samples, or None.
+          speaker: int32 [batch], or None for a student without speakers.
+          num_samples: length in samples; by default that of the frames.
+          turns: float64 [batch], the phase before the first sample; by default 0.
+          skipped_frames: frames that were before and are not asked for: they, and any beyond the
+            end, count as neighbours only.
+        """
+        self._check_condition(frames, speaker)
+        hop, parts = self.config.hop_samples, []
+        first = skipped_frames * hop
+        if num_samples is None:
+            num_samples = frames.shape[1] * hop - first
+        asked = slice(first, first + num_samples)
+        if self.upsampler is not None:
+            parts.append(self.upsampler(tf.cast(frames, self.dtype))[:, asked])
+        if self.pitch_reader is not None:
+            turns = tf.zeros([tf.shape(frames)[0]], tf.float64) if turns is None else turns
+            waves, turns = self.excitation(self.pitch_reader, frames, asked, turns)
+            parts.append(tf.cast(waves, self.dtype))
+        if self.speaker_embedding is not None:
+            row = tf.cast(tf.gather(self.speaker_embedding, speaker), self.dtype)
+            parts.append(tf.repeat(row[:, None], num_samples, 1))
+        return (tf.concat(parts, -1) if parts else None), turns
+
+    def excitation(self, reader: PitchReader, frames, asked: slice, turns):
+        """Harmonics [batch, time, channels] of the F0 read off frames, and the phase after them."""
+        config, hop = self.config, self.config.hop_samples
+        octaves, logit = reader(tf.cast(frames, tf.float32))
+        octaves = upsampled(tf.stop_gradient(octaves), hop)[:, asked]
+        voiced = upsampled(tf.cast(logit > 0.0, tf.float32), hop)[:, asked]
+        f0_hz = REFERENCE_HZ * tf.pow(2.0, octaves)
+        angle, turns = phase_of(f0_hz, config.sample_rate_hz, turns)
+        return harmonics(angle, f0_hz, voiced, config.harmonics, config.sample_rate_hz), turns
+
+    def sample(self, noise, condition=None) -> Flowed:
+        """Whole sounds [batch, time] and their density: output = noise scale + location.
+
+        Given noise_<t, output_t is logistic (or normal) with this location and scale.
+
+        Args:
+          noise: float32 [batch, time] from `noise(...)`, times the temperature.
+          condition: [batch, time, channels] from `condition(...)`, or None.
+        """
+        return self.chunk(noise, condition, self.empty_pasts(tf.shape(noise)[0]))[0]
+
+    def chunk(self, noise, condition, pasts: list[Past]) -> tuple[Flowed, list[Past]]:
+        """The next stretch of `sample`, and the pasts to hand in with what follows."""
+        steps, later = [], []
+        for flow, past in zip(self.flows, pasts, strict=True):
+            step, past = flow(noise, condition, past)
+            noise = step.output
+            steps.append(step)
+            later.append(past)
+        return composed(steps), later
+
+    def empty_pasts(self, batch) -> list[Past]:
+        """Every flow's past before the first sample."""
+        return [flow.empty_past(batch) for flow in self.flows]
+
+    def initial_state(self, batch) -> State:
+        """The state before the first sample."""
+        return State(self.empty_pasts(batch), tf.zeros([batch], tf.float64))
+
+    def _check_condition(self, frames, speaker) -> None:
+        channels = self.config.feature_channels
+        if (frames is None) != (channels == 0):
+            raise ValueError(
+                f"`frames` must be {'given' if channels else 'None'} for a student with "
+                f"feature_channels={channels}."
+            )
+        if channels and frames.shape[-1] != channels:
+            raise ValueError(f"`frames` must have {channels} channels, got {frames.shape[-1]}.")
+        if (speaker is None) != (self.config.speakers == 0):
+            raise ValueError(
+                f"`speaker` must be {'given' if self.config.speakers else 'None'} for a student "
+                f"with speakers={self.config.speakers}."
+            )
+
+    def start_from(self, teacher_upsampler: FrameUpsampler) -> None:
+        """Copies a teacher's conditioner into the first channels of this one.
+
+        Raises ValueError if its frames or its factors are others, or its channels more.
+        """
+        theirs, ours = teacher_upsampler, self.upsampler
+        if ours is None or not _fits(ours, theirs):
+            raise ValueError(
+                "`teacher_upsampler` must have this student's frames and factors and no more "
+                f"channels, got {list(theirs.frame_kernel.shape)} and {theirs.factors}."
+            )
+        _copy_first(ours.frame_kernel, theirs.frame_kernel)
+        _copy_first(ours.frame_bias, theirs.frame_bias)
+        many, few = ours.frame_bias.shape[0], theirs.frame_bias.shape[0]
+        for own, given, factor in zip(ours.kernels, theirs.kernels, ours.factors, strict=True):
+            split = tf.Variable(tf.reshape(own, [3, many, factor, many]))
+            split[:, :few, :, :few].assign(tf.reshape(given, [3, few, factor, few]))
+            own.assign(tf.reshape(split, own.shape))
+
+
+def _fits(ours: FrameUpsampler, theirs: FrameUpsampler) -> bool:
+    """Whether a conditioner has the frames and factors of another, and room for its channels."""
+    own, given = ours.frame_kernel.shape, theirs.frame_kernel.shape
+    return ours.factors == theirs.factors and own[:-1] == given[:-1] and own[-1] >= given[-1]
+
+
+def _copy_first(ours: tf.Variable, theirs) -> None:
+    """Sets the first entries along the last axis."""
+    count = theirs.shape[-1]
+    ours.assign(tf.concat([theirs, ours[..., count:]], -1))

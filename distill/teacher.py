@@ -1,0 +1,82 @@
+"""A trained WaveNet as the density that a student is distilled from; its weights are held."""
+
+import dataclasses
+import hashlib
+from pathlib import Path
+
+import tensorflow as tf
+
+from likelihoods.protocol import ContinuousLikelihood
+from replicator.errors import UserError
+from wavenet.model import SpeechModel, load
+from wavenet.network import WaveNet
+
+
+@dataclasses.dataclass(frozen=True)
+class Parametrised:
+    """Conditionals that a likelihood reads from parameters [batch, time, parameters]."""
+
+    likelihood: ContinuousLikelihood
+    parameters: tf.Tensor
+
+    def log_density(self, values):
+        """float32 [..., batch, time], nats per unit, of values [..., batch, time]."""
+        return self.likelihood.log_density(self.parameters, values)
+
+
+class WaveNetDensity:
+    """The `Density` of a WaveNet with a logistic or Gaussian output."""
+
+    def __init__(self, network: WaveNet):
+        likelihood = network.likelihood
+        if not isinstance(likelihood, ContinuousLikelihood):
+            raise ValueError("`network` must have a logistic or Gaussian output, got a softmax.")
+        self.network, self.likelihood = network, likelihood
+
+    def condition(self, frames, speaker, num_samples: int):
+        """What `conditionals` takes as its condition, without a gradient."""
+        config = self.network.config
+        if not config.gate_inputs:
+            return None
+        made = self.network.condition(
+            frames if config.feature_channels else None,
+            speaker if config.speakers else None,
+            num_samples,
+        )
+        return tf.stop_gradient(made)
+
+    def conditionals(self, x, condition) -> Parametrised:
+        """In one pass, p(x_t | x_<t, condition) for sounds float32 [batch, time] in [-1, 1].
+
+        The sounds are not rounded to levels, which would stop the gradient.
+        """
+        return Parametrised(self.likelihood, self.network(x, condition))
+
+
+def load_teacher(path: Path) -> SpeechModel:
+    """The WaveNet of a run or model folder, with every variable held.
+
+    Raises UserError for what is no WaveNet, or one whose output has no gradient.
+    """
+    model = load(path)
+    if not isinstance(model.network.likelihood, ContinuousLikelihood):
+        raise UserError(
+            f"{path} has a softmax over levels, through which no gradient reaches a student; "
+            "distillation needs a teacher with --network.likelihood logistic or gaussian."
+        )
+    hold(model.network)
+    return model
+
+
+def hold(network: tf.Module) -> None:
+    """Makes every variable of a network one that no tape watches."""
+    for variable in network.variables:
+        variable._trainable = False  # there is no public way to say so once it is made
+
+
+def digest(network: WaveNet) -> str:
+    """A name for the weights, of 16 hexadecimal digits."""
+    code = hashlib.blake2b(digest_size=8)
+    for variable in network.variables:
+        code.update(variable.numpy().tobytes())
+    return code.hexdigest()

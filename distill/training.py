@@ -1,0 +1,193 @@
+"""Distilling a student: from a trained teacher and recordings to a run directory."""
+
+import dataclasses
+import math
+from pathlib import Path
+
+import tensorflow as tf
+
+from distill.excitation import train_reader
+from distill.objective import Objective
+from distill.presets import DistillConfig
+from distill.student import ParallelWaveNet
+from distill.teacher import WaveNetDensity, digest
+from distill.units import UnitClassifier, load, save, train_units
+from distill.watching import Watcher
+from replicator.errors import UserError
+from replicator.loop import Outcome, Trainer
+from replicator.run_directory import RunDirectory, to_json
+from replicator.state import TrainState
+from wavenet.corpus import Corpus
+from wavenet.data import clips, source_of
+from wavenet.model import SpeechModel
+from wavenet.presets import Feature
+from wavenet.training import FEATURES, prepare_corpus, scan_folder
+
+KIND = "parallel-wavenet"
+CHANGEABLE = ("loop", "data_folder", "teacher")
+READER_FRAMES = 96  # of a clip that the reader of F0 learns from
+UNITS = "units.npz"  # of a run: the classifier of the perceptual losses
+
+
+def distill(
+    preset: str,
+    config: DistillConfig,
+    teacher: SpeechModel,
+    teacher_path: Path,
+    data: Path,
+    workdir: Path,
+    say=print,
+) -> Outcome:
+    """Distils, or goes on distilling, in `workdir`; how it ended.
+
+    Args:
+      preset: the name it goes by.
+      config: everything that decides the outcome, with the teacher and the data.
+      teacher: from `load_teacher`; it is read and never written. teacher_path: where it lies.
+      data: a folder of recordings, see `wavenet.recordings.scan`.
+      workdir: the run directory, made if missing; a run there must have the same configuration.
+      say: called with lines for the person watching.
+
+    Raises UserError, DataError or AudioError with a line that explains what to do.
+    """
+    config = config.resolved(teacher, teacher_path)
+    run = RunDirectory.locked(workdir)
+    try:
+        stored = run_config(preset, config, teacher, teacher_path, data)
+        run.check(stored, CHANGEABLE)
+        corpus = corpus_for(config, teacher, data, workdir, say)
+        run.claim(stored, CHANGEABLE)
+        return _distill(run, config, teacher, corpus, say)
+    finally:
+        run.unlock()
+
+
+def _distill(run, config: DistillConfig, teacher: SpeechModel, corpus: Corpus, say) -> Outcome:
+    student = new_student(config, teacher)
+    state = TrainState(student, config.optimizer, config.loop.num_steps)
+    classifier = _classifier(run, config, corpus, say)
+    objective = Objective(
+        student,
+        WaveNetDensity(teacher.network),
+        config.loss,
+        config.seed,
+        state.step,
+        classifier,
+        corpus.mel,
+    )
+    trainer = Trainer(run, state, objective, config.loop)
+    for line in trainer.resume():
+        say(line)
+    if not trainer.step:
+        _teach_reader(student, state, config, teacher, corpus)
+    rate_hz, past = config.student.sample_rate_hz, config.student.receptive_field
+    say(
+        f"student: {sum(math.prod(w.shape) for w in state.weights):,} weights, flows of "
+        f"{', '.join(map(str, config.student.flows))} layers, receptive field {past} samples "
+        f"({1000 * past / rate_hz:.0f} ms)"
+        + (f", going on from step {trainer.step}" if trainer.step else "")
+    )
+    watcher = Watcher(student, state, teacher, corpus, run.folder("samples"), say)
+    return trainer.train(batches(corpus, config, teacher, trainer.step), watcher)
+
+
+def _teach_reader(
+    student: ParallelWaveNet, state: TrainState, config: DistillConfig, teacher, corpus: Corpus
+) -> None:
+    """Lets the reader of F0 learn its task before the flows rely on it."""
+    reader = student.pitch_reader
+    if reader is None or not config.pitch_steps:
+        return
+    clip_samples = READER_FRAMES * config.student.hop_samples
+    source = source_of(corpus, "train", clip_samples, corpus_features(config, teacher))
+    train_reader(reader, source, config.student.feature_channels, config.pitch_steps, config.seed)
+    for weight, average in zip(state.weights, state.average, strict=True):
+        average.assign(weight)
+
+
+def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
+    """An untrained student; its conditioner starts as the teacher's where there is room for it."""
+    student = ParallelWaveNet(config.student, config.seed)
+    theirs = teacher.network.upsampler
+    if student.upsampler is not None and theirs is not None:
+        try:
+            student.start_from(theirs)
+        except ValueError as error:
+            raise UserError(
+                f"`student.condition-channels` must be at least the teacher's, "
+                f"{teacher.config.network.condition_channels}, got "
+                f"{config.student.condition_channels}."
+            ) from error
+    return student
+
+
+def corpus_features(config: DistillConfig, teacher: SpeechModel) -> tuple[Feature, ...]:
+    """The frames that clips come with: the teacher's, and F0 for a student with harmonics."""
+    theirs = teacher.config.data.features
+    extra = () if "f0" in theirs or not config.student.harmonics else ("f0",)
+    return (*theirs, *extra)
+
+
+def corpus_for(
+    config: DistillConfig, teacher: SpeechModel, data: Path, workdir: Path | None, say
+) -> Corpus:
+    """The recordings at the teacher's rate and level, with frames of its convention."""
+    features = corpus_features(config, teacher)
+    wanted = dataclasses.replace(
+        teacher.config, data=dataclasses.replace(teacher.config.data, features=features)
+    )
+    cache = None if workdir is None else Path(workdir) / FEATURES
+    report = scan_folder(data, wanted, cache if cache is not None and cache.is_dir() else None)
+    for line in report.lines():
+        say(line)
+    corpus = prepare_corpus(report, wanted, workdir, gain_db=teacher.gain_db)
+    known = teacher.known_speakers
+    if known and corpus.speakers[: len(known)] != known:
+        raise UserError(
+            f"The recordings in {data} must be of the speakers that the teacher knows, "
+            f"{', '.join(known)}."
+        )
+    return corpus
+
+
+def batches(
+    corpus: Corpus, config: DistillConfig, teacher: SpeechModel, start_step: int
+) -> tf.data.Dataset:
+    """The batches from step `start_step` on, a function of the seed and the step alone."""
+    return clips(
+        corpus,
+        "train",
+        clip_samples=config.clips.clip_samples,
+        batch_size=config.clips.batch_size,
+        seed=config.seed,
+        features=corpus_features(config, teacher),
+        start_step=start_step,
+    )
+
+
+def run_config(
+    preset: str, config: DistillConfig, teacher: SpeechModel, teacher_path: Path, data: Path
+) -> dict:
+    """What config.json says of a run: all that is needed to use the student without its teacher."""
+    return {
+        "kind": KIND,
+        "preset": preset,
+        **to_json(config),
+        "data": to_json(teacher.config.data),
+        "gain_db": teacher.gain_db,
+        "speakers": list(teacher.speakers),
+        "data_folder": str(Path(data).absolute()),
+        "teacher": str(teacher_path),
+        "teacher_weights": digest(teacher.network),
+    }
+
+
+def _classifier(run, config: DistillConfig, corpus: Corpus, say) -> UnitClassifier | None:
+    """The run's classifier of speech units, trained first if there is none yet; None if unused."""
+    if not (config.loss.feature or config.loss.style):
+        return None
+    path = run.path / UNITS
+    if not path.exists():
+        say("training a classifier of speech units for the perceptual loss")
+        save(train_units(corpus, seed=config.seed, say=say), path)
+    return load(path)

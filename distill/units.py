@@ -1,0 +1,342 @@
+"""Speech units found in a corpus without transcripts, and a small network that recognises them.
+
+The units stand in for the phones of Parallel WaveNet (van den Oord et al. 2017, section 3.3): what
+counts are the features inside a network that tells speech sounds apart. They are k-means clusters
+of cepstra and their slopes, and the network sees frames in part masked, so that it must know how
+sounds follow one another (both as the first round of HuBERT, Hsu et al. 2021). Transcripts are not
+used even where they are there: they do not say when each sound is spoken.
+"""
+
+import dataclasses
+import json
+import os
+import time
+import warnings
+from pathlib import Path
+
+import numpy as np
+import scipy.cluster.vq
+import scipy.fft
+import tensorflow as tf
+
+from replicator.checkpoints import Arrays, read_npz, write_npz
+from replicator.errors import UserError
+from replicator.optimizer import OptimizerConfig
+from replicator.state import TrainState
+from wavenet.corpus import Corpus, frames_of, recordings_of
+from wavenet.features import MelConvention
+from wavenet.initial import Initial
+
+KIND = "speech units, format 1"
+STATISTICS = ("centres", "mean", "scale", "band_mean", "frame_scale")
+CEPSTRA = 13
+SLOPE_WEIGHT = 0.5  # of a cepstrum's slope, the cepstrum having weight 1
+CLUSTERED_FRAMES = 40_000  # frames that k-means sees at most
+KMEANS_ROUNDS = 30
+GAIN = 0.05  # of the scale of `above_silence`: 5 dB with a floor of 1e-5
+JITTER = 0.03  # the same, of every value by itself
+MASKED_FRAMES, MASKED_SPANS = 6, 2
+MASKED_BANDS = 0.2  # of all bands
+OPTIMIZER = OptimizerConfig(learning_rate=3e-3, warmup_steps=50, decay="cosine", average_decay=0.99)
+
+
+@dataclasses.dataclass(frozen=True)
+class UnitConfig:
+    """Shape of a `UnitClassifier`, and the convention of the frames that it reads."""
+
+    convention: MelConvention
+    num_units: int = 64
+    channels: int = 64
+    widths: tuple[int, ...] = (5, 3, 3)
+
+    def __post_init__(self) -> None:
+        """Raises ValueError, naming the field, for a size out of range."""
+        if self.num_units < 2:
+            raise ValueError(f"`num_units` must be at least 2, got {self.num_units}.")
+        if self.channels < 1:
+            raise ValueError(f"`channels` must be at least 1, got {self.channels}.")
+        if not self.widths or min(self.widths) < 1:
+            raise ValueError(f"`widths` must be one or more of at least 1, got {self.widths}.")
+
+
+class UnitClassifier(tf.Module):
+    """Convolutions over frames that say which unit each frame belongs to.
+
+    What training finds out about a corpus, float32 numpy arrays: band_mean [bands] and frame_scale
+    [], which bring frames near mean 0 and variance 1 (one scale, so that a band that is nearly
+    constant is not blown up); mean and scale [2 * cepstra], the same for `cepstra`; centres [units,
+    2 * cepstra] of the units.
+    """
+
+    def __init__(self, config: UnitConfig, seed: int = 0):
+        super().__init__(name="unit_classifier")
+        self.config = config
+        initial, inputs = Initial(seed), config.convention.bands
+        self.kernels, self.biases = [], []
+        for width in config.widths:
+            self.kernels.append(initial.kernel([width, inputs, config.channels], "kernel", 2**0.5))
+            self.biases.append(initial.zeros([config.channels], "bias"))
+            inputs = config.channels
+        self.head_kernel = initial.kernel([inputs, config.num_units], "head_kernel")
+        self.head_bias = initial.zeros([config.num_units], "head_bias")
+        columns = 2 * min(CEPSTRA, config.convention.bands)
+        self.centres = np.zeros([config.num_units, columns], np.float32)
+        self.mean, self.scale = np.zeros(columns, np.float32), np.ones(columns, np.float32)
+        self.band_mean = np.zeros(config.convention.bands, np.float32)
+        self.frame_scale = np.ones([], np.float32)
+
+    def logits(self, mel: tf.Tensor) -> tf.Tensor:
+        """How much each frame is like each unit, float32 [batch, frames, units].
+
+        Args:
+          mel: float32 [batch, frames, bands], `above_silence`.
+        """
+        weights = [(tf.identity(k), tf.identity(b)) for k, b in self._layers()]
+        return tf.matmul(self._hidden(mel, weights)[-1], self.head_kernel) + self.head_bias
+
+    def features(self, mel: tf.Tensor) -> list[tf.Tensor]:
+        """The activations of each layer, float32 [batch, frames, channels], first layer first.
+
+        Their gradient reaches `mel` and never the weights.
+
+        Args:
+          mel: float32 [batch, frames, bands], `above_silence`.
+        """
+        weights = [(tf.stop_gradient(k), tf.stop_gradient(b)) for k, b in self._layers()]
+        return self._hidden(mel, weights)
+
+    def units(self, mel: np.ndarray) -> np.ndarray:
+        """The unit of each frame of a recording, int32 [frames]: the nearest centre.
+
+        Args:
+          mel: float32 [frames, bands], `above_silence`.
+        """
+        return _nearest((cepstra(mel) - self.mean) / self.scale, self.centres)
+
+    def named(self) -> dict[str, tf.Variable]:
+        """Every variable by a name that stays."""
+        numbered = {"kernel": self.kernels, "bias": self.biases}
+        named = {f"{kind}/{i}": v for kind, vs in numbered.items() for i, v in enumerate(vs)}
+        return {**named, "head_kernel": self.head_kernel, "head_bias": self.head_bias}
+
+    def _layers(self):
+        return zip(self.kernels, self.biases, strict=True)
+
+    def _hidden(self, mel: tf.Tensor, weights) -> list[tf.Tensor]:
+        """The outputs of the layers, given (kernel, bias) of each."""
+        hidden, layers = (mel - self.band_mean) / self.frame_scale, []
+        for kernel, bias in weights:
+            hidden = tf.nn.relu(tf.nn.conv1d(hidden, kernel, stride=1, padding="SAME") + bias)
+            layers.append(hidden)
+        return layers
+
+
+def cepstra(mel: np.ndarray) -> np.ndarray:
+    """The lowest cepstra of each frame and their slopes, float32 [frames, 2 * cepstra].
+
+    A cepstrum is a coefficient of the orthonormal DCT over bands; the lowest 13 follow the
+    spectrum's envelope and leave out the harmonics of the voice. A slope is half the difference
+    of the frames after and before.
+
+    Args:
+      mel: float32 [frames, bands], at least one frame.
+    """
+    values = scipy.fft.dct(mel, norm="ortho", axis=1)[:, :CEPSTRA]
+    padded = np.pad(values, [(1, 1), (0, 0)], mode="edge")
+    slopes = 0.5 * (padded[2:] - padded[:-2])
+    return np.concatenate([values, slopes], axis=1).astype(np.float32)
+
+
+def _nearest(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
+    return scipy.cluster.vq.vq(points, centres)[0].astype(np.int32)
+
+
+def _standard(classifier: UnitClassifier, mel: np.ndarray) -> None:
+    """Sets the statistics of the frames [frames, bands]."""
+    classifier.band_mean = mel.mean(axis=0)
+    classifier.frame_scale = np.maximum((mel - classifier.band_mean).std(), np.float32(1e-3))
+
+
+def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Generator) -> None:
+    """Sets the statistics and the centres of cepstra [frames, columns]: k-means++, then Lloyd.
+
+    Every cepstrum counts the same, whatever its spread, and its slope half of that.
+    """
+    num_units, half = classifier.config.num_units, points.shape[1] // 2
+    if len(points) < num_units:
+        raise ValueError(f"`num_units` must be at most the {len(points)} frames, got {num_units}.")
+    if len(points) > CLUSTERED_FRAMES:
+        points = points[np.sort(rng.choice(len(points), CLUSTERED_FRAMES, replace=False))]
+    classifier.mean, scale = points.mean(axis=0), np.maximum(points.std(axis=0), 1e-3)
+    scale[half:] /= SLOPE_WEIGHT
+    classifier.scale = scale
+    with warnings.catch_warnings():
+        # Of an empty cluster: a unit that no frame has does no harm.
+        warnings.simplefilter("ignore", UserWarning)
+        classifier.centres, _ = scipy.cluster.vq.kmeans2(
+            (points - classifier.mean) / scale, num_units, KMEANS_ROUNDS, minit="++", rng=rng
+        )
+
+
+def masked(mel: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+    """The clips as the network trains on them: another level, rougher, and with gaps.
+
+    Each clip is raised or lowered as a whole and each of its values by itself; two spans of frames
+    and one of bands are silenced (SpecAugment, Park et al. 2019).
+
+    Args:
+      mel: float32 [batch, frames, bands], `above_silence`.
+      rng: what is drawn from.
+    """
+    batch, frames, bands = mel.shape
+    gain = rng.uniform(-GAIN, GAIN, [batch, 1, 1])
+    result = np.maximum(mel + gain + JITTER * rng.standard_normal(mel.shape, np.float32), 0.0)
+    for _ in range(MASKED_SPANS):
+        result *= ~_spans(batch, frames, min(MASKED_FRAMES, frames // 2), rng)[:, :, None]
+    result *= ~_spans(batch, bands, int(MASKED_BANDS * bands), rng)[:, None, :]
+    return result.astype(np.float32)
+
+
+def _spans(batch: int, length: int, longest: int, rng: np.random.Generator) -> np.ndarray:
+    """bool [batch, length]: a span of 0 to `longest` trues in each row."""
+    spans = rng.integers(0, longest + 1, [batch, 1])
+    starts = rng.integers(0, length - spans + 1)
+    places = np.arange(length)
+    return (places >= starts) & (places < starts + spans)
+
+
+def _batch(
+    mel: np.ndarray, units: np.ndarray, seed: int, step: int, shape: tuple[int, int]
+) -> dict[str, tf.Tensor]:
+    """Batch `step`: masked clips of all the frames [frames, bands] and their units."""
+    rng = np.random.default_rng([seed, step])
+    clips, frames = shape[0], min(shape[1], len(mel))
+    starts = rng.integers(0, len(mel) - frames + 1, clips)
+    rows = starts[:, None] + np.arange(frames)
+    return {"mel": tf.constant(masked(mel[rows], rng)), "units": tf.constant(units[rows])}
+
+
+def train_units(
+    corpus: Corpus,
+    split: str = "train",
+    *,
+    num_units: int = 64,
+    channels: int = 64,
+    steps: int = 1500,
+    batch_size: int = 16,
+    clip_frames: int = 96,
+    seed: int = 0,
+    say=print,
+) -> UnitClassifier:
+    """A `UnitClassifier` of a corpus: its units found, its network trained to recognise them.
+
+    Args:
+      corpus: with mel frames.
+      split: what to learn from.
+      num_units: clusters, at most the frames of the split.
+      channels: of each layer.
+      steps: updates of the network; 1,500 take about a minute of one core.
+      batch_size, clip_frames: of the clips that an update sees.
+      seed: of the clusters, the weights and the clips.
+      say: called with lines for the person watching.
+    """
+    if corpus.mel is None:
+        raise ValueError("`corpus` must have mel frames, got none.")
+    started = time.monotonic()
+    classifier = UnitClassifier(UnitConfig(corpus.mel, num_units, channels), seed)
+    recordings = [frames_of(corpus, r, ["mel"]) for r in recordings_of(corpus, split)]
+    mel, units = _find_units(classifier, recordings, seed)
+    say(f"speech units: {num_units} clusters of {len(mel):,} frames")
+    state = TrainState(classifier, OPTIMIZER, steps)
+
+    @tf.function(autograph=False)
+    def update(batch):
+        values, _ = state.update(lambda b: (_cross_entropy(classifier, b), {}), batch)
+        state.assign(values)
+
+    for step in range(steps):
+        update(_batch(mel, units, seed, step, (batch_size, clip_frames)))
+    state.use_average()
+    for other, members in corpus.splits.items():
+        if members and other != split:
+            seconds = time.monotonic() - started
+            say(_reached(classifier, corpus, other) + f" after {seconds:.0f} s")
+    return classifier
+
+
+def _find_units(
+    classifier: UnitClassifier, recordings: list[np.ndarray], seed: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """All frames [frames, bands] and their units [frames]; sets the classifier's statistics."""
+    mel = np.concatenate(recordings)
+    _standard(classifier, mel)
+    points = np.concatenate([cepstra(recording) for recording in recordings])
+    _cluster(classifier, points, np.random.default_rng(seed))
+    return mel, np.concatenate([classifier.units(recording) for recording in recordings])
+
+
+def _reached(classifier: UnitClassifier, corpus: Corpus, split: str) -> str:
+    right, largest = accuracy(classifier, corpus, split)
+    return (
+        f"speech units: {100 * right:.1f} % of {split} frames recognised (the most frequent unit "
+        f"has {100 * largest:.1f} %)"
+    )
+
+
+def _cross_entropy(classifier: UnitClassifier, batch: dict[str, tf.Tensor]) -> tf.Tensor:
+    """Nats a frame."""
+    losses = tf.nn.sparse_softmax_cross_entropy_with_logits(
+        labels=batch["units"], logits=classifier.logits(batch["mel"])
+    )
+    return tf.reduce_mean(losses)
+
+
+def accuracy(classifier: UnitClassifier, corpus: Corpus, split: str) -> tuple[float, float]:
+    """Shares of a split's frames: those recognised, and those of its most frequent unit."""
+    found, right = np.zeros(classifier.config.num_units, np.int64), 0
+    for recording in recordings_of(corpus, split):
+        mel = frames_of(corpus, recording, ["mel"])
+        units = classifier.units(mel)
+        logits = classifier.logits(tf.constant(mel[None]))
+        right += int(np.sum(tf.argmax(logits, -1)[0].numpy() == units))
+        found += np.bincount(units, minlength=len(found))
+    return right / int(found.sum()), int(found.max()) / int(found.sum())
+
+
+def save(classifier: UnitClassifier, path: str | os.PathLike[str]) -> None:
+    """Writes the classifier as one npz file, whole or not at all; UserError where it cannot."""
+    description = {"kind": KIND, **dataclasses.asdict(classifier.config)}
+    arrays = {name: variable.numpy() for name, variable in classifier.named().items()}
+    arrays |= {name: getattr(classifier, name) for name in STATISTICS}
+    write_npz(Path(path), {"description": np.array(json.dumps(description)), **arrays})
+
+
+def load(path: str | os.PathLike[str]) -> UnitClassifier:
+    """The classifier that `save` wrote, or a UserError that names the file and what is wrong."""
+    arrays = read_npz(Path(path))
+    classifier = UnitClassifier(_config(arrays, Path(path)))
+    expected = {name: variable.shape for name, variable in classifier.named().items()}
+    expected |= {name: getattr(classifier, name).shape for name in STATISTICS}
+    for name, shape in expected.items():
+        array = arrays.get(name)
+        if array is None or array.dtype != np.float32 or array.shape != tuple(shape):
+            raise UserError(
+                f"{path} is no whole classifier of speech units: `{name}` must be float32 of "
+                f"shape {tuple(shape)}."
+            )
+    for name, variable in classifier.named().items():
+        variable.assign(arrays[name])
+    for name in STATISTICS:
+        setattr(classifier, name, arrays[name])
+    return classifier
+
+
+def _config(arrays: Arrays, path: Path) -> UnitConfig:
+    try:
+        values = json.loads(str(arrays["description"]))
+        if values.pop("kind") != KIND:
+            raise KeyError("kind")
+        convention = MelConvention(**values.pop("convention"))
+        return UnitConfig(convention, **{**values, "widths": tuple(values["widths"])})
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"{path} holds no speech units of this version ({KIND}).") from error

@@ -1,0 +1,145 @@
+"""What a distillation looks at: level, spectrum, entropy, sounds side by side, collapse."""
+
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+from distill.collapse import Vitals, symptoms
+from distill.generation import Request, generate
+from distill.protocols import ENTROPY
+from distill.student import ParallelWaveNet
+from replicator.metrics import MetricsLog
+from replicator.state import TrainState
+from wavenet import audio
+from wavenet.corpus import Corpus
+from wavenet.density import Density
+from wavenet.features import MelConvention
+from wavenet.model import SpeechModel
+from wavenet.pictures import spectrogram_png
+from wavenet.pitch import fundamental_frequency
+from wavenet.quality import log_mel_distance_db, multi_resolution_stft_distance
+from wavenet.watching import condition_of, dev_recordings, up_to
+
+DEV_SECONDS = 20.0  # of dev recordings looked at while training; `evaluate` takes them all
+SHOWN_SECONDS = 3.0
+PITCH_HOP_SECONDS = 0.0125
+
+
+class Watcher:
+    """Called by the trainer; gives the spectral distance on dev under the average weights."""
+
+    def __init__(
+        self,
+        student: ParallelWaveNet,
+        state: TrainState,
+        teacher: SpeechModel,
+        corpus: Corpus,
+        folder: Path,
+        say,
+    ):
+        self.student, self.state, self.teacher = student, state, teacher
+        self.folder, self.say = folder, say
+        self.rate_hz = corpus.sample_rate_hz
+        self.mel = corpus.mel or MelConvention(self.rate_hz)
+        recordings = dev_recordings(
+            teacher.network, corpus, teacher.config.data.features, teacher.known_speakers
+        )
+        self.recordings = up_to(recordings, DEV_SECONDS * self.rate_hz)
+        self.teacher_entropy_nats = self._teacher_entropy()
+
+    def __call__(self, log: MetricsLog, step: int) -> float:
+        """The multi-resolution STFT distance on dev; logs it with all the rest."""
+        with self.state.averaged():
+            sounds = [self._speak(item, len(item["waveform"])) for item in self.recordings]
+            entropy = self._entropy()
+        recorded = [item["waveform"] for item in self.recordings]
+        pairs = list(zip(sounds, recorded, strict=True))
+        distance = float(np.mean([multi_resolution_stft_distance(a, b) for a, b in pairs]))
+        vitals = self._vitals(np.concatenate(sounds), np.concatenate(recorded), entropy)
+        log.scalars(
+            step,
+            {
+                "dev_stft_distance": distance,
+                "dev_log_mel_distance_db": float(
+                    np.mean([log_mel_distance_db(a, b, self.mel) for a, b in pairs])
+                ),
+                "dev_level_db": vitals.level_db,
+                "dev_entropy": vitals.entropy_nats,
+                "dev_voiced": vitals.voiced,
+            },
+        )
+        for line in symptoms(vitals):
+            self.say(f"step {step}: {line}")
+        self._show(log, step, sounds[0], recorded[0])
+        return distance
+
+    def _speak(self, item: dict, length: int) -> np.ndarray:
+        frames, speaker = condition_of(self.teacher.network, item)
+        request = Request(
+            length,
+            frames=None if frames is None else frames[None],
+            speaker=None if speaker is None else np.array([speaker], np.int32),
+        )
+        return generate(self.student, request)[0]
+
+    def _entropy(self) -> float:
+        """Nats a sample of the student on the first recording."""
+        item = self.recordings[0]
+        frames, speaker = condition_of(self.teacher.network, item)
+        samples = len(item["waveform"])
+        condition, _ = self.student.condition(
+            None if frames is None else tf.constant(frames[None], tf.float32),
+            None if speaker is None else tf.constant([speaker]),
+            samples,
+        )
+        drawn = self.student.sample(self.student.noise(0, [0], 0, samples), condition)
+        return float(tf.reduce_mean(drawn.log_scale)) + ENTROPY[self.student.config.noise]
+
+    def _teacher_entropy(self) -> float:
+        """Nats a sample that the recordings cost the teacher, as a density: near its entropy."""
+        network, item = self.teacher.network, self.recordings[0]
+        levels = network.likelihood.encode(item["waveform"]).numpy()
+        log_prob = Density(network).log_prob(levels, *condition_of(network, item))
+        width = 2.0 / (network.config.levels - 1)
+        return float(-np.mean(log_prob)) + float(np.log(width))
+
+    def _vitals(self, sound: np.ndarray, recorded: np.ndarray, entropy: float) -> Vitals:
+        hop = round(PITCH_HOP_SECONDS * self.rate_hz)
+        voiced = [
+            float(np.mean(fundamental_frequency(x, self.rate_hz, hop)[1]))
+            for x in (sound, recorded)
+        ]
+        level_db = audio.rms_db(sound) - audio.rms_db(recorded)
+        return Vitals(level_db, entropy, self.teacher_entropy_nats, *voiced)
+
+    def _show(self, log: MetricsLog, step: int, sound: np.ndarray, recorded: np.ndarray) -> None:
+        """Writes and logs the student's sound, with pictures of it, the teacher's and the real."""
+        length = min(int(SHOWN_SECONDS * self.rate_hz), len(recorded))
+        path = self.folder / f"step_{step:08d}"
+        audio.write(path.with_suffix(".wav"), sound[:length], self.rate_hz)
+        pictured = {
+            "student": sound[:length],
+            "teacher": self._teacher_sound(length),
+            "recorded": recorded[:length],
+        }
+        spectrogram_png(path.with_suffix(".png"), pictured, self.rate_hz)
+        for name, waveform in pictured.items():
+            log.audio(step, name, waveform, self.rate_hz)
+        with Image.open(path.with_suffix(".png")) as picture:
+            log.picture(step, "spectrogram", np.asarray(picture.convert("RGB")))
+
+    def _teacher_sound(self, length: int) -> np.ndarray:
+        """What the teacher makes of the first recording; spoken once in the life of a run."""
+        path = self.folder / "teacher.wav"
+        if not path.exists():
+            item = self.recordings[0]
+            frames, speaker = condition_of(self.teacher.network, item)
+            names = self.teacher.known_speakers
+            sound = self.teacher.generate(
+                frames, num_samples=length, speaker=None if speaker is None else names[speaker]
+            )[0]
+            audio.write(path, sound, self.rate_hz)
+            audio.write(self.folder / "recorded.wav", item["waveform"][:length], self.rate_hz)
+        return audio.read(path, self.rate_hz)

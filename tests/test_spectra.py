@@ -1,0 +1,123 @@
+"""Differentiable spectra against their definitions."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from distill.spectra import log_mel, magnitudes
+from replicator.stablehlo import lower
+from wavenet.features import MelConvention, mel_spectrogram
+
+RATE_HZ = 16000
+CONVENTIONS = (
+    MelConvention(RATE_HZ, 200, 800, 1024, bands=40),
+    MelConvention(RATE_HZ, 256, 1024, 1024, bands=20, padding="reflect", log="log10"),
+    MelConvention(RATE_HZ, 100, 401, 512, bands=8, scale="htk", normalisation="peak", floor=1e-3),
+)
+
+
+def speechlike(seed, samples):
+    """Noise that swells, after a tenth of digital silence."""
+    draws = np.random.default_rng(seed).normal(0.0, 0.1, samples)
+    swell = np.clip(np.linspace(-0.1, 1.0, samples), 0.0, 1.0) ** 2
+    return (draws * swell).astype(np.float32)
+
+
+def gradient(function, waveform):
+    waveform = tf.constant(waveform)
+    with tf.GradientTape() as tape:
+        tape.watch(waveform)
+        value = function(waveform)
+    return tape.gradient(value, waveform).numpy()
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+@pytest.mark.parametrize("samples", [4000, 3999, 4001, 900])
+def test_log_mel_is_that_of_the_corpus(convention, samples):
+    waveforms = np.stack([speechlike(seed, samples) for seed in (0, 1)])
+    expected = np.stack([mel_spectrogram(w, convention) for w in waveforms])
+    np.testing.assert_allclose(log_mel(waveforms, convention), expected, rtol=0, atol=1e-4)
+
+
+def test_log_mel_of_a_sound_shorter_than_the_window_is_that_of_the_corpus():
+    waveform = speechlike(0, 130)
+    expected = mel_spectrogram(waveform, CONVENTIONS[0])
+    found = log_mel(waveform[None], CONVENTIONS[0])[0]
+    np.testing.assert_allclose(found, expected, rtol=0, atol=1e-4)
+
+
+@pytest.mark.parametrize("convention", CONVENTIONS)
+def test_log_mel_has_a_finite_gradient_where_sound_meets_silence(convention):
+    found = gradient(lambda w: tf.reduce_sum(log_mel(w, convention)), speechlike(0, 4000)[None])
+    assert np.all(np.isfinite(found))
+    assert np.abs(found[0, 2000:]).max() > 0.0
+
+
+def test_gradients_of_exact_silence_are_zero():
+    silence = np.zeros([1, 2000], np.float32)
+    for function in (
+        lambda w: tf.reduce_sum(log_mel(w, CONVENTIONS[0])),
+        lambda w: tf.reduce_sum(magnitudes(w, 400, 100, 512)),
+    ):
+        np.testing.assert_array_equal(gradient(function, silence), silence)
+
+
+def test_a_sine_peaks_in_its_bin_with_a_quarter_of_the_window():
+    window, fft, bin_number, height = 400, 800, 75, 0.3
+    time = np.arange(2000)
+    sine = height * np.sin(2 * np.pi * bin_number / fft * time).astype(np.float32)
+    found = magnitudes(sine[None], window, 100, fft)[0].numpy()
+    assert found.shape == (17, 401)
+    assert set(found.argmax(axis=1)) == {bin_number}
+    np.testing.assert_allclose(found.max(axis=1), height * window / 4, rtol=1e-3)
+
+
+def test_a_click_is_seen_by_the_frames_that_hold_it_alone():
+    click = np.zeros([1, 1000], np.float32)
+    click[0, 450] = 1.0
+    found = magnitudes(click, 200, 100, 256)[0].numpy().max(axis=1)
+    # Frame f covers samples 100 f to 100 f + 199; the spectrum of a click is flat, at the window.
+    expected = np.where(np.isin(np.arange(9), (3, 4)), 0.5, 0.0)
+    np.testing.assert_allclose(found, expected, atol=1e-6)
+
+
+def test_gradient_of_magnitudes_is_the_numeric_difference():
+    waveform = np.random.default_rng(3).normal(0.0, 0.3, [1, 90]).astype(np.float32)
+    weights = np.random.default_rng(4).normal(size=[1, 3, 17]).astype(np.float32)
+
+    def value(w):
+        return tf.reduce_sum(magnitudes(w, 32, 29, 32) * weights)
+
+    found = gradient(value, waveform)[0]
+    for sample in (1, 20, 31, 45, 70, 89):
+        step = np.zeros_like(waveform)
+        step[0, sample] = 3e-3
+        numeric = (value(waveform + step) - value(waveform - step)) / 6e-3
+        assert found[sample] == pytest.approx(float(numeric), abs=2e-3)
+
+
+def test_the_gradient_is_portable():
+    def loss(waveform):
+        shape = tf.reduce_sum(tf.square(log_mel(waveform, CONVENTIONS[0])))
+        return shape + tf.reduce_sum(magnitudes(waveform, 240, 50, 512))
+
+    def step(inputs):
+        with tf.GradientTape() as tape:
+            tape.watch(inputs["waveform"])
+            value = loss(inputs["waveform"])
+        return {"gradient": tape.gradient(value, inputs["waveform"])}
+
+    lowered = lower(step, {"waveform": tf.TensorSpec([1, 2000])})  # raises where it is not
+    assert lowered.captures == []
+
+
+def test_wrong_arguments_are_explained():
+    sound = np.zeros([1, 300], np.float32)
+    with pytest.raises(ValueError, match=r"`waveform` must last at least 400 samples, got 300"):
+        magnitudes(sound, 400, 100, 512)
+    with pytest.raises(ValueError, match=r"`fft_size` must be at least 200, got 128"):
+        magnitudes(sound, 200, 100, 128)
+    with pytest.raises(ValueError, match=r"`hop_samples` must be at least 1, got 0"):
+        magnitudes(sound, 200, 0, 256)
+    with pytest.raises(ValueError, match=r"`waveform` must have the shape \[batch, time\]"):
+        log_mel(sound[0], CONVENTIONS[0])
