@@ -109,7 +109,7 @@ def _sample(rest: list[str]) -> int:
 
 
 def _export(rest: list[str]) -> int:
-    return importlib.import_module("wavenet.card").run_export(rest, parse)
+    return importlib.import_module("distill.card").run_export(rest, parse)
 
 
 def _bench(rest: list[str]) -> int:

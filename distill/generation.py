@@ -15,7 +15,7 @@ import tensorflow as tf
 from distill.cpu import FlowEngine
 from distill.student import ParallelWaveNet
 
-Backend = Literal["auto", "cpu", "tensorflow"]
+Backend = Literal["auto", "numba", "tensorflow"]
 CHUNK_SAMPLES = 8000  # about; whole frames are taken
 FIRST_SAMPLES = 1600  # of the first chunk, so that something is heard soon
 
@@ -54,7 +54,7 @@ def stream(
     Args:
       student: its current weights.
       request: what to generate.
-      backend: "cpu" is the compiled engine for this processor, which computes in float32;
+      backend: "numba" is the compiled engine for this processor, which computes in float32;
         "tensorflow" runs on TensorFlow's device in the student's `compute_dtype`; "auto" takes the
         engine unless there is an accelerator or a `compute_dtype` other than float32.
       chunk_samples, first_samples: rounded up to whole frames.
@@ -98,8 +98,8 @@ def _runner(student: ParallelWaveNet, backend: Backend, batch: int):
     if backend == "auto":
         plain = student.config.compute_dtype == "float32"
         accelerated = bool(tf.config.list_physical_devices("GPU"))
-        backend = "cpu" if plain and not accelerated else "tensorflow"
-    return _cpu_runner(student, batch) if backend == "cpu" else _tensorflow_runner(student, batch)
+        backend = "numba" if plain and not accelerated else "tensorflow"
+    return _cpu_runner(student, batch) if backend == "numba" else _tensorflow_runner(student, batch)
 
 
 def _cpu_runner(student: ParallelWaveNet, batch: int):

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 
@@ -46,6 +46,9 @@ class StudentModel(Hearing):
     gain_db: float
     speakers: tuple[str, ...]
     spec: dict[str, Any]
+
+    backends: ClassVar = get_args(Backend)
+    primable: ClassVar = False  # the noise of a recording is not known
 
     @property
     def hop_samples(self) -> int:

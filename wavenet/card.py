@@ -3,9 +3,11 @@
 import dataclasses
 import json
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
+import tensorflow as tf
 import tyro
 
 from replicator.atomic import replacing
@@ -15,6 +17,7 @@ from replicator.progress import duration
 from replicator.run_directory import RunDirectory
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import load, save
+from wavenet.recordings import ScanReport
 from wavenet.training import scan_folder
 
 SPOKEN = 8  # dev recordings that the distances of the card are measured on
@@ -37,31 +40,49 @@ class ExportArguments:
     """What it was trained on; None: this machine."""
 
 
-def run_export(arguments: list[str], parse) -> int:
-    """Parses `onepass export ...`, measures the run on dev and writes the folder."""
-    given = parse(ExportArguments, arguments, "onepass export")
+def export(given: ExportArguments) -> None:
+    """Measures a run's WaveNet on dev and writes the folder."""
     stored, model = RunDirectory.open(given.run).config(), load(given.run)
     data = Path(stored["data_folder"])
     stored = {**stored, "data_folder": data.name}
     figures = evaluate(model, dev_corpus(model, data), spoken=SPOKEN)
-    minutes = sum(r.measured.seconds for r in scan_folder(data, model.config).of("train")) / 60
-    facts = {
+    report = scan_folder(data, model.config)
+    command = f"onepass train {stored['preset']} --data {data.name} --workdir run"
+    facts = provenance(given, data, report, model.network, command) | {"quality": figures}
+    write(given.out, model.network, {**model.spec, **facts}, stored, card)
+    print(f"{given.out}: {figures['bits_per_sample']:.3f} bits per sample on dev")
+
+
+def provenance(
+    given: ExportArguments, data: Path, report: ScanReport, network: tf.Module, command: str
+) -> dict:
+    """Where a model comes from, as model.json says it.
+
+    Args:
+      given: the command line. data, report: what it was trained on. network: its weights.
+      command: that made the run.
+    """
+    minutes = sum(r.measured.seconds for r in report.of("train")) / 60
+    return {
         "data": data.name,
         "data_licence": given.data_licence,
         "train_minutes": round(minutes, 1),
-        "weights": int(sum(np.prod(v.shape) for v in model.network.trainable_variables)),
+        "weights": int(sum(np.prod(v.shape) for v in network.trainable_variables)),
         "training_seconds": round(training_seconds(given.run)),
         "machine": given.machine or machine_name(),
-        "command": f"onepass train {stored['preset']} --data {data.name} --workdir run",
+        "command": command,
         "note": given.note,
         "git_revision": git_revision(),
-        "quality": figures,
     }
-    save(model, given.out, stored, facts)
-    with replacing(given.out / "card.md") as temporary:
-        temporary.write_text(card({**model.spec, **facts}))
-    print(f"{given.out}: {figures['bits_per_sample']:.3f} bits per sample on dev")
-    return 0
+
+
+def write(
+    folder: Path, network: tf.Module, spec: dict, stored: dict, card: Callable[[dict], str]
+) -> None:
+    """Writes a model folder and the card of what its model.json says."""
+    save(network, spec, stored, folder)
+    with replacing(Path(folder) / "card.md") as temporary:
+        temporary.write_text(card(spec))
 
 
 def card(spec: dict) -> str:

@@ -83,8 +83,9 @@ class SampleArguments:
     """Name of a speaker, for a model that has them."""
     temperature: float = 1.0
     """1 samples the model; less comes closer to its mode."""
-    backend: Literal["auto", "numba", "xla", "naive"] = "auto"
-    """Sampler; all give the same sound."""
+    backend: Literal["auto", "numba", "xla", "tensorflow", "naive"] = "auto"
+    """Sampler; all give the same sound. A WaveNet has numba, xla and naive, a student numba and
+    tensorflow."""
 
 
 def run_train(preset: str, arguments: list[str], parse) -> int:
@@ -141,6 +142,7 @@ def run_sample(arguments: list[str], parse, load: Callable[[Path], Any] = load) 
     given = parse(SampleArguments, arguments, "onepass sample")
     _check(given)
     model = load(given.model)
+    _check_ability(given, model)
     recording = _recording(given, model)
     try:
         given.out.mkdir(parents=True, exist_ok=True)
@@ -182,7 +184,7 @@ class Spoken:
     seconds: float
 
 
-def speak(model: SpeechModel, given: SampleArguments, recording: np.ndarray | None) -> Spoken:
+def speak(model: Any, given: SampleArguments, recording: np.ndarray | None) -> Spoken:
     """The sounds asked for, with the recording they are primed with.
 
     Args:
@@ -203,9 +205,9 @@ def speak(model: SpeechModel, given: SampleArguments, recording: np.ndarray | No
             num=given.num,
             num_samples=total - primed,
             speaker=given.speaker,
-            prime=prime,
             temperature=given.temperature,
             backend=given.backend,
+            **({} if prime is None else {"prime": prime}),
         ):
             chunks.append(chunk)
             progress.advance(chunk.shape[1])
@@ -226,6 +228,16 @@ def _check(given: SampleArguments) -> None:
                 f"`--{name.replace('_', '-')}` must be 0 or more and finite, "
                 f"got {getattr(given, name):g}."
             )
+
+
+def _check_ability(given: SampleArguments, model) -> None:
+    """Raises UserError for what a model of this kind cannot do."""
+    kind = model.spec["kind"]
+    if given.backend not in model.backends:
+        names = ", ".join(model.backends)
+        raise UserError(f"`--backend` must be one of {names} for a {kind}, got {given.backend}.")
+    if given.prime_seconds and not model.primable:
+        raise UserError(f"`--prime-seconds` must be 0: a {kind} cannot go on from a recording.")
 
 
 def _recording(given: SampleArguments, model: SpeechModel) -> np.ndarray | None:

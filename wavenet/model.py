@@ -5,7 +5,7 @@ import dataclasses
 import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, get_args
 
 import numpy as np
 import tensorflow as tf
@@ -38,6 +38,9 @@ class SpeechModel(Hearing):
     gain_db: float
     speakers: tuple[str, ...]
     spec: dict[str, Any]
+
+    backends: ClassVar = get_args(Backend)
+    primable: ClassVar = True  # it can go on from a recording
 
     @property
     def data(self) -> DataConfig:
@@ -142,27 +145,24 @@ def load(path: Path) -> SpeechModel:
     return _model(stored, averages(arrays), spec, path)
 
 
-def save(model: SpeechModel, folder: Path, stored: dict, extra: dict) -> None:
+def save(network: tf.Module, spec: dict, stored: dict, folder: Path) -> None:
     """Writes a model folder: model.json and weights.npz.
 
     Args:
-      model: whose weights to write.
-      folder: made if missing.
+      network: whose weights to write.
+      spec: what model.json shall say, beside the configuration.
       stored: the run's config.json.
-      extra: what else model.json shall say: licence of the data, measured quality, ...
+      folder: made if missing.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    names = variable_names(model.network)
-    write_npz(
-        folder / WEIGHTS_FILE,
-        {
-            name: variable.numpy()
-            for name, variable in zip(names, model.network.trainable_variables, strict=True)
-        },
-    )
-    spec = {**model.spec, **extra, "config": stored}
-    write_text(folder / SPEC_FILE, json.dumps(spec, indent=2) + "\n")
+    names = variable_names(network)
+    arrays = {
+        name: variable.numpy()
+        for name, variable in zip(names, network.trainable_variables, strict=True)
+    }
+    write_npz(folder / WEIGHTS_FILE, arrays)
+    write_text(folder / SPEC_FILE, json.dumps({**spec, "config": stored}, indent=2) + "\n")
 
 
 def best_or_newest(run: RunDirectory) -> Arrays:
