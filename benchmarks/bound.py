@@ -30,10 +30,11 @@ class Shape(NamedTuple):
 SHAPES = {
     "a": Shape(30, 3, 2, 64, 64, 128, 30),
     "b": Shape(24, 4, 3, 128, 128, 128, 2),
+    "p": Shape(30, 3, 3, 64, 64, 128, 30),
 }
 """The networks of benchmarks/audio.py."""
 
-_STEPS = {"a": 4000, "b": 1000}  # for a row alone; about a sixth of a second
+_STEPS = {"a": 4000, "b": 1000, "p": 3000}  # for a row alone; about a sixth of a second
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O3", "-ffast-math")
 

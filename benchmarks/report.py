@@ -16,8 +16,9 @@ from replicator.machine import processor
 class Row:
     """One thing measured in several rounds.
 
-    what, size, batch: say what. unit: of the values. against: the `what` (same size, and batch
-    where it has one) that the ratio is over, or None. values: one a round.
+    what, size, batch: say what. unit: of the values. against: the `what` that the ratio is over,
+    or None; that row has the same batch or, where there is no such row, batch 1. against_size: its
+    size; None: the same. values: one a round.
     """
 
     what: str
@@ -25,6 +26,7 @@ class Row:
     batch: int
     unit: str
     against: str | None = None
+    against_size: str | None = None
     values: list[float] = dataclasses.field(default_factory=list)
 
     @property
@@ -48,7 +50,8 @@ def interleaved(measures: list[tuple[Row, Callable[[], float]]], rounds: int, pr
 
 def ratio(row: Row, rows: list[Row]) -> float | None:
     """The median over rounds of the row's value over that of the row it is held against."""
-    other = find(rows, row.against, row.size, row.batch) if row.against else None
+    size = row.against_size or row.size
+    other = find(rows, row.against, size, row.batch) if row.against else None
     if other is None:
         return None
     return statistics.median(a / b for a, b in zip(row.values, other.values, strict=True))
@@ -65,13 +68,13 @@ def find(rows: list[Row], what: str | None, size: str, batch: int) -> Row | None
 
 def table(rows: list[Row]) -> str:
     """The rows as text in columns."""
-    lines = [f"{'what':28s}{'size':6s}{'batch':>6s}{'value':>12s} {'unit':12s}{'ratio':>9s} over"]
+    lines = [f"{'what':28s}{'size':9s}{'batch':>5s}{'value':>12s} {'unit':12s}{'ratio':>9s} over"]
     for row in rows:
         over = ratio(row, rows)
-        shown = f"{over:9.2f} {row.against}" if over is not None else ""
-        lines.append(
-            f"{row.what:28s}{row.size:6s}{row.batch:6d}{row.value:12,.1f} {row.unit:12s}{shown}"
-        )
+        shown = f"{over:9,.2f} {row.against} {row.against_size or ''}" if over is not None else ""
+        value = f"{row.value:12,.1f}" if row.value >= 10 else f"{row.value:12.3f}"
+        line = f"{row.what:28s}{row.size:9s}{row.batch:5d}{value} {row.unit:12s}{shown}"
+        lines.append(line.rstrip())
     return "\n".join(lines)
 
 
@@ -87,6 +90,7 @@ def to_json(rows: list[Row]) -> dict:
                 "value": row.value,
                 "unit": row.unit,
                 "against": row.against,
+                "against_size": row.against_size,
                 "ratio": ratio(row, rows),
                 "spread": row.spread,
             }

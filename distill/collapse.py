@@ -31,7 +31,7 @@ def symptoms(vitals: Vitals) -> list[str]:
     if not math.isfinite(vitals.level_db) or vitals.level_db < QUIET_DB:
         found.append(
             f"the student falls silent: {-vitals.level_db:.1f} dB below the recordings. More draws "
-            "(--loss.draws), a larger --loss.power or a lower rate may help."
+            "(--loss.draws), a larger --loss.squared or a lower rate may help."
         )
     if vitals.entropy_nats < vitals.teacher_entropy_nats - TOO_SURE_NATS:
         found.append(
@@ -42,7 +42,7 @@ def symptoms(vitals: Vitals) -> list[str]:
     if voiced and vitals.voiced < WHISPERED_SHARE * vitals.recorded_voiced:
         found.append(
             f"the student whispers: {100 * vitals.voiced:.0f} % of its frames are voiced, "
-            f"{100 * vitals.recorded_voiced:.0f} % of the recordings'. More --loss.power or "
+            f"{100 * vitals.recorded_voiced:.0f} % of the recordings'. More --loss.multi or "
             "--student.harmonics may help."
         )
     return found

@@ -34,20 +34,21 @@ class StudentConfig:
     min_log_scale: float = -7.0
     """Lower bound of one flow's log-scale."""
     feature_channels: int = 0
-    """Channels of the conditioning frames; 0: no local condition."""
+    """Channels of the conditioning frames; 0: as the teacher has."""
     condition_channels: int = 64
     """Channels of the upsampled condition; the first ones start as the teacher's."""
     frame_width: int = 5
-    """Frames that the convolution in front of the upsampling reads, centred."""
+    """Frames that the convolution in front of the upsampling reads, centred; the teacher's."""
     upsample_factors: tuple[int, ...] = ()
-    """Factors of the learned upsampling; their product is the hop in samples."""
+    """Factors of the learned upsampling, whose product is the hop in samples; none given: the
+    teacher's."""
     harmonics: int = 0
     """Harmonics of the fundamental frequency, read off the frames, that the flows are given as
     sines and cosines, with a pulse train; 0: none, as in the paper, whose frames have F0."""
     sample_rate_hz: int = 24_000
     """Of the sound; the harmonics need it."""
     speakers: int = 0
-    """Number of speakers (or classes) for the global condition; 0: none."""
+    """Number of speakers (or classes) for the global condition; 0: as the teacher has."""
     speaker_channels: int = 16
     """Size of a learned speaker embedding."""
     compute_dtype: Literal["float32", "bfloat16", "float64"] = "float32"

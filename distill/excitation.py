@@ -53,6 +53,11 @@ class PitchReader(tf.Module):
         low, high = (math.log2(hz / REFERENCE_HZ) for hz in (LOWEST_HZ, HIGHEST_HZ))
         return tf.clip_by_value(raw[..., 0], low, high), raw[..., 1]
 
+    def pitch(self, frames):
+        """F0 features [batch, frames, 2], as `log_f0_features`, without a gradient."""
+        octaves, logit = self(tf.cast(frames, tf.float32))
+        return tf.stop_gradient(tf.stack([octaves, tf.cast(logit > 0.0, tf.float32)], -1))
+
     @property
     def side_frames(self) -> int:
         """Frames on either side that one frame's answer depends on."""

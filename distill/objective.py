@@ -66,8 +66,9 @@ class Objective:
         terms |= self._compare(drawn.output, batch["waveform"])
         reader = self.student.pitch_reader
         if reader is not None:
+            # Taught beforehand: its error is logged, its gradient is zero, its weights stay.
             value = pitch_loss(reader, self.frames(batch), batch["frames"][..., -2:])
-            terms["pitch"] = (self.config.pitch, value)
+            terms["pitch"] = (0.0, value)
         loss = tf.add_n([weight * value for weight, value in terms.values()])
         values = {name: value for name, (_, value) in terms.items()}
         return loss, values | {"level_db": _level_db(drawn.output, batch["waveform"])}
@@ -82,8 +83,14 @@ class Objective:
         names = tf.range(rows)
         # The phase of the harmonics means nothing, so it must not be learnt.
         phase = position_noise.uniform(position_noise.fold_in(seed, PHASE), names, 0, 1)[:, 0, 0]
+        # The recording's own F0 lets the spectral terms compare harmonic with harmonic.
+        pitch = batch["frames"][..., -2:] if self.student.pitch_reader is not None else None
         condition, _ = self.student.condition(
-            self.frames(batch), self._speaker(batch), samples, tf.cast(phase, tf.float64)
+            self.frames(batch),
+            self._speaker(batch),
+            samples,
+            tf.cast(phase, tf.float64),
+            pitch=pitch,
         )
         noise = self.student.noise(position_noise.fold_in(seed, SOUND), names, 0, samples)
         return self.student.sample(noise, condition)

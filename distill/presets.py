@@ -36,8 +36,6 @@ class LossConfig:
     """Of the perceptual loss on their Gram matrices."""
     contrastive: float = 0.0
     """Gamma: how strongly the teacher of another condition repels; the paper's is 0.3."""
-    pitch: float = 1.0
-    """Of the error in reading F0 off the frames, where the student has harmonics."""
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for a weight below 0 or no term at all."""
@@ -96,8 +94,6 @@ class DistillConfig:
             )
         if self.loss.contrastive and self.clips.batch_size < 2:
             raise UserError("`loss.contrastive` needs other conditions: a batch of at least 2.")
-        if student.harmonics and not self.loss.pitch:
-            raise UserError("`loss.pitch` must be above 0 for a student with harmonics.")
         return dataclasses.replace(self, student=student)
 
 
@@ -156,6 +152,10 @@ _CPU = StudentConfig(
     sample_rate_hz=16_000,
 )
 
+_CPU_LOSS = LossConfig(draws=8, squared=2.0, multi=10.0, feature=2.0, style=1.0)
+_CPU_CLIPS = ClipConfig(clip_samples=8000, batch_size=2)
+_CPU_OPTIMIZER = OptimizerConfig(learning_rate=1.5e-3, warmup_steps=200, decay="cosine")
+
 PRESETS: dict[str, Preset] = {
     "student-smoke": Preset(
         "Seconds on one core, to see that everything runs; noise.",
@@ -169,13 +169,43 @@ PRESETS: dict[str, Preset] = {
         ),
     ),
     "student-cpu-16k": Preset(
-        "The shipped 16 kHz student.",
+        "The shipped 16 kHz student: flows of 5, 5 and 10 layers with harmonics, 7,000 steps on "
+        "two cores; its card says what it reached.",
+        DistillConfig(_CPU, _CPU_LOSS, _CPU_CLIPS, _CPU_OPTIMIZER, LoopConfig(num_steps=7_000)),
+    ),
+    "student-cpu-24k": Preset(
+        "The same for a teacher of wavenet-cpu-24k: 20,000 steps, about five hours on two cores; "
+        "not run to its end yet, so no figure is promised.",
         DistillConfig(
-            _CPU,
-            LossConfig(draws=8, squared=5.0, multi=10.0, feature=2.0, style=1.0),
-            ClipConfig(clip_samples=8000, batch_size=2),
-            OptimizerConfig(learning_rate=1.5e-3, warmup_steps=200, decay="cosine"),
-            LoopConfig(num_steps=7_000),
+            dataclasses.replace(_CPU, sample_rate_hz=24_000),
+            _CPU_LOSS,
+            ClipConfig(clip_samples=9000, batch_size=2),
+            _CPU_OPTIMIZER,
+            LoopConfig(num_steps=20_000),
+        ),
+    ),
+    "student-paper-24k": Preset(
+        "The student of Parallel WaveNet (1711.10433): four flows of 10, 10, 10 and 30 layers, "
+        "KL, power, style and contrastive terms; weeks of a GPU, never run here; the paper's mean "
+        "opinion score is 4.41.",
+        DistillConfig(
+            StudentConfig(condition_channels=80),
+            LossConfig(draws=100, squared=1.0, multi=0.0, style=1.0, contrastive=0.3),
+            ClipConfig(clip_samples=7680, batch_size=8),
+            OptimizerConfig(learning_rate=2e-4, warmup_steps=1, average_decay=0.9999),
+            LoopConfig(num_steps=1_000_000, evaluate_every_steps=5000),
+        ),
+    ),
+    "student-gaussian-24k": Preset(
+        "The student of ClariNet (1807.07281): six Gaussian flows of 10 layers, the closed-form KL "
+        "with lambda 4 and |STFT|; its teacher has --network.likelihood gaussian. A GPU's work, "
+        "never run here; the paper's mean opinion score is 4.16.",
+        DistillConfig(
+            StudentConfig(noise="normal", flows=(10,) * 6, condition_channels=80),
+            LossConfig(magnitude=1.0, multi=0.0),
+            ClipConfig(clip_samples=12_000, batch_size=8),
+            OptimizerConfig(learning_rate=1e-3, warmup_steps=1, decay="halve"),
+            LoopConfig(num_steps=500_000, evaluate_every_steps=5000),
         ),
     ),
 }

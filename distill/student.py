@@ -69,6 +69,7 @@ class ParallelWaveNet(tf.Module):
         num_samples: int | None = None,
         turns=None,
         skipped_frames: int = 0,
+        pitch=None,
     ):
         """The condition [batch, time, channels] and the phase after it [batch]; or None, None.
 
@@ -79,6 +80,8 @@ class ParallelWaveNet(tf.Module):
           turns: float64 [batch], the phase before the first sample; by default 0.
           skipped_frames: frames that were before and are not asked for: they, and any beyond the
             end, count as neighbours only.
+          pitch: [batch, frames, 2] of `log_f0_features`, measured, for harmonics that run as a
+            recording's do; by default it is read off the frames.
         """
         self._check_condition(frames, speaker)
         hop, parts = self.config.hop_samples, []
@@ -90,19 +93,18 @@ class ParallelWaveNet(tf.Module):
             parts.append(self.upsampler(tf.cast(frames, self.dtype))[:, asked])
         if self.pitch_reader is not None:
             turns = tf.zeros([tf.shape(frames)[0]], tf.float64) if turns is None else turns
-            waves, turns = self.excitation(self.pitch_reader, frames, asked, turns)
+            pitch = self.pitch_reader.pitch(frames) if pitch is None else pitch
+            waves, turns = self.excitation(pitch, asked, turns)
             parts.append(tf.cast(waves, self.dtype))
         if self.speaker_embedding is not None:
             row = tf.cast(tf.gather(self.speaker_embedding, speaker), self.dtype)
             parts.append(tf.repeat(row[:, None], num_samples, 1))
         return (tf.concat(parts, -1) if parts else None), turns
 
-    def excitation(self, reader: PitchReader, frames, asked: slice, turns):
-        """Harmonics [batch, time, channels] of the F0 read off frames, and the phase after them."""
+    def excitation(self, pitch, asked: slice, turns):
+        """Harmonics [batch, time, channels] of F0 features [batch, frames, 2], the phase after."""
         config, hop = self.config, self.config.hop_samples
-        octaves, logit = reader(tf.cast(frames, tf.float32))
-        octaves = upsampled(tf.stop_gradient(octaves), hop)[:, asked]
-        voiced = upsampled(tf.cast(logit > 0.0, tf.float32), hop)[:, asked]
+        octaves, voiced = (upsampled(pitch[..., i], hop)[:, asked] for i in range(2))
         f0_hz = REFERENCE_HZ * tf.pow(2.0, octaves)
         angle, turns = phase_of(f0_hz, config.sample_rate_hz, turns)
         return harmonics(angle, f0_hz, voiced, config.harmonics, config.sample_rate_hz), turns

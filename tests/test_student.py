@@ -99,12 +99,10 @@ def test_every_weight_matters_to_the_sound(kind):
     with tf.GradientTape() as tape:
         condition, _ = student.condition(tf.constant(frames_of(student)), speaker)
         drawn = student.sample(student.noise(0, [0], 0, SAMPLES), condition)
-        octaves, logit = (
-            student.pitch_reader(tf.constant(frames_of(student)))
-            if student.pitch_reader
-            else (0.0, 0.0)
-        )
-        total = tf.reduce_sum(drawn.output**2) + tf.reduce_sum(octaves + logit)
+        total = tf.reduce_sum(drawn.output**2)
+        if student.pitch_reader is not None:
+            octaves, logit = student.pitch_reader(tf.constant(frames_of(student)))
+            total += tf.reduce_sum(octaves + logit)
     for variable, gradient in zip(
         student.trainable_variables, tape.gradient(total, student.trainable_variables), strict=True
     ):
