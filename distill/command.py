@@ -17,6 +17,7 @@ from replicator.errors import UserError
 from replicator.loop import DONE, FINISHED_BEFORE, Outcome
 from replicator.progress import duration
 from wavenet import command as wavenet_command
+from wavenet import speaking
 from wavenet.command import training_data
 from wavenet.evaluation import dev_corpus
 
@@ -88,7 +89,7 @@ def _evaluated(given: EvaluateArguments, model: StudentModel) -> tuple[dict, str
 
 def run_sample(arguments: list[str], parse) -> int:
     """Parses the rest of `onepass sample ...` and writes sounds of a WaveNet or of a student."""
-    return wavenet_command.run_sample(arguments, parse, load)
+    return speaking.run_sample(arguments, parse, load)
 
 
 def _keep_apart(workdir: Path, teacher: Path, data: Path) -> None:

@@ -152,7 +152,8 @@ def _spoken(model: StudentModel | SpeechModel, seed: int, item: dict, length: in
 
 def _kl(model: StudentModel, teacher: SpeechModel, items: list[dict], seed: int) -> Measure:
     """KL(P_S || P_T) in nats a sample, over what the student says of each recording."""
-    density, student, kind = WaveNetDensity(teacher.network), model.network, model.network.config
+    density, student = WaveNetDensity(teacher.network), model.network
+    kind = student.noise_kind
     values = []
     for item in items:
         length = _length(item, model)
@@ -164,8 +165,8 @@ def _kl(model: StudentModel, teacher: SpeechModel, items: list[dict], seed: int)
         condition, _ = student.condition(frames, speaker, length)
         drawn = student.sample(student.noise(seed, [0], 0, length), condition)
         given = density.conditionals(drawn.output, density.condition(frames, speaker, length))
-        draws = losses.standard_draws(kind.noise, seed, 1, length, DRAWS)
-        values.append(float(losses.divergence(given, drawn, draws, kind.noise).kl))
+        draws = losses.standard_draws(kind, seed, 1, length, DRAWS)
+        values.append(float(losses.divergence(given, drawn, draws, kind).kl))
     return weighted_mean(np.array(values), np.ones(len(values)), seed)
 
 

@@ -99,7 +99,7 @@ class Objective:
         return batch["speaker"] if self.student.config.speakers else None
 
     def _divergence(self, drawn: Flowed, batch, seed) -> Terms:
-        config, kind, mask = self.config, self.student.config.noise, batch["mask"]
+        config, kind, mask = self.config, self.student.noise_kind, batch["mask"]
         rows, samples = _shape(batch)
         condition = self.teacher.condition(self.frames(batch), self._speaker(batch), samples)
         conditionals = self.teacher.conditionals(drawn.output, condition)

@@ -31,8 +31,9 @@ class Density(Protocol):
 class FastSampler(Protocol):
     """The student: all elements at once, and its own density there."""
 
+    @property
     def noise_kind(self) -> str:
-        """ "logistic" or "normal": what `sample` wants for noise."""
+        """The noise that `sample` wants: logistic or normal."""
 
     def sample(self, noise: tf.Tensor, condition) -> Flowed:
         """output = noise scale + location, where location and scale at t depend on noise_<t."""

@@ -51,9 +51,14 @@ class ParallelWaveNet(tf.Module):
             for i, layers in enumerate(config.flows)
         ]
 
+    @property
+    def noise_kind(self) -> str:
+        """The noise that `sample` wants: logistic or normal."""
+        return self.config.noise
+
     def noise(self, seed, rows, start, length: int):
         """float32 [rows, length], the noise of these samples; arguments as for `noise.bits`."""
-        draw = position_noise.logistic if self.config.noise == "logistic" else position_noise.normal
+        draw = position_noise.logistic if self.noise_kind == "logistic" else position_noise.normal
         return draw(seed, rows, start, length)[..., 0]
 
     @property

@@ -95,7 +95,7 @@ class Watcher:
             samples,
         )
         drawn = self.student.sample(self.student.noise(0, [0], 0, samples), condition)
-        return float(tf.reduce_mean(drawn.log_scale)) + ENTROPY[self.student.config.noise]
+        return float(tf.reduce_mean(drawn.log_scale)) + ENTROPY[self.student.noise_kind]
 
     def _teacher_entropy(self) -> float:
         """Nats a sample that the recordings cost the teacher, as a density: near its entropy."""

@@ -26,10 +26,12 @@ from replicator.errors import UserError
 from replicator.loop import LoopConfig
 from replicator.optimizer import OptimizerConfig
 from serving.quickstart import QuickstartArguments
-from wavenet import command, training, watching
+from wavenet import command, speaking, training, watching
 from wavenet.config import WaveNetConfig
+from wavenet.model import load
 from wavenet.network import WaveNet
 from wavenet.presets import PRESETS, DataConfig, TrainConfig
+from wavenet.speaking import SampleArguments
 
 SAMPLE = "--num 2 --seconds 0.25 --seed 7"
 
@@ -184,7 +186,7 @@ def test_help_says_the_default_of_every_option(capsys, words):
 @pytest.mark.parametrize(
     "kind",
     [
-        *(command.TrainArguments, command.EvaluateArguments, command.SampleArguments),
+        *(command.TrainArguments, command.EvaluateArguments, SampleArguments),
         *(TrainConfig, DataConfig, WaveNetConfig, OptimizerConfig, LoopConfig),
         *(DistillArguments, DistillConfig, StudentConfig, LossConfig, ClipConfig),
         *(EvaluateArguments, QuickstartArguments),
@@ -461,7 +463,7 @@ def test_a_sound_that_cannot_be_made_is_explained(mistake, trained, tmp_path, wo
 
 
 def test_a_folder_that_cannot_be_made_is_named_before_any_sound(mistake, trained, monkeypatch):
-    monkeypatch.setattr(command, "speak", None)
+    monkeypatch.setattr(speaking, "_speak", None)
     out = trained / "config.json" / "out"
     line = mistake("sample", trained, "--out", out)
     assert line == f"Cannot make the folder {out}: Not a directory."
@@ -487,7 +489,7 @@ def test_a_primed_sound_begins_with_the_recording(trained, data, tmp_path, capsy
     assert onepass.main(["sample", str(trained), "--out", str(tmp_path), *words]) == 0
     assert "0.10 s of sound in" in capsys.readouterr().out
     sound, _ = soundfile.read(tmp_path / "sample_0_0.wav", dtype="int16")
-    model = command.load(trained)
+    model = load(trained)
     known = command.audio.amplify(command.audio.read(recording, 16_000), model.gain_db)
     assert len(sound) == 3200
     np.testing.assert_array_equal(sound[:1600], command.audio.to_int16(known[:1600]))

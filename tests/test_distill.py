@@ -378,6 +378,55 @@ def test_an_exported_student_speaks_as_its_run_and_its_card_shows_all(
     assert str(student_run.parent) not in card
 
 
+MEL = np.full((6, 8), -3.0, np.float32)
+
+
+@pytest.mark.parametrize("model", ["student_run", "teacher_run"])
+def test_a_mel_from_a_file_is_spoken_to_its_end(request, tmp_path, model):
+    np.save(tmp_path / "mel.npy", MEL)
+    words = ["sample", str(request.getfixturevalue(model)), "--mel", str(tmp_path / "mel.npy")]
+    assert onepass.main([*words, "--out", str(tmp_path / "out")]) == 0
+    sound = audio.read(tmp_path / "out" / "sample_0_0.wav", 16_000)
+    assert len(sound) == 6 * 256 and np.std(sound) > 0
+
+
+@pytest.mark.parametrize(
+    ("mel", "complaint"),
+    [
+        (np.zeros((6, 7), np.float32), "must hold numbers [frames, 8], got (6, 7)"),
+        (np.zeros(8, np.float32), "must hold numbers [frames, 8], got (8,)"),
+        (np.array([["a"] * 8]), "must hold numbers [frames, 8]"),
+        (MEL[:0], "holds no frame"),
+        (np.where(np.arange(48).reshape(6, 8) == 9, np.nan, MEL), "no number (NaN), first in 1"),
+        (np.where(np.arange(48).reshape(6, 8) == 9, np.inf, MEL), "no number (NaN), first in 1"),
+        (None, "cannot be read as an npy file"),
+    ],
+)
+def test_a_mel_that_is_none_is_said_and_leaves_nothing(
+    mistake, student_run, tmp_path, mel, complaint
+):
+    file, out = tmp_path / "mel.npy", tmp_path / "out"
+    if mel is None:
+        file.write_bytes(b"RIFF no mel")
+    else:
+        np.save(file, mel)
+    assert complaint in mistake("sample", student_run, "--mel", file, "--out", out)
+    assert not out.exists() or not list(out.iterdir())
+
+
+def test_ctrl_c_keeps_what_was_spoken(student_run, tmp_path, monkeypatch):
+    real = models.StudentModel.stream
+
+    def interrupted(self, *arguments, **options):
+        yield next(real(self, *arguments, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(models.StudentModel, "stream", interrupted)
+    words = ["sample", str(student_run), "--out", str(tmp_path), "--seconds", "2"]
+    assert onepass.main(words) == 130
+    assert 0 < len(audio.read(tmp_path / "sample_0_0.wav", 16_000)) < 16_000
+
+
 # Conditions that a student is given
 
 
@@ -396,7 +445,7 @@ def student(student_run):
     ],
 )
 def test_frames_that_are_none_are_said(student, frames, complaint):
-    with pytest.raises(UserError, match="^[^\n]+$") as error:
+    with pytest.raises(UserError, match=r"^[^\n]+$") as error:
         student.generate(frames)
     assert complaint in str(error.value)
 

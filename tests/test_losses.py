@@ -170,6 +170,17 @@ def test_contrast_is_the_divergence_from_another_condition():
     assert float(apart[0]) != float(apart[1])
 
 
+def test_divergence_is_of_pictures_as_well_as_of_sounds():
+    shape, log_scale = (4, 3, 5, 2), math.log(0.5)
+    z = tf.reshape(noise_of("logistic", 0, 4, 30), shape)
+    drawn = Flowed(0.5 * z, tf.zeros(shape), tf.fill(shape, log_scale))
+    draws = tf.reshape(losses.standard_draws("logistic", 1, 4, 30, 200), (200, *shape))
+    same = Located(tf.zeros(shape), tf.fill(shape, log_scale), "logistic")
+    wider = Located(tf.zeros(shape), tf.zeros(shape), "logistic")
+    assert abs(float(losses.divergence(same, drawn, draws, "logistic").kl)) < 5e-3
+    assert float(losses.divergence(wider, drawn, draws, "logistic").kl) > 0.1
+
+
 def test_softmax_has_no_density_to_distil():
     assert not hasattr(network_of("softmax, speakers").likelihood, "log_density")
 

@@ -5,11 +5,12 @@ A waveform is float32 in [-1, 1]. A 16-bit sample s in [-32768, 32767] has the v
 through a waveform, and through a likelihood over levels, without loss. Silence (s = 0) is 1/65535.
 """
 
+import contextlib
 import dataclasses
 import errno
 import io
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import numpy as np
@@ -194,6 +195,27 @@ def write(path: str | os.PathLike[str], waveform: np.ndarray, sample_rate_hz: in
         data = _encoded(_pcm(waveform), sample_rate_hz, container)
         with replacing(path) as temporary:
             temporary.write_bytes(data)
+    except (soundfile.SoundFileError, OSError) as error:
+        raise AudioError(path, f"cannot be written ({_reason(error)})") from error
+
+
+@contextlib.contextmanager
+def writing(
+    path: str | os.PathLike[str], sample_rate_hz: int
+) -> Iterator[Callable[[np.ndarray], None]]:
+    """A function that adds [samples] in [-1, 1] to a WAV file, which appears when the block ends.
+
+    Nothing but the piece at hand is kept in memory. A block that raises leaves no file.
+
+    Raises:
+      AudioError: the file cannot be written.
+    """
+    try:
+        with (
+            replacing(path) as temporary,
+            soundfile.SoundFile(temporary, "w", sample_rate_hz, 1, "PCM_16", format="WAV") as file,
+        ):
+            yield lambda waveform: file.write(_pcm(waveform))
     except (soundfile.SoundFileError, OSError) as error:
         raise AudioError(path, f"cannot be written ({_reason(error)})") from error
 
