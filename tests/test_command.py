@@ -26,7 +26,7 @@ from replicator.errors import UserError
 from replicator.loop import LoopConfig
 from replicator.optimizer import OptimizerConfig
 from serving.quickstart import QuickstartArguments
-from wavenet import command, speaking, training, watching
+from wavenet import audio, command, speaking, training, watching
 from wavenet.config import WaveNetConfig
 from wavenet.model import load
 from wavenet.network import WaveNet
@@ -490,7 +490,7 @@ def test_a_primed_sound_begins_with_the_recording(trained, data, tmp_path, capsy
     assert "0.10 s of sound in" in capsys.readouterr().out
     sound, _ = soundfile.read(tmp_path / "sample_0_0.wav", dtype="int16")
     model = load(trained)
-    known = command.audio.amplify(command.audio.read(recording, 16_000), model.gain_db)
+    known = audio.amplify(audio.read(recording, 16_000), model.gain_db)
     assert len(sound) == 3200
     np.testing.assert_array_equal(sound[:1600], command.audio.to_int16(known[:1600]))
     assert not np.array_equal(sound[1600:], command.audio.to_int16(known[1600:3200]))
