@@ -19,7 +19,7 @@ setup(
     python_requires=">=3.11",  # tested on 3.11
     packages=find_packages(include=[*FLOORS, *(f"{floor}.*" for floor in FLOORS)]),
     py_modules=["onepass"],
-    package_data={"wavenet": ["shipped/**"], "benchmarks": ["*.cpp"]},
+    package_data={"wavenet": ["shipped/**"], "distill": ["shipped/**"], "benchmarks": ["*.cpp"]},
     include_package_data=False,
     install_requires=[
         "matplotlib>=3.9",
