@@ -18,7 +18,8 @@ from distill.config import StudentConfig
 from distill.cpu import FlowEngine
 from distill.generation import Request, generate
 from distill.presets import PRESETS
-from distill.student import ParallelWaveNet
+from distill.student import Condition, ParallelWaveNet
+from wavenet.features import MelConvention
 
 Measure = Callable[[], float]
 
@@ -46,7 +47,8 @@ def measures_of(
     seconds: lengths of a sound. The peak is measured beside every student, as it may drift.
     """
     measures = [(Row(PEAK, name, 1, "GFLOP/s"), peak_gflops)]
-    student = ParallelWaveNet(config)
+    mel = MelConvention(config.sample_rate_hz, config.hop_samples, bands=config.feature_channels)
+    student = ParallelWaveNet(config, mel=mel)
     for batch in batches:
         for length in seconds:
             measures += _measures_of_sound(name, student, length, batch)
@@ -133,7 +135,7 @@ def tensorflow_speed(student: ParallelWaveNet, samples: int, batch: int) -> floa
 
 
 def whole_speed(student: ParallelWaveNet, samples: int, batch: int) -> float:
-    """Samples a second from frames to sound: noise, conditioner, harmonics, flows."""
+    """Samples a second from frames to sound: noise, conditioner, draft, flows."""
     frames = -(-samples // student.config.hop_samples)
     given = np.random.default_rng(0).random(
         [batch, frames, student.config.feature_channels], np.float32
@@ -166,7 +168,11 @@ def _chunk(student: ParallelWaveNet):
             lambda past: tf.TensorSpec([None, *past.shape[1:]]), student.empty_pasts(1)
         ),
     ]
-    return tf.function(student.chunk, shapes, autograph=False)
+
+    def chunk(noise, channels, pasts):
+        return student.chunk(noise, Condition(channels), pasts)
+
+    return tf.function(chunk, shapes, autograph=False)
 
 
 @functools.cache

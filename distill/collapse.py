@@ -43,6 +43,6 @@ def symptoms(vitals: Vitals) -> list[str]:
         found.append(
             f"the student whispers: {100 * vitals.voiced:.0f} % of its frames are voiced, "
             f"{100 * vitals.recorded_voiced:.0f} % of the recordings'. More --loss.multi or "
-            "--student.harmonics may help."
+            "--student.draft-passes may help."
         )
     return found

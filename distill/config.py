@@ -5,6 +5,7 @@ import math
 from typing import Literal
 
 Noise = Literal["logistic", "normal"]
+DRAFT_SIDE = 7  # samples of the draft on either side that the flows see at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +43,11 @@ class StudentConfig:
     upsample_factors: tuple[int, ...] = ()
     """Factors of the learned upsampling, whose product is the hop in samples; none given: the
     teacher's."""
-    harmonics: int = 0
-    """Harmonics of the fundamental frequency, read off the frames, that the flows are given as
-    sines and cosines, with a pulse train; 0: none, as in the paper, whose frames have F0."""
+    draft_passes: int = 0
+    """Estimates of the phase in a first draft that is made of the mel frames by signal processing
+    and that the flows finish; 0: no draft, as in the paper."""
     sample_rate_hz: int = 24_000
-    """Of the sound; the harmonics need it."""
+    """Of the sound."""
     speakers: int = 0
     """Number of speakers (or classes) for the global condition; 0: as the teacher has."""
     speaker_channels: int = 16
@@ -62,7 +63,7 @@ class StudentConfig:
         for name in ("cycle", "front_width", "residual_channels", "gate_channels"):
             _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         _require(self.initial_scale > 0, "initial_scale", "positive", self.initial_scale)
-        for name in ("feature_channels", "harmonics", "speakers"):
+        for name in ("feature_channels", "draft_passes", "speakers"):
             _require(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
         _require(self.frame_width % 2 == 1, "frame_width", "odd", self.frame_width)
         if self.feature_channels:
@@ -84,15 +85,15 @@ class StudentConfig:
         return math.prod(self.upsample_factors) if self.feature_channels else 1
 
     @property
-    def excitation_channels(self) -> int:
-        """Sines, cosines, the pulse train and the voicing."""
-        return 2 * self.harmonics + 2 if self.harmonics else 0
+    def draft_channels(self) -> int:
+        """The draft's samples around each moment, and the voicing."""
+        return 2 * DRAFT_SIDE + 2 if self.draft_passes else 0
 
     @property
     def gate_inputs(self) -> int:
         """Channels of the whole condition [batch, time, gate_inputs] that the gates read."""
         local = self.condition_channels if self.feature_channels else 0
-        return local + self.excitation_channels + (self.speaker_channels if self.speakers else 0)
+        return local + self.draft_channels + (self.speaker_channels if self.speakers else 0)
 
 
 def _require(holds: bool, field: str, rule: str, value) -> None:

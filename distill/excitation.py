@@ -1,9 +1,6 @@
-"""What a voice does periodically: harmonics of a fundamental frequency that is read off the frames.
+"""What a voice does periodically: pulses at a fundamental frequency that is read off the frames.
 
-A student must make periodic sound out of white noise; sines that run at the right frequency spare
-it the hardest part (as the source of Wang et al. 2019, neural source-filter models, arXiv
-1810.11946). They are a function of the frames alone, so that the density given the frames stays
-exact. Their phase is a running sum and travels with the state from chunk to chunk.
+Their phase is a running sum and travels with the state from chunk to chunk.
 """
 
 import math
@@ -124,40 +121,27 @@ def upsampled(frames, hop: int):
     return tf.reshape(parts, [tf.shape(frames)[0], -1])
 
 
-def phase_of(f0_hz, sample_rate_hz: int, start):
-    """The phase in turns, float64 [batch, time] in [0, 1), and the phase to go on from.
+def running_phase(f0_hz, sample_rate_hz: int, turns, at: int):
+    """The phase in turns, float64 [batch, time], which is `turns` [batch] before sample `at`.
 
     Args:
-      f0_hz: [batch, time]. start: float64 [batch], the phase before the first sample.
+      f0_hz: [batch, time].
     """
-    turns = start[:, None] + tf.cumsum(tf.cast(f0_hz, tf.float64) / sample_rate_hz, 1)
-    turns -= tf.floor(turns)
-    return turns, turns[:, -1]
+    total = tf.cumsum(tf.cast(f0_hz, tf.float64) / sample_rate_hz, 1)
+    offset = turns - (total[:, at - 1] if at else 0.0)
+    phase = total + offset[:, None]
+    return phase - tf.floor(phase)
 
 
-def harmonics(turns, f0_hz, voiced, count: int, sample_rate_hz: int):
-    """What the flows read, float32 [batch, time, 2 count + 2].
+def pulse_train(turns, f0_hz, sample_rate_hz: int):
+    """sqrt(2 / N) sum_{k=1..N} cos(2 pi k turns), float32 [batch, time]: Dirichlet's kernel.
 
-    sin and cos of the first `count` harmonics, a pulse train of all of them up to 0.47 of the
-    sample rate, of unit mean square, and the voicing, which multiplies everything.
+    N is the number of harmonics up to 0.47 of the sample rate; the mean square is 1.
 
     Args:
-      turns: float64 [batch, time], the phase.
-      f0_hz, voiced: [batch, time].
+      turns: float64 [batch, time]. f0_hz: [batch, time].
     """
-    orders = tf.range(1, count + 1, dtype=tf.float64)
-    angle = tf.cast((turns[..., None] * orders) % 1.0, tf.float32) * (2.0 * math.pi)
-    heard = tf.cast(
-        f0_hz[..., None] * tf.cast(orders, tf.float32) < TOP_SHARE * sample_rate_hz, tf.float32
-    )
-    waves = tf.concat([tf.sin(angle) * heard, tf.cos(angle) * heard], -1)
-    pulses = _pulse_train(turns, tf.floor(TOP_SHARE * sample_rate_hz / f0_hz))
-    together = tf.concat([waves, pulses[..., None]], -1) * voiced[..., None]
-    return tf.concat([together, voiced[..., None]], -1)
-
-
-def _pulse_train(turns, count):
-    """sqrt(2 / N) sum_{k=1..N} cos(2 pi k turns), N = count [batch, time]; Dirichlet's kernel."""
+    count = tf.floor(TOP_SHARE * sample_rate_hz / f0_hz)
     x = tf.cast(turns - tf.round(turns), tf.float32) * math.pi
     near = tf.abs(x) < 1e-4
     safe = tf.where(near, tf.ones_like(x), x)

@@ -70,7 +70,7 @@ def stream(
 
 
 def condition_between(student: ParallelWaveNet, request: Request, first: int, last: int, turns):
-    """The condition [batch, last - first, channels] of these samples, and the phase after them.
+    """The `Condition` of these samples, and the phase after them.
 
     first: a multiple of the hop. turns: the phase before it, float64 [batch].
     """
@@ -81,7 +81,7 @@ def condition_between(student: ParallelWaveNet, request: Request, first: int, la
     frame, end = first // hop, -(-last // hop)
     before = min(frame, side)
     window = tf.constant(request.frames[:, frame - before : end + side], tf.float32)
-    return student.condition(window, speaker, count, turns, skipped_frames=before)
+    return student.condition(window, speaker, count, turns, before, (frame - before) * hop)
 
 
 def _stretches(student, total: int, chunk: int, opening: int) -> Iterator[tuple[int, int]]:
@@ -108,9 +108,9 @@ def _cpu_runner(student: ParallelWaveNet, batch: int):
 
     def run(noise, condition):
         nonlocal state
-        condition = None if condition is None else np.asarray(condition)
-        flowed, state = engine.run(state, np.asarray(noise), condition)
-        return np.asarray(flowed.output)
+        channels = None if condition.channels is None else np.asarray(condition.channels)
+        flowed, state = engine.run(state, np.asarray(noise), channels)
+        return np.asarray(condition.finished(flowed).output)
 
     return run
 

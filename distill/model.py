@@ -179,7 +179,8 @@ def teacher_of(model: StudentModel) -> Path:
 
 def untrained(model: StudentModel) -> StudentModel:
     """The same student before its first step, its conditioner not the teacher's yet."""
-    network = ParallelWaveNet(model.config.student, model.config.seed)
+    mel = model.data.mel(model.hop_samples)
+    network = ParallelWaveNet(model.config.student, model.config.seed, mel)
     return dataclasses.replace(model, network=network)
 
 
@@ -213,7 +214,7 @@ def _model(stored: dict, weights: Arrays, spec: dict, path: Path) -> StudentMode
         raise UserError(f"The configuration in {path} is not one of this version: {error}.") from (
             error
         )
-    network = ParallelWaveNet(config.student)
+    network = ParallelWaveNet(config.student, mel=data.mel(config.student.hop_samples))
     take_weights(network, weights, path)
     return StudentModel(network, config, data, gain_db, speakers, spec)
 

@@ -56,7 +56,7 @@ class Objective:
 
         Args:
           batch: of `wavenet.data.clips`: waveform, mask, speaker, and frames, of which the last
-            two channels are the F0 features where the student has harmonics.
+            two channels are the F0 features where the student has a draft.
         """
         seed = position_noise.fold_in(self._seed, self._step)
         drawn = self._draw(batch, seed)
@@ -64,10 +64,10 @@ class Objective:
         if self.config.kl:
             terms |= self._divergence(drawn, batch, seed)
         terms |= self._compare(drawn.output, batch["waveform"])
-        reader = self.student.pitch_reader
-        if reader is not None:
+        drafter = self.student.drafter
+        if drafter is not None:
             # Taught beforehand: its error is logged, its gradient is zero, its weights stay.
-            value = pitch_loss(reader, self.frames(batch), batch["frames"][..., -2:])
+            value = pitch_loss(drafter.reader, self.frames(batch), batch["frames"][..., -2:])
             terms["pitch"] = (0.0, value)
         loss = tf.add_n([weight * value for weight, value in terms.values()])
         values = {name: value for name, (_, value) in terms.items()}
@@ -81,16 +81,10 @@ class Objective:
     def _draw(self, batch, seed) -> Flowed:
         rows, samples = _shape(batch)
         names = tf.range(rows)
-        # The phase of the harmonics means nothing, so it must not be learnt.
+        # The phase of the voice means nothing, so it must not be learnt.
         phase = position_noise.uniform(position_noise.fold_in(seed, PHASE), names, 0, 1)[:, 0, 0]
-        # The recording's own F0 lets the spectral terms compare harmonic with harmonic.
-        pitch = batch["frames"][..., -2:] if self.student.pitch_reader is not None else None
         condition, _ = self.student.condition(
-            self.frames(batch),
-            self._speaker(batch),
-            samples,
-            tf.cast(phase, tf.float64),
-            pitch=pitch,
+            self.frames(batch), self._speaker(batch), samples, tf.cast(phase, tf.float64)
         )
         noise = self.student.noise(position_noise.fold_in(seed, SOUND), names, 0, samples)
         return self.student.sample(noise, condition)

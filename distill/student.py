@@ -6,24 +6,32 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from distill.config import StudentConfig
-from distill.excitation import (
-    REFERENCE_HZ,
-    PitchReader,
-    harmonics,
-    phase_of,
-    upsampled,
-)
+from distill.draft import Drafter
 from distill.flows import Flow, Flowed, Past, composed
 from likelihoods import noise as position_noise
+from wavenet.features import MelConvention
 from wavenet.initial import Initial
 from wavenet.upsampling import FrameUpsampler
 
 
-class State(NamedTuple):
-    """What travels from chunk to chunk: every flow's past and the phase in turns [batch]."""
+class Condition(NamedTuple):
+    """What the flows are told: channels [batch, time, channels] or None, and what they finish.
 
-    pasts: list[Past]
-    turns: tf.Tensor
+    draft: float32 [batch, time], which is added to what the flows make, or None.
+    """
+
+    channels: tf.Tensor | None = None
+    draft: tf.Tensor | None = None
+
+    def finished(self, flowed: Flowed) -> Flowed:
+        """What the flows made, with the draft added."""
+        if self.draft is None:
+            return flowed
+        draft = tf.cast(self.draft, flowed.output.dtype)
+        return Flowed(flowed.output + draft, flowed.location + draft, flowed.log_scale)
+
+
+UNCONDITIONAL = Condition()
 
 
 class ParallelWaveNet(tf.Module):
@@ -33,13 +41,23 @@ class ParallelWaveNet(tf.Module):
     only; `sample` gives sound with its density, `chunk` does so piece by piece.
     """
 
-    def __init__(self, config: StudentConfig, seed: int = 0, name="student"):
+    def __init__(
+        self,
+        config: StudentConfig,
+        seed: int = 0,
+        mel: MelConvention | None = None,
+        name="student",
+    ):
         super().__init__(name=name)
+        if config.draft_passes and mel is None:
+            raise ValueError("`mel` must be given for a student with a draft.")
         initial = Initial(seed)
         self.config = config
         self.dtype = tf.as_dtype(config.compute_dtype)
         self.upsampler = FrameUpsampler(config, initial) if config.feature_channels else None
-        self.pitch_reader = PitchReader(config, initial) if config.harmonics else None
+        self.drafter = None
+        if config.draft_passes and mel is not None:
+            self.drafter = Drafter(config, initial, mel)
         self.speaker_embedding = None
         if config.speakers:
             shape = [config.speakers, config.speaker_channels]
@@ -64,8 +82,8 @@ class ParallelWaveNet(tf.Module):
     @property
     def side_frames(self) -> int:
         """Frames on either side of a stretch of sound that its condition depends on."""
-        reader = self.pitch_reader.side_frames if self.pitch_reader is not None else 0
-        return max(self.config.frame_width // 2, reader) + 2  # upsampling reads the neighbours
+        side = self.config.frame_width // 2 + 2  # upsampling reads the neighbours
+        return side if self.drafter is None else max(side, self.drafter.side_frames)
 
     def condition(
         self,
@@ -74,9 +92,9 @@ class ParallelWaveNet(tf.Module):
         num_samples: int | None = None,
         turns=None,
         skipped_frames: int = 0,
-        pitch=None,
-    ):
-        """The condition [batch, time, channels] and the phase after it [batch]; or None, None.
+        start: int = 0,
+    ) -> tuple[Condition, tf.Tensor | None]:
+        """The condition of a stretch of sound, and the phase after it [batch], None without draft.
 
         Args:
           frames: [batch, frames, feature_channels], one every `hop_samples` samples, or None.
@@ -85,63 +103,51 @@ class ParallelWaveNet(tf.Module):
           turns: float64 [batch], the phase before the first sample; by default 0.
           skipped_frames: frames that were before and are not asked for: they, and any beyond the
             end, count as neighbours only.
-          pitch: [batch, frames, 2] of `log_f0_features`, measured, for harmonics that run as a
-            recording's do; by default it is read off the frames.
+          start: position in the whole sound of the first frame's first sample.
         """
         self._check_condition(frames, speaker)
-        hop, parts = self.config.hop_samples, []
+        hop, parts, draft = self.config.hop_samples, [], None
         first = skipped_frames * hop
         if num_samples is None:
             num_samples = frames.shape[1] * hop - first
         asked = slice(first, first + num_samples)
         if self.upsampler is not None:
             parts.append(self.upsampler(tf.cast(frames, self.dtype))[:, asked])
-        if self.pitch_reader is not None:
+        if self.drafter is not None:
             turns = tf.zeros([tf.shape(frames)[0]], tf.float64) if turns is None else turns
-            pitch = self.pitch_reader.pitch(frames) if pitch is None else pitch
-            waves, turns = self.excitation(pitch, asked, turns)
-            parts.append(tf.cast(waves, self.dtype))
+            frames = tf.cast(frames, tf.float32)
+            draft, channels, turns = self.drafter(frames, turns, asked, start)
+            draft = tf.stop_gradient(draft)
+            parts.append(tf.stop_gradient(tf.cast(channels, self.dtype)))
         if self.speaker_embedding is not None:
             row = tf.cast(tf.gather(self.speaker_embedding, speaker), self.dtype)
             parts.append(tf.repeat(row[:, None], num_samples, 1))
-        return (tf.concat(parts, -1) if parts else None), turns
+        return Condition(tf.concat(parts, -1) if parts else None, draft), turns
 
-    def excitation(self, pitch, asked: slice, turns):
-        """Harmonics [batch, time, channels] of F0 features [batch, frames, 2], the phase after."""
-        config, hop = self.config, self.config.hop_samples
-        octaves, voiced = (upsampled(pitch[..., i], hop)[:, asked] for i in range(2))
-        f0_hz = REFERENCE_HZ * tf.pow(2.0, octaves)
-        angle, turns = phase_of(f0_hz, config.sample_rate_hz, turns)
-        return harmonics(angle, f0_hz, voiced, config.harmonics, config.sample_rate_hz), turns
-
-    def sample(self, noise, condition=None) -> Flowed:
+    def sample(self, noise, condition: Condition = UNCONDITIONAL) -> Flowed:
         """Whole sounds [batch, time] and their density: output = noise scale + location.
 
         Given noise_<t, output_t is logistic (or normal) with this location and scale.
 
         Args:
           noise: float32 [batch, time] from `noise(...)`, times the temperature.
-          condition: [batch, time, channels] from `condition(...)`, or None.
+          condition: from `condition(...)`.
         """
         return self.chunk(noise, condition, self.empty_pasts(tf.shape(noise)[0]))[0]
 
-    def chunk(self, noise, condition, pasts: list[Past]) -> tuple[Flowed, list[Past]]:
+    def chunk(self, noise, condition: Condition, pasts: list[Past]) -> tuple[Flowed, list[Past]]:
         """The next stretch of `sample`, and the pasts to hand in with what follows."""
         steps, later = [], []
         for flow, past in zip(self.flows, pasts, strict=True):
-            step, past = flow(noise, condition, past)
+            step, past = flow(noise, condition.channels, past)
             noise = step.output
             steps.append(step)
             later.append(past)
-        return composed(steps), later
+        return condition.finished(composed(steps)), later
 
     def empty_pasts(self, batch) -> list[Past]:
         """Every flow's past before the first sample."""
         return [flow.empty_past(batch) for flow in self.flows]
-
-    def initial_state(self, batch) -> State:
-        """The state before the first sample."""
-        return State(self.empty_pasts(batch), tf.zeros([batch], tf.float64))
 
     def _check_condition(self, frames, speaker) -> None:
         channels = self.config.feature_channels

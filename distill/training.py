@@ -95,9 +95,9 @@ def _teach_reader(
     student: ParallelWaveNet, state: TrainState, config: DistillConfig, teacher, corpus: Corpus
 ) -> None:
     """Lets the reader of F0 learn its task before the flows rely on it."""
-    reader = student.pitch_reader
-    if reader is None or not config.pitch_steps:
+    if student.drafter is None or not config.pitch_steps:
         return
+    reader = student.drafter.reader
     clip_samples = READER_FRAMES * config.student.hop_samples
     source = source_of(corpus, "train", clip_samples, corpus_features(config, teacher))
     train_reader(reader, source, config.student.feature_channels, config.pitch_steps, config.seed)
@@ -107,7 +107,9 @@ def _teach_reader(
 
 def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     """An untrained student; its conditioner starts as the teacher's where there is room for it."""
-    student = ParallelWaveNet(config.student, config.seed)
+    student = ParallelWaveNet(
+        config.student, config.seed, teacher.data.mel(config.student.hop_samples)
+    )
     theirs = teacher.network.upsampler
     if student.upsampler is not None and theirs is not None:
         try:
@@ -122,9 +124,9 @@ def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
 
 
 def corpus_features(config: DistillConfig, teacher: SpeechModel) -> tuple[Feature, ...]:
-    """The frames that clips come with: the teacher's, and F0 for a student with harmonics."""
+    """The frames that clips come with: the teacher's, and F0 for a student with a draft."""
     theirs = teacher.config.data.features
-    extra = () if "f0" in theirs or not config.student.harmonics else ("f0",)
+    extra = () if "f0" in theirs or not config.student.draft_passes else ("f0",)
     return (*theirs, *extra)
 
 

@@ -6,8 +6,10 @@ import tensorflow as tf
 from distill.config import StudentConfig
 from distill.student import ParallelWaveNet
 from likelihoods import noise
+from wavenet.features import MelConvention
 
-HOP, FRAMES = 20, 30
+HOP, FRAMES = 20, 40
+MEL = MelConvention(4000, HOP, 64, 64, bands=7)
 SMALL = dict(
     flows=(2, 3),
     filter_width=2,
@@ -22,14 +24,14 @@ SMALL = dict(
 )
 KINDS = {
     "plain": dict(filter_width=3, noise="normal"),
-    "harmonics": dict(harmonics=3),
+    "draft": dict(draft_passes=2),
     "speakers": dict(speakers=2, speaker_channels=3),
 }
 
 
 def student_of(kind: str, **options) -> ParallelWaveNet:
     """A student of a kind, every variable of it moved off its initial value."""
-    student = ParallelWaveNet(StudentConfig(**(SMALL | KINDS[kind] | options)))
+    student = ParallelWaveNet(StudentConfig(**(SMALL | KINDS[kind] | options)), mel=MEL)
     for i, variable in enumerate(student.trainable_variables):
         size = int(np.prod(variable.shape))
         draws = noise.normal(noise.fold_in(99, i), [0], 0, size)[0, :, 0]

@@ -14,7 +14,7 @@ from replicator.progress import Progress
 from tests.students import SMALL
 from wavenet.config import WaveNetConfig
 
-TINY = StudentConfig(**SMALL, harmonics=2)
+TINY = StudentConfig(**SMALL, draft_passes=2)
 TINY_TEACHER = WaveNetConfig(
     layers=2,
     stacks=1,

@@ -35,7 +35,7 @@ SMALL = DistillConfig(
         gate_channels=4,
         front_width=4,
         condition_channels=6,
-        harmonics=2,
+        draft_passes=2,
         sample_rate_hz=16_000,
     ),
     LossConfig(draws=2, squared=1.0, magnitude=1.0, contrastive=0.3),
@@ -485,5 +485,5 @@ def test_every_preset_makes_a_student_of_its_rate(name):
     if "paper" in name:
         assert config.flows == (10, 10, 10, 30)
         assert config.residual_channels == config.gate_channels == 64
-    small = dataclasses.replace(config, residual_channels=2, gate_channels=2, harmonics=0)
+    small = dataclasses.replace(config, residual_channels=2, gate_channels=2, draft_passes=0)
     assert len(ParallelWaveNet(small).flows) == len(config.flows)

@@ -27,7 +27,7 @@ def request_of(student: ParallelWaveNet, rows=(0,), **options) -> Request:
 
 
 @pytest.mark.parametrize("backend", ["numba", "tensorflow"])
-@pytest.mark.parametrize("kind", ["harmonics", "plain"])
+@pytest.mark.parametrize("kind", ["draft", "plain"])
 def test_sound_in_chunks_is_the_whole_within_one_step(kind, backend):
     student = student_of(kind)
     request = request_of(student)
@@ -41,7 +41,7 @@ def test_sound_in_chunks_is_the_whole_within_one_step(kind, backend):
         np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=STEP)
 
 
-@pytest.mark.parametrize("kind", ["harmonics", "plain"])
+@pytest.mark.parametrize("kind", ["draft", "plain"])
 def test_condition_in_stretches_is_the_whole(kind):
     student = student_of(kind)
     request = request_of(student)
@@ -51,11 +51,13 @@ def test_condition_in_stretches_is_the_whole(kind):
     for first, last in itertools.pairwise(cuts):
         part, turns = condition_between(student, request, first, last, turns)
         parts.append(part)
-    np.testing.assert_allclose(tf.concat(parts, 1), whole[:, : cuts[-1]], atol=1e-5)
+    for made, wanted in zip(zip(*parts, strict=True), whole, strict=True):
+        if wanted is not None:
+            np.testing.assert_allclose(tf.concat(made, 1), wanted[:, : cuts[-1]], atol=1e-5)
 
 
 def test_rows_of_a_batch_are_the_single_sounds():
-    student = student_of("harmonics")
+    student = student_of("draft")
     both = generate(student, request_of(student, rows=(0, 1)))
     for row in (0, 1):
         single = generate(student, request_of(student, rows=(row,)))
@@ -92,7 +94,7 @@ def test_bfloat16_stays_close_to_float32():
     assert np.sqrt(np.mean((single - half) ** 2)) < 0.03 * np.sqrt(np.mean(single**2))
 
 
-@pytest.mark.parametrize("kind", ["harmonics", "speakers"])
+@pytest.mark.parametrize("kind", ["draft", "speakers"])
 def test_every_weight_matters_to_the_sound(kind):
     student = student_of(kind)
     speaker = tf.constant([1]) if student.config.speakers else None
@@ -100,8 +102,8 @@ def test_every_weight_matters_to_the_sound(kind):
         condition, _ = student.condition(tf.constant(frames_of(student)), speaker)
         drawn = student.sample(student.noise(0, [0], 0, SAMPLES), condition)
         total = tf.reduce_sum(drawn.output**2)
-        if student.pitch_reader is not None:
-            octaves, logit = student.pitch_reader(tf.constant(frames_of(student)))
+        if student.drafter is not None:
+            octaves, logit = student.drafter.reader(tf.constant(frames_of(student)))
             total += tf.reduce_sum(octaves + logit)
     for variable, gradient in zip(
         student.trainable_variables, tape.gradient(total, student.trainable_variables), strict=True
