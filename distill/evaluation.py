@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from distill import losses
 from distill.model import StudentModel, untrained
+from distill.student import Condition
 from distill.teacher import WaveNetDensity
 from replicator.progress import Progress
 from wavenet import audio
@@ -42,7 +43,7 @@ def evaluate(
 
     Returns a dict with kl_nats (nats a sample), real_time_factor (seconds of computing a second of
     sound, batch 1), measures {name: {mean, low, high}} of the student, against {"teacher",
-    "griffin_lim", "untrained": {"measures", "real_time_factor"}}, codec {"flac": bits per sample}
+    "griffin_lim", "untrained", "draft": {"measures", "real_time_factor"}}, codec {"flac": bits per sample}
     and dev, what it was measured on.
 
     Raises UserError if no dev recording is of a speaker that the model knows.
@@ -78,6 +79,8 @@ def systems(
         "teacher": functools.partial(_spoken, teacher, seed),
         "untrained": functools.partial(_spoken, untrained(model), seed),
     }
+    if model.network.drafter is not None:
+        speaking["draft"] = functools.partial(_drafted, model)
     if hears_mel(model):
         speaking["griffin_lim"] = functools.partial(_griffin_lim, convention, seed)
     return speaking
@@ -143,6 +146,26 @@ def _griffin_lim(convention: MelConvention, seed: int, item: dict, length: int) 
     return griffin_lim(mel, convention, length, seed=seed)
 
 
+def _drafted(model: StudentModel, item: dict, length: int) -> np.ndarray:
+    """What the flows were given to finish."""
+    condition = _condition(model, *_given(model, item, length), length)
+    return np.asarray(condition.draft)[0]
+
+
+def _condition(model: StudentModel, frames, speaker, length: int) -> Condition:
+    return model.network.condition(frames, speaker, length)[0]
+
+
+def _given(model: StudentModel, item: dict, length: int):
+    """Frames and speaker of a dev recording as a batch of one, None where there are none."""
+    frames = speaker = None
+    if model.conditional:
+        frames = tf.constant(item["frames"][None, : -(-length // model.hop_samples)])
+    if model.known_speakers:
+        speaker = tf.constant([item["speaker"]])
+    return frames, speaker
+
+
 def _spoken(model: StudentModel | SpeechModel, seed: int, item: dict, length: int) -> np.ndarray:
     known = model.known_speakers
     frames = item["frames"][: -(-length // model.hop_samples)] if model.conditional else None
@@ -157,13 +180,9 @@ def _kl(model: StudentModel, teacher: SpeechModel, items: list[dict], seed: int)
     values = []
     for item in items:
         length = _length(item, model)
-        frames = speaker = None
-        if model.conditional:
-            frames = tf.constant(item["frames"][None, : -(-length // model.hop_samples)])
-        if model.known_speakers:
-            speaker = tf.constant([item["speaker"]])
-        condition, _ = student.condition(frames, speaker, length)
-        drawn = student.sample(student.noise(seed, [0], 0, length), condition)
+        frames, speaker = _given(model, item, length)
+        noise = student.noise(seed, [0], 0, length)
+        drawn = student.sample(noise, _condition(model, frames, speaker, length))
         given = density.conditionals(drawn.output, density.condition(frames, speaker, length))
         draws = losses.standard_draws(kind, seed, 1, length, DRAWS)
         values.append(float(losses.divergence(given, drawn, draws, kind).kl))
