@@ -43,8 +43,8 @@ def evaluate(
 
     Returns a dict with kl_nats (nats a sample), real_time_factor (seconds of computing a second of
     sound, batch 1), measures {name: {mean, low, high}} of the student, against {"teacher",
-    "griffin_lim", "untrained", "draft": {"measures", "real_time_factor"}}, codec {"flac": bits per sample}
-    and dev, what it was measured on.
+    "griffin_lim", "untrained", "draft": {"measures", "real_time_factor"}}, codec {"flac": bits per
+    sample} and dev, what it was measured on.
 
     Raises UserError if no dev recording is of a speaker that the model knows.
     """
@@ -148,8 +148,8 @@ def _griffin_lim(convention: MelConvention, seed: int, item: dict, length: int) 
 
 def _drafted(model: StudentModel, item: dict, length: int) -> np.ndarray:
     """What the flows were given to finish."""
-    condition = _condition(model, *_given(model, item, length), length)
-    return np.asarray(condition.draft)[0]
+    frames, speaker = _given(model, item, length)
+    return np.asarray(_condition(model, frames, speaker, length).draft)[0]
 
 
 def _condition(model: StudentModel, frames, speaker, length: int) -> Condition:

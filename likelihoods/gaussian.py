@@ -71,9 +71,7 @@ class Gaussian:
         log N(x; mean, scale) = -log scale - log sqrt(2 pi) - ((x - mean) / scale)^2 / 2.
         """
         mean, log_scale = self.split(parameters)
-        return (
-            -log_scale - _LOG_SQRT_TAU - 0.5 * tf.square((values - mean) * tf.exp(-log_scale))
-        )
+        return -log_scale - _LOG_SQRT_TAU - 0.5 * tf.square((values - mean) * tf.exp(-log_scale))
 
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
