@@ -16,7 +16,7 @@ from distill.cpu import FlowEngine
 from distill.student import ParallelWaveNet
 
 Backend = Literal["auto", "numba", "tensorflow"]
-CHUNK_SAMPLES = 8000  # about; whole frames are taken
+CHUNK_SAMPLES = 32_000  # about; whole frames are taken
 FIRST_SAMPLES = 1600  # of the first chunk, so that something is heard soon
 
 

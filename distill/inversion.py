@@ -1,8 +1,9 @@
 """Sound from mel frames and a source that lends its phases.
 
-Magnitudes of a short-time spectrum are estimated from the mel bands, and a few passes of Griffin
-and Lim's algorithm (1984), from the phases of the source, make the spectrum consistent. What a
-stretch of the sound is depends on a bounded stretch of frames, so that it can be made in pieces.
+Passes of Griffin and Lim's algorithm (1984), from the phases of the source, with one difference:
+what is held from pass to pass is the mel, not an estimate of the magnitudes, which follow the sound
+as far as the mel lets them. What a stretch of the sound is depends on a bounded stretch of frames, so
+that it can be made in pieces.
 """
 
 import math
@@ -13,8 +14,8 @@ import tensorflow as tf
 from distill.spectra import hann_window
 from wavenet.features import MelConvention, mel_filters
 
-UPDATES = 20  # of the magnitudes; more change nothing that is heard
-LEAST = 1e-9
+FIRST_UPDATES, UPDATES = 20, 2  # of the magnitudes, at first and in every pass
+LEAST, LEAST_BIN = 1e-9, 1e-6
 MOMENTUM = 0.99  # Perraudin et al. 2013, "A fast Griffin-Lim algorithm"
 
 
@@ -33,8 +34,8 @@ class MelInversion:
     @property
     def side_frames(self) -> int:
         """Frames on either side of a stretch that its draft depends on."""
-        reach = -(-self.mel.fft_size // (2 * self.mel.hop_samples)) + 1
-        return 2 * reach * self.passes
+        width, hop = self.mel.fft_size, self.mel.hop_samples
+        return -(-width // (2 * hop)) + (self.passes - 1) * -(-width // hop)
 
     def __call__(self, frames, source):
         """The sound, float32 [batch, frames * hop].
@@ -43,30 +44,43 @@ class MelInversion:
           frames: float32 [batch, frames, bands], `above_silence`.
           source: float32 [batch, frames * hop].
         """
-        magnitudes, count = self.magnitudes(frames), tf.shape(frames)[1]
-        spectrum = magnitudes * _phase(self._analysed(source, count))
+        bands, count = self._bands(frames), tf.shape(frames)[1]
+        bins = self.magnitudes(bands, self._flat(bands), FIRST_UPDATES)
+        spectrum = tf.cast(bins, tf.complex64) * _phase(self._analysed(source, count))
         before = None
         for _ in range(self.passes - 1):
             now = self._analysed(self._synthesised(spectrum, count), count)
             faster = now if before is None else now + MOMENTUM * (now - before)
-            spectrum, before = magnitudes * _phase(faster), now
+            bins = self.magnitudes(bands, tf.abs(now), UPDATES)
+            spectrum, before = tf.cast(bins, tf.complex64) * _phase(faster), now
         return self._synthesised(spectrum, count)
 
-    def magnitudes(self, frames):
-        """Magnitudes [batch, frames, bins] with these mel bands, complex64.
+    def magnitudes(self, bands, bins, updates: int):
+        """Magnitudes [batch, frames, bins] near `bins` whose mel is nearer to `bands`.
 
         Multiplicative updates for the Itakura-Saito divergence (Fevotte et al. 2009).
+
+        Args:
+          bands: [batch, frames, bands], magnitudes of the mel bands.
+          bins: [batch, frames, bins], where to start.
+          updates: how many.
         """
-        log = (1.0 - frames) * self.mel.silence
-        bands = tf.exp(log if self.mel.log == "natural" else log * math.log(10.0))
-        filters, across = self._filters, np.ascontiguousarray(self._filters.T)
-        start = across / np.maximum(np.square(across).sum(1, keepdims=True), LEAST)
-        bins = tf.maximum(tf.matmul(bands, start), 1e-6)
-        for _ in range(UPDATES):
-            made = tf.maximum(tf.matmul(bins, filters), LEAST)
+        across = np.ascontiguousarray(self._filters.T)
+        bins = tf.maximum(bins, LEAST_BIN)
+        for _ in range(updates):
+            made = tf.maximum(tf.matmul(bins, self._filters), LEAST)
             bins *= tf.matmul(bands / tf.square(made), across)
             bins /= tf.maximum(tf.matmul(1.0 / made, across), LEAST)
-        return tf.cast(bins, tf.complex64)
+        return bins
+
+    def _bands(self, frames):
+        log = (1.0 - frames) * self.mel.silence
+        return tf.exp(log if self.mel.log == "natural" else log * math.log(10.0))
+
+    def _flat(self, bands):
+        """A first guess of the magnitudes: each band spread over its filter."""
+        across = np.ascontiguousarray(self._filters.T)
+        return tf.matmul(bands, across / np.maximum(np.square(across).sum(1, keepdims=True), LEAST))
 
     def _analysed(self, sound, count):
         """Spectra [batch, frames, bins], frame f around f * hop + hop / 2."""

@@ -1,0 +1,86 @@
+"""The shipped student: it keeps the laws on real speech, and speaks better than its teacher."""
+
+import json
+
+import numpy as np
+import pytest
+
+import onepass
+from distill import shipped as shipped_students
+from distill.model import load, load_student, teacher_of, untrained
+from distill.teacher import digest, load_teacher
+from wavenet import audio, shipped
+from wavenet.quality import measure
+
+STEP = 1.0 / 32768.0
+
+
+@pytest.fixture(scope="module")
+def student():
+    return load_student("shipped")
+
+
+@pytest.fixture(scope="module")
+def recordings(student):
+    """Four dev recordings, at the student's level."""
+    paths = sorted(shipped.recordings_folder().glob("dev/*.flac"))[:4]
+    sounds = [audio.read(path, student.sample_rate_hz) for path in paths]
+    return [audio.amplify(sound[:32_000], student.gain_db) for sound in sounds]
+
+
+def test_chunks_of_both_backends_and_batches_are_the_whole(student, recordings):
+    frames = student.frames_at_level(recordings[0])
+    whole = student.generate(frames, seed=3, num=2, backend="tensorflow")
+    for backend, chunk in (("numba", 800), ("numba", 8000), ("tensorflow", 3000)):
+        parts = list(student.stream(frames, seed=3, num=2, backend=backend, chunk_samples=chunk))
+        assert parts[0].shape[1] < whole.shape[1] / 4
+        np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=STEP)
+    single = student.generate(frames, seed=3)
+    np.testing.assert_allclose(single[0], whole[0], atol=STEP)
+
+
+def test_it_speaks_at_the_level_of_recordings_and_better_than_teacher_and_untrained(
+    student, recordings
+):
+    mel = student.data.mel(student.hop_samples)
+    teacher = load_teacher(teacher_of(student))
+    heard = {}
+    for name, model in (("s", student), ("t", teacher), ("u", untrained(student))):
+        sounds = [
+            model.generate(model.frames_at_level(r), num_samples=len(r))[0] for r in recordings
+        ]
+        assert all(audio.clipped_share(sound) == 0.0 for sound in sounds)
+        measured = [
+            measure(s, r, student.sample_rate_hz, mel)
+            for s, r in zip(sounds, recordings, strict=True)
+        ]
+        heard[name] = {key: np.nanmean([m[key] for m in measured]) for key in measured[0]}
+    assert abs(heard["s"]["level_difference_db"]) < 1.0
+    for other in "tu":
+        assert heard["s"]["pesq"] > heard[other]["pesq"] + 0.1
+        assert heard["s"]["stoi"] > heard[other]["stoi"]
+        assert heard["s"]["log_mel_distance_db"] < heard[other]["log_mel_distance_db"]
+
+
+def test_its_card_says_where_it_comes_from(student):
+    folder = shipped_students.student_folder()
+    spec = json.loads((folder / "model.json").read_text())
+    card = (folder / "card.md").read_text()
+    for fact in ("CC0", spec["command"], f"{spec['step']:,} steps", spec["git_revision"]):
+        assert fact in card
+    assert spec["teacher_weights"] == digest(load("shipped-teacher").network)
+    assert set(spec["quality"]["against"]) == {"teacher", "untrained", "draft", "griffin_lim"}
+    assert (folder / "weights.npz").stat().st_size < 4e6
+
+
+def test_quickstart_speaks_measures_and_reports(tmp_path, capsys):
+    words = ["--no-train", "--spoken", "1", "--seconds", "0.5"]
+    assert onepass.main(["quickstart", "--out", str(tmp_path), *words]) == 0
+    report = (tmp_path / "report.md").read_text()
+    assert report in capsys.readouterr().out
+    assert "| student |" in report and "griffin lim" in report
+    student, recorded = (audio.read(tmp_path / f"{n}.wav", 16_000) for n in ("student", "recorded"))
+    assert len(student) == len(recorded) > 16_000
+    assert abs(audio.rms_db(student) - audio.rms_db(recorded)) < 2.0
+    assert len(audio.read(tmp_path / "teacher.wav", 16_000)) == 8000
+    assert (tmp_path / "spectrograms.png").stat().st_size > 10_000
