@@ -492,8 +492,8 @@ def test_a_primed_sound_begins_with_the_recording(trained, data, tmp_path, capsy
     model = load(trained)
     known = audio.amplify(audio.read(recording, 16_000), model.gain_db)
     assert len(sound) == 3200
-    np.testing.assert_array_equal(sound[:1600], command.audio.to_int16(known[:1600]))
-    assert not np.array_equal(sound[1600:], command.audio.to_int16(known[1600:3200]))
+    np.testing.assert_array_equal(sound[:1600], audio.to_int16(known[:1600]))
+    assert not np.array_equal(sound[1600:], audio.to_int16(known[1600:3200]))
 
 
 def test_figures_as_json_are_one_object_and_nothing_else(trained, data, capsys):

@@ -10,7 +10,7 @@ import tensorflow as tf
 from distill.config import StudentConfig
 from distill.cpu import FlowEngine
 from distill.cpu_weights import TILE_ROWS
-from distill.student import ParallelWaveNet
+from distill.student import Condition, ParallelWaveNet
 
 # Channel counts below, between and above whole vectors; pasts shorter and longer than a tile.
 STUDENTS = {
@@ -83,7 +83,8 @@ def flowed(student, batch=2, cuts=(), threads=1, noise=None):
 
 
 def test_the_engine_makes_what_the_flows_make(student):
-    expected = student.sample(noise_of(student, 2), condition_of(student, 2))
+    given = Condition(condition_of(student, 2))
+    expected = student.sample(noise_of(student, 2), given)
     for got, want in zip(flowed(student), expected, strict=True):
         np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
 
@@ -116,7 +117,7 @@ def test_a_sound_goes_on_from_its_past(student):
     for start in range(0, noise.shape[1], SAMPLES):
         last, state = engine.run(state, noise[:, start : start + SAMPLES], condition)
     every = None if condition is None else np.tile(condition, [1, 12, 1])
-    expected = student.sample(noise, every)
+    expected = student.sample(noise, Condition(every))
     for got, want in zip(last, expected, strict=True):
         np.testing.assert_allclose(got, want[:, -SAMPLES:], rtol=1e-4, atol=1e-5)
 
