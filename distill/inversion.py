@@ -2,8 +2,8 @@
 
 Passes of Griffin and Lim's algorithm (1984), from the phases of the source, with one difference:
 what is held from pass to pass is the mel, not an estimate of the magnitudes, which follow the sound
-as far as the mel lets them. What a stretch of the sound is depends on a bounded stretch of frames, so
-that it can be made in pieces.
+as far as the mel lets them. What a stretch of the sound is depends on a bounded stretch of frames,
+so that it can be made in pieces.
 """
 
 import math
