@@ -170,9 +170,9 @@ PRESETS: dict[str, Preset] = {
         ),
     ),
     "student-cpu-16k": Preset(
-        "The shipped 16 kHz student: flows of 5, 5 and 10 layers finish a draft, 2,500 steps on "
+        "The shipped 16 kHz student: flows of 5, 5 and 10 layers finish a draft, 1,900 steps on "
         "two cores; its card says what it reached.",
-        DistillConfig(_CPU, _CPU_LOSS, _CPU_CLIPS, _CPU_OPTIMIZER, LoopConfig(num_steps=2_500)),
+        DistillConfig(_CPU, _CPU_LOSS, _CPU_CLIPS, _CPU_OPTIMIZER, LoopConfig(num_steps=1_900)),
     ),
     "student-cpu-24k": Preset(
         "The same for a teacher of wavenet-cpu-24k: 20,000 steps, about five hours on two cores; "
