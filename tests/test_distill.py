@@ -463,7 +463,9 @@ def test_a_longer_sound_goes_on_from_the_same_beginning(student):
     np.testing.assert_allclose(short[0, :same], long[0, :same], atol=1 / 32768)
 
 
-@pytest.mark.parametrize("minutes", [2, pytest.param(60, marks=pytest.mark.slow)])
+@pytest.mark.parametrize(
+    "minutes", [2, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
 def test_memory_does_not_grow_with_the_length(student, minutes):
     frames = np.full((minutes * 60 * 16_000 // 256, 8), 0.4, np.float32)
     chunks = student.stream(frames, chunk_samples=16_000)
