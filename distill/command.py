@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import signal
 from pathlib import Path
 from typing import Annotated
 
@@ -14,8 +13,6 @@ from distill.presets import PRESETS, DistillConfig
 from distill.teacher import load_teacher
 from distill.training import distill
 from replicator.errors import UserError
-from replicator.loop import DONE, FINISHED_BEFORE, Outcome
-from replicator.progress import duration
 from wavenet import command as wavenet_command
 from wavenet import speaking
 from wavenet.command import training_data
@@ -45,10 +42,9 @@ def run_distill(preset: str, arguments: list[str], parse) -> int:
     data = given.data or training_data(given.teacher)
     _keep_apart(given.workdir, given.teacher, data)
     outcome = distill(preset, given.config, teacher, given.teacher, data, given.workdir)
-    print(_ending(outcome, given))
-    if outcome.reason in signal.Signals.__members__:
-        return 128 + signal.Signals[outcome.reason]
-    return 0
+    following = f"Next: onepass sample {given.workdir} --out sounds"
+    print(outcome.in_words(given.workdir, "best STFT distance {:.3f}", following))
+    return outcome.exit_status
 
 
 @dataclasses.dataclass(frozen=True)
@@ -101,20 +97,3 @@ def _keep_apart(workdir: Path, teacher: Path, data: Path) -> None:
             f"The run directory {workdir} must be outside the data folder {data}: its samples "
             "would be taken for recordings."
         )
-
-
-def _ending(outcome: Outcome, given: DistillArguments) -> str:
-    """How distilling ended and what to do next, as a line."""
-    score = "" if outcome.best_score is None else f", best STFT distance {outcome.best_score:.3f}"
-    following = f"Next: onepass sample {given.workdir} --out sounds"
-    if outcome.reason == FINISHED_BEFORE:
-        return (
-            f"{given.workdir} has made all its steps ({outcome.step}{score}); a larger "
-            f"--loop.num-steps goes on. {following}"
-        )
-    if outcome.reason != DONE:
-        following = "The same command goes on from there."
-    return (
-        f"Stopped at step {outcome.step} ({outcome.reason}) after {duration(outcome.seconds)}"
-        f"{score}. {following}"
-    )

@@ -5,7 +5,6 @@ bit, in any batch, in any chunks and with any number of threads.
 """
 
 import dataclasses
-import os
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
@@ -14,6 +13,7 @@ from distill.cpu_kernels import ROWS
 from distill.cpu_tiles import Scratch, Sounds, Turns, new_progress, walk
 from distill.cpu_weights import TILE_ROWS, pack
 from distill.flows import Flow, Flowed
+from wavenet.cpu import as_compiled, available_cores, check_shape
 from wavenet.kernels import LANES, aligned
 
 
@@ -60,7 +60,7 @@ class FlowEngine:
             raise ValueError("`flows` must be at least one, got none.")
         if threads is not None and threads < 1:
             raise ValueError(f"`threads` must be at least 1, got {threads}.")
-        self.threads = threads or _available_cores()
+        self.threads = threads or available_cores()
         self._packed = pack(flows)
 
     def initial_state(self, batch: int) -> FlowState:
@@ -86,12 +86,12 @@ class FlowEngine:
           ValueError: a shape that does not fit the flows or the state, or a used state.
         """
         state.check_fresh()
-        noise = _as_compiled(noise)
-        _check_shape("noise", noise, (state.batch, None))
+        noise = as_compiled(noise, np.float32)
+        check_shape("noise", noise, (state.batch, None))
         channels = int(self._packed.sizes["condition_inputs"])
         given = np.zeros([*noise.shape, 0]) if condition is None else condition
-        given = _as_compiled(given)
-        _check_shape("condition", given, (*noise.shape, channels))
+        given = as_compiled(given, np.float32)
+        check_shape("condition", given, (*noise.shape, channels))
         state.used_up = True
         sounds = self._sounds(state, noise, given)
         self._walk(sounds)
@@ -150,23 +150,3 @@ def _turns(sounds: int, time: int, threads: int) -> Turns:
     tiles = -(-time // rows)
     threads = max(1, min(threads, sounds * tiles))
     return Turns(rows, tiles, threads, new_progress(threads))
-
-
-def _as_compiled(array) -> np.ndarray:
-    # A read-only array is another type to Numba, for which it would compile everything again.
-    return np.require(np.asarray(array), np.float32, ["C_CONTIGUOUS", "WRITEABLE"])
-
-
-def _check_shape(name: str, array: np.ndarray, expected: tuple[int | None, ...]) -> None:
-    fits = array.ndim == len(expected) and all(
-        want in (None, size) for size, want in zip(array.shape, expected, strict=False)
-    )
-    if not fits:
-        wanted = ", ".join("time" if size is None else str(size) for size in expected)
-        raise ValueError(f"`{name}` must be [{wanted}], got {list(array.shape)}.")
-
-
-def _available_cores() -> int:
-    if hasattr(os, "sched_getaffinity"):
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1

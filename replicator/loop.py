@@ -2,15 +2,17 @@
 
 import contextlib
 import dataclasses
+import signal
 import time
 from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
 
 import tensorflow as tf
 
 from replicator.errors import UserError
 from replicator.interrupt import StopRequest
 from replicator.metrics import MetricsLog
-from replicator.progress import Progress
+from replicator.progress import Progress, duration
 from replicator.run_directory import RunDirectory
 from replicator.state import Batch, LossFn, TrainState
 
@@ -63,6 +65,33 @@ class Outcome:
     reason: str
     seconds: float
     best_score: float | None
+
+    @property
+    def exit_status(self) -> int:
+        """0, or 128 + the signal that stopped it."""
+        named = self.reason in signal.Signals.__members__
+        return 128 + signal.Signals[self.reason] if named else 0
+
+    def in_words(self, workdir: Path, score: str, following: str) -> str:
+        """How it ended and what to do next, as a line.
+
+        Args:
+          workdir: the run directory.
+          score: what the best score is, with a place for it, as in "best dev {:.3f} bits/sample".
+          following: the next thing to do when all is done.
+        """
+        best = "" if self.best_score is None else f", {score.format(self.best_score)}"
+        if self.reason == FINISHED_BEFORE:
+            return (
+                f"{workdir} has made all its steps ({self.step}{best}); a larger "
+                f"--loop.num-steps goes on. {following}"
+            )
+        if self.reason != DONE:
+            following = "The same command goes on from there."
+        return (
+            f"Stopped at step {self.step} ({self.reason}) after {duration(self.seconds)}"
+            f"{best}. {following}"
+        )
 
 
 class Trainer:

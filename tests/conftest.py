@@ -1,4 +1,23 @@
 import os
 
+import pytest
+
+import onepass
+
 # TensorFlow reads it once, when it is first imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
+
+
+@pytest.fixture
+def mistake(capsys):
+    """The one line that a command line ends in, after `onepass: `."""
+
+    def mistake(*words):
+        capsys.readouterr()
+        status = onepass.main([str(word) for word in words])
+        _, err = capsys.readouterr()
+        assert status == 2
+        assert err.startswith("onepass: ") and err.endswith("\n") and err.count("\n") == 1
+        return err.removeprefix("onepass: ").removesuffix("\n")
+
+    return mistake

@@ -67,21 +67,6 @@ def copy(trained, tmp_path):
     return shutil.copytree(trained, tmp_path / "copy")
 
 
-@pytest.fixture
-def mistake(capsys):
-    """The one line that a command line ends in, after `onepass: `."""
-
-    def mistake(*words):
-        capsys.readouterr()
-        status = onepass.main([str(word) for word in words])
-        _, err = capsys.readouterr()
-        assert status == 2
-        assert err.startswith("onepass: ") and err.endswith("\n") and err.count("\n") == 1
-        return err.removeprefix("onepass: ").removesuffix("\n")
-
-    return mistake
-
-
 def content(folder):
     """Every file below a folder but what may be thrown away."""
     spare = {"lock", "measurements.json"}

@@ -114,21 +114,6 @@ def student_run(teacher_run, data, tmp_path_factory):
     return run
 
 
-@pytest.fixture
-def mistake(capsys):
-    """The one line that a command line ends in, after `onepass: `."""
-
-    def mistake(*words):
-        capsys.readouterr()
-        status = onepass.main([str(word) for word in words])
-        _, err = capsys.readouterr()
-        assert status == 2
-        assert err.startswith("onepass: ") and err.endswith("\n") and err.count("\n") == 1
-        return err.removeprefix("onepass: ").removesuffix("\n")
-
-    return mistake
-
-
 def content(folder):
     return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
 

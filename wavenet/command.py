@@ -1,16 +1,13 @@
 """The verbs of the command line for a WaveNet: train, evaluate, sample."""
 
 import dataclasses
-import signal
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
 from replicator.errors import UserError
-from replicator.loop import DONE, FINISHED_BEFORE, Outcome
 from replicator.portable import adopt
-from replicator.progress import duration
 from replicator.run_directory import RunDirectory
 from wavenet import shipped
 from wavenet.evaluation import dev_corpus, evaluate
@@ -68,27 +65,9 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     if given.adopt:
         print(f"{given.workdir} is at step {adopt(given.adopt, given.workdir)} now.")
     outcome = train(preset, given.config, given.data, given.workdir)
-    print(_ending(outcome, given))
-    if outcome.reason in signal.Signals.__members__:
-        return 128 + signal.Signals[outcome.reason]
-    return 0
-
-
-def _ending(outcome: Outcome, given: TrainArguments) -> str:
-    """How training ended and what to do next, as a line."""
-    score = "" if outcome.best_score is None else f", best dev {outcome.best_score:.3f} bits/sample"
     following = f"Next: onepass sample {given.workdir} --out sounds"
-    if outcome.reason == FINISHED_BEFORE:
-        return (
-            f"{given.workdir} has made all its steps ({outcome.step}{score}); a larger "
-            f"--loop.num-steps goes on. {following}"
-        )
-    if outcome.reason != DONE:
-        following = "The same command goes on from there."
-    return (
-        f"Stopped at step {outcome.step} ({outcome.reason}) after {duration(outcome.seconds)}"
-        f"{score}. {following}"
-    )
+    print(outcome.in_words(given.workdir, "best dev {:.3f} bits/sample", following))
+    return outcome.exit_status
 
 
 def evaluated(given: EvaluateArguments, model: SpeechModel) -> tuple[dict, str]:

@@ -28,7 +28,7 @@ class NumbaSampler:
         if threads is not None and threads < 1:
             raise ValueError(f"`threads` must be at least 1, got {threads}.")
         self.network = network
-        self.threads = threads or _available_cores()
+        self.threads = threads or available_cores()
         self.packed = pack(network)
         self._paces: dict[int, Pace] = collections.defaultdict(Pace)
         if network.context_stack is not None:
@@ -54,8 +54,8 @@ class NumbaSampler:
         Raises:
           ValueError: a shape that does not fit the network or the state, or a used state.
         """
-        noise = _as_compiled(noise, np.float32)
-        _check_shape("noise", noise, (state.batch, None, self.network.likelihood.noise_channels))
+        noise = as_compiled(noise, np.float32)
+        check_shape("noise", noise, (state.batch, None, self.network.likelihood.noise_channels))
         levels = np.zeros(noise.shape[:2], np.int32)
         parameters, state = self._advance(state, condition, noise, levels, False, temperature)
         return levels, parameters, state
@@ -66,8 +66,8 @@ class NumbaSampler:
         Step by step, as they are generated; arguments and errors as for `generate_chunk`, with
         `levels` int32 [batch, time] in the place of their noise.
         """
-        levels = _as_compiled(levels, np.int32)
-        _check_shape("levels", levels, (state.batch, None))
+        levels = as_compiled(levels, np.int32)
+        check_shape("levels", levels, (state.batch, None))
         self._check_range(levels)
         noise = np.zeros([*levels.shape, self.network.likelihood.noise_channels], np.float32)
         return self._advance(state, condition, noise, levels, True, 1.0)
@@ -90,7 +90,7 @@ class NumbaSampler:
         """The parameters of a chunk and the state after it; fills the levels if not given."""
         condition = self._with_context(state, condition, levels.shape[1])
         channels = self.network.config.gate_inputs
-        _check_shape("condition", condition, (*levels.shape, channels))
+        check_shape("condition", condition, (*levels.shape, channels))
         parameters = state.run(condition, noise, levels, given, temperature)
         blocks = state.blocks
         if self.network.context_stack is not None:
@@ -121,12 +121,14 @@ class NumbaSampler:
             )
 
 
-def _as_compiled(array, dtype) -> np.ndarray:
+def as_compiled(array, dtype) -> np.ndarray:
+    """The array as compiled code takes it: of this type, in one piece, writeable."""
     # A read-only array is another type to Numba, for which it would compile everything again.
     return np.require(np.asarray(array), dtype, ["C_CONTIGUOUS", "WRITEABLE"])
 
 
-def _check_shape(name: str, array: np.ndarray, expected: tuple[int | None, ...]) -> None:
+def check_shape(name: str, array: np.ndarray, expected: tuple[int | None, ...]) -> None:
+    """Raises ValueError, naming the array, unless it has this shape; None stands for any time."""
     fits = array.ndim == len(expected) and all(
         want in (None, size) for size, want in zip(array.shape, expected, strict=False)
     )
@@ -135,7 +137,8 @@ def _check_shape(name: str, array: np.ndarray, expected: tuple[int | None, ...])
         raise ValueError(f"`{name}` must be [{wanted}], got {list(array.shape)}.")
 
 
-def _available_cores() -> int:
+def available_cores() -> int:
+    """Processor cores that this process may run on."""
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
