@@ -11,6 +11,7 @@ from distill.evaluation import evaluate as evaluate_student
 from distill.model import StudentModel
 from distill.teacher import load_teacher
 from replicator.checkpoints import write_text
+from replicator.errors import UserError
 from replicator.progress import duration
 from wavenet import audio, shipped
 from wavenet.evaluation import dev_corpus, evaluate
@@ -60,6 +61,7 @@ def run(arguments: list[str], parse) -> int:
     """Parses `onepass quickstart ...` and does it all."""
     given = parse(QuickstartArguments, arguments, "onepass quickstart")
     start = time.monotonic()
+    _make(given.out)
     data = shipped.recordings_folder()
     recording = sorted(data.glob("dev/*.flac"))[0]
     teacher, student = load_teacher(Path(SHIPPED)), students.load_student(Path("shipped"))
@@ -75,6 +77,13 @@ def run(arguments: list[str], parse) -> int:
     write_text(given.out / "report.md", text)
     print("\n" + text)
     return 0
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot make the folder {folder}: {error.strerror}.") from error
 
 
 def _speech(

@@ -74,13 +74,14 @@ def test_its_card_says_where_it_comes_from(student):
 
 
 def test_quickstart_speaks_measures_and_reports(tmp_path, capsys):
+    out = tmp_path / "not" / "there yet"
     words = ["--no-train", "--spoken", "1", "--seconds", "0.5"]
-    assert onepass.main(["quickstart", "--out", str(tmp_path), *words]) == 0
-    report = (tmp_path / "report.md").read_text()
+    assert onepass.main(["quickstart", "--out", str(out), *words]) == 0
+    report = (out / "report.md").read_text()
     assert report in capsys.readouterr().out
     assert "| student |" in report and "griffin lim" in report
-    student, recorded = (audio.read(tmp_path / f"{n}.wav", 16_000) for n in ("student", "recorded"))
+    student, recorded = (audio.read(out / f"{n}.wav", 16_000) for n in ("student", "recorded"))
     assert len(student) == len(recorded) > 16_000
     assert abs(audio.rms_db(student) - audio.rms_db(recorded)) < 2.0
-    assert len(audio.read(tmp_path / "teacher.wav", 16_000)) == 8000
-    assert (tmp_path / "spectrograms.png").stat().st_size > 10_000
+    assert len(audio.read(out / "teacher.wav", 16_000)) == 8000
+    assert (out / "spectrograms.png").stat().st_size > 10_000
