@@ -17,6 +17,7 @@ from distill.student import ParallelWaveNet
 
 Backend = Literal["auto", "numba", "tensorflow"]
 CHUNK_SAMPLES = 32_000  # about; whole frames are taken
+WHOLE_SAMPLES = 160_000  # of a chunk where only the whole is wanted: memory stays bounded
 FIRST_SAMPLES = 1600  # of the first chunk, so that something is heard soon
 
 
@@ -39,8 +40,8 @@ class Request:
 
 def generate(student: ParallelWaveNet, request: Request, backend: Backend = "auto") -> np.ndarray:
     """The sounds asked for, float32 [batch, num_samples] in [-1, 1]."""
-    # Nobody waits for a first chunk here; a short one would cost neighbours for little sound.
-    chunks = stream(student, request, backend, CHUNK_SAMPLES, CHUNK_SAMPLES)
+    # Nobody waits for a first chunk here, and every chunk's condition is made with its neighbours.
+    chunks = stream(student, request, backend, WHOLE_SAMPLES, WHOLE_SAMPLES)
     return np.concatenate(list(chunks), axis=1)
 
 
