@@ -12,8 +12,8 @@ from distill.config import DRAFT_SIDE, StudentConfig
 from distill.excitation import REFERENCE_HZ, PitchReader, pulse_train, running_phase, upsampled
 from distill.inversion import MelInversion
 from likelihoods import noise as position_noise
+from likelihoods.initial import Initial
 from wavenet.features import MelConvention
-from wavenet.initial import Initial
 
 NOISE = 0.1  # of the noise in voiced stretches, the pulses having mean square 1
 SEED = 0x0D2AF7  # of that noise: the draft of given frames is always the same

@@ -8,11 +8,11 @@ import math
 import tensorflow as tf
 
 from distill.config import StudentConfig
+from likelihoods.initial import Initial
 from replicator.optimizer import OptimizerConfig
 from replicator.progress import Progress
 from replicator.state import TrainState
 from wavenet.clips import ClipSource, batch
-from wavenet.initial import Initial
 
 REFERENCE_HZ = 200.0
 LOWEST_HZ, HIGHEST_HZ = 60.0, 600.0

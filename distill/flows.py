@@ -13,7 +13,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from distill.config import StudentConfig
-from wavenet.initial import Initial
+from likelihoods.initial import Initial
 from wavenet.network import SQRT_HALF, gated
 
 Past = list[tf.Tensor]

@@ -14,19 +14,18 @@ from distill.student import ParallelWaveNet
 from distill.training import KIND
 from replicator.checkpoints import Arrays
 from replicator.errors import UserError
-from replicator.run_directory import RunDirectory
-from wavenet import model as wavenet_model
-from wavenet.hearing import Hearing
-from wavenet.model import (
+from replicator.model_folder import (
     SPEC_FILE,
-    SpeechModel,
     averages,
     best_or_newest,
     read_folder,
     take_weights,
 )
+from replicator.run_directory import RunDirectory, dataclass_from
+from wavenet import model as wavenet_model
+from wavenet.hearing import Hearing
+from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
-from wavenet.training import dataclass_from
 
 SHIPPED = {"shipped": shipped.student_folder, "shipped-student": shipped.student_folder}
 

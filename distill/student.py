@@ -9,8 +9,8 @@ from distill.config import StudentConfig
 from distill.draft import Drafter
 from distill.flows import Flow, Flowed, Past, composed
 from likelihoods import noise as position_noise
+from likelihoods.initial import Initial
 from wavenet.features import MelConvention
-from wavenet.initial import Initial
 from wavenet.upsampling import FrameUpsampler
 
 

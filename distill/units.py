@@ -19,13 +19,13 @@ import scipy.cluster.vq
 import scipy.fft
 import tensorflow as tf
 
+from likelihoods.initial import Initial
 from replicator.checkpoints import Arrays, read_npz, write_npz
 from replicator.errors import UserError
 from replicator.optimizer import OptimizerConfig
 from replicator.state import TrainState
 from wavenet.corpus import Corpus, frames_of, recordings_of
 from wavenet.features import MelConvention
-from wavenet.initial import Initial
 
 KIND = "speech units, format 1"
 STATISTICS = ("centres", "mean", "scale", "band_mean", "frame_scale")

@@ -6,5 +6,6 @@ Each likelihood follows `Likelihood`: `log_prob`, `sample`, `mode`, `noise`, `en
 from likelihoods.categorical import Categorical as Categorical
 from likelihoods.gaussian import Gaussian as Gaussian
 from likelihoods.logistic import LogisticMixture as LogisticMixture
+from likelihoods.pixels import PixelMixture as PixelMixture
 from likelihoods.protocol import Likelihood as Likelihood
 from likelihoods.protocol import bits_per_sample as bits_per_sample

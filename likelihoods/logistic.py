@@ -49,7 +49,7 @@ class LogisticMixture:
     def log_prob(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         """float32 [...], nats, of `levels` int32 [...] under `parameters` [..., 3 * components]."""
         logits, means, log_scales = self.split(tf.cast(parameters, tf.float32))
-        log_mass = self._log_mass(means, log_scales, levels[..., tf.newaxis])
+        log_mass = self.log_mass(means, log_scales, levels[..., tf.newaxis])
         return tf.reduce_logsumexp(tf.nn.log_softmax(logits) + log_mass, axis=-1)
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
@@ -89,7 +89,7 @@ class LogisticMixture:
         """
         logits, means, log_scales = self.split(parameters)
         peaks = level_grid.nearest(means, self.levels)
-        peak_mass = tf.nn.log_softmax(logits) + self._log_mass(means, log_scales, peaks)
+        peak_mass = tf.nn.log_softmax(logits) + self.log_mass(means, log_scales, peaks)
         best = tf.argmax(peak_mass, axis=-1, output_type=tf.int32)
         return level_grid.nearest(_take(means, best), self.levels)
 
@@ -118,7 +118,7 @@ class LogisticMixture:
         logits, means, log_scales = tf.split(level_grid.real(parameters), 3, axis=-1)
         return logits, means, tf.maximum(log_scales, self.min_log_scale)
 
-    def _log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
+    def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
         """Log of `sigmoid(b) - sigmoid(a)`, where a and b are the edges of the bin over the scale.
 
         `sigmoid(b) - sigmoid(a) = sigmoid(b) sigmoid(-a) (1 - exp(-(b - a)))`, in which `b - a`

@@ -98,6 +98,17 @@ def bits(
     return threefry2x32(key, counter[tf.newaxis, :, :])
 
 
+def words(
+    seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int, count: int
+) -> tf.Tensor:
+    """uint32 [rows, length, count], `count` words for every position, from lane 0 on.
+
+    The first words are the same whatever the count; other arguments as for `bits`.
+    """
+    lanes = [bits(seed, rows, start, length, lane) for lane in range((count + 1) // 2)]
+    return tf.concat(lanes, axis=-1)[..., :count]
+
+
 def uniform_from_bits(words: tf.Tensor) -> tf.Tensor:
     """float32 [...] in (0, 1), `(word >> 9 + 1/2) 2^-23`: exact, ends excluded."""
     # 23 bits: with 24 the half would be rounded away above 1/2, and the last value up to 1.

@@ -187,3 +187,28 @@ def _refusal(path: Path, lock: IO[str], error: OSError) -> str:
 def _kind(value) -> str:
     names = {list: "list", str: "text", int: "number", float: "number", bool: "truth value"}
     return names.get(type(value), "null")
+
+
+def stored_config(kind, stored: dict):
+    """The dataclass `kind`, made of dataclasses, that a config.json holds.
+
+    Raises UserError that says what is wrong in it.
+    """
+    try:
+        return dataclass_from(kind, {f.name: stored[f.name] for f in dataclasses.fields(kind)})
+    except KeyError as error:
+        raise UserError(f"The stored configuration has no {error}.") from error
+    except (TypeError, ValueError, AttributeError) as error:
+        raise UserError(f"The stored configuration is not one of this version: {error}") from error
+
+
+def dataclass_from(kind, values: dict):
+    """A dataclass of JSON values, lists as tuples; TypeError or ValueError for others."""
+    kinds = {field.name: field.type for field in dataclasses.fields(kind)}
+    return kind(**{name: _from_json(kinds.get(name), value) for name, value in values.items()})
+
+
+def _from_json(kind, value):
+    if isinstance(value, dict) and dataclasses.is_dataclass(kind):
+        return dataclass_from(kind, value)
+    return tuple(value) if isinstance(value, list) else value

@@ -15,10 +15,10 @@ from distill.excitation import (
 )
 from distill.inversion import MelInversion
 from distill.power import magnitude_loss, multi_loss, squared_loss
+from likelihoods.initial import Initial
 from wavenet import audio, shipped
 from wavenet.clips import clip_source
 from wavenet.features import MelConvention, above_silence, mel_spectrogram
-from wavenet.initial import Initial
 from wavenet.quality import log_mel_distance_db
 
 RATE_HZ = 16_000

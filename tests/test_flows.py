@@ -8,7 +8,7 @@ from distill.bijector import FlowBijector
 from distill.config import StudentConfig
 from distill.flows import Flow, composed
 from distill.student import ParallelWaveNet
-from wavenet.initial import Initial
+from likelihoods.initial import Initial
 
 CONFIG = StudentConfig(
     flows=(2, 3),

@@ -2,7 +2,6 @@
 
 import dataclasses
 import json
-import subprocess
 from collections.abc import Callable
 from pathlib import Path
 
@@ -12,16 +11,16 @@ import tyro
 
 from replicator.atomic import replacing
 from replicator.machine import machine_name
-from replicator.metrics import read_metrics
+from replicator.model_folder import save
 from replicator.progress import duration
+from replicator.provenance import git_revision, training_seconds
 from replicator.run_directory import RunDirectory
 from wavenet.evaluation import dev_corpus, evaluate
-from wavenet.model import load, save
+from wavenet.model import load
 from wavenet.recordings import ScanReport
 from wavenet.training import scan_folder
 
 SPOKEN = 8  # dev recordings that the distances of the card are measured on
-LONGEST_STEP_SECONDS = 600.0  # a longer pause between two reports was a pause of the run
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,19 +113,3 @@ it was not trained on; the intervals are 95% bootstrap intervals over recordings
 | FLAC at its best, bits per sample | {quality["codec"]["flac"]:.3f} | |
 | real-time factor | {quality["real_time_factor"]:.2f} | |
 """
-
-
-def training_seconds(run: Path) -> float:
-    """The time that a run spent, from the times in its metrics, pauses left out."""
-    times = np.array([record["time"] for record in read_metrics(run)])
-    steps = np.diff(times)
-    return float(steps[(steps > 0) & (steps < LONGEST_STEP_SECONDS)].sum())
-
-
-def git_revision() -> str:
-    """The revision of this checkout, or `unknown` outside one."""
-    folder = Path(__file__).parent
-    done = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"

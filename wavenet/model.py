@@ -1,8 +1,6 @@
 """A trained WaveNet with all it needs to be used: weights, features, level, speakers."""
 
-import contextlib
 import dataclasses
-import json
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, get_args
@@ -10,10 +8,16 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import tensorflow as tf
 
-from replicator.checkpoints import Arrays, read_npz, write_npz, write_text
+from replicator.checkpoints import Arrays
 from replicator.errors import UserError
+from replicator.model_folder import (
+    SPEC_FILE,
+    averages,
+    best_or_newest,
+    read_folder,
+    take_weights,
+)
 from replicator.run_directory import RunDirectory
-from replicator.state import variable_names
 from wavenet import shipped
 from wavenet.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
 from wavenet.hearing import Hearing
@@ -21,7 +25,6 @@ from wavenet.network import WaveNet
 from wavenet.presets import DataConfig, TrainConfig
 from wavenet.training import KIND, config_from
 
-SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
 SHIPPED = "shipped-teacher"
 
 
@@ -143,66 +146,6 @@ def load(path: Path) -> SpeechModel:
     arrays = best_or_newest(run)
     spec = {**_spec(stored, path), "step": int(arrays["step"])}
     return _model(stored, averages(arrays), spec, path)
-
-
-def save(network: tf.Module, spec: dict, stored: dict, folder: Path) -> None:
-    """Writes a model folder: model.json and weights.npz.
-
-    Args:
-      network: whose weights to write.
-      spec: what model.json shall say, beside the configuration.
-      stored: the run's config.json.
-      folder: made if missing.
-    """
-    folder = Path(folder)
-    folder.mkdir(parents=True, exist_ok=True)
-    names = variable_names(network)
-    arrays = {
-        name: variable.numpy()
-        for name, variable in zip(names, network.trainable_variables, strict=True)
-    }
-    write_npz(folder / WEIGHTS_FILE, arrays)
-    write_text(folder / SPEC_FILE, json.dumps({**spec, "config": stored}, indent=2) + "\n")
-
-
-def best_or_newest(run: RunDirectory) -> Arrays:
-    """The arrays of a run's best checkpoint on dev, or of its newest one."""
-    checkpoints = run.checkpoints()
-    best = checkpoints.best_step()
-    if best is not None:
-        with contextlib.suppress(UserError):
-            return read_npz(checkpoints.path(best))
-    arrays, _ = checkpoints.newest()
-    if arrays is None:
-        raise UserError(f"{run.path} has no checkpoint yet; training makes one.")
-    return arrays
-
-
-def averages(arrays: Arrays) -> Arrays:
-    """The Polyak averages in a checkpoint, by the names of the network's variables."""
-    slot = "average/"
-    return {name.removeprefix(slot): v for name, v in arrays.items() if name.startswith(slot)}
-
-
-def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """What model.json of a model folder says, with the key `config`, and its weights."""
-    file = path / SPEC_FILE
-    try:
-        spec = json.loads(file.read_text())
-        spec["config"]
-    except (OSError, ValueError) as error:
-        raise UserError(f"{file} cannot be read: {error}.") from error
-    except (KeyError, TypeError) as error:
-        raise UserError(f"{file} must hold a JSON object with the key `config`.") from error
-    return spec, read_npz(path / WEIGHTS_FILE)
-
-
-def take_weights(network: tf.Module, weights: Arrays, path: Path) -> None:
-    """Sets a network's variables by name; UserError that names `path` where one does not fit."""
-    for name, variable in zip(variable_names(network), network.trainable_variables, strict=True):
-        if name not in weights or weights[name].shape != tuple(variable.shape):
-            raise UserError(f"The weights in {path} do not fit its configuration: `{name}`.")
-        variable.assign(weights[name])
 
 
 def _model(stored: dict, weights: Arrays, spec: dict, path: Path) -> SpeechModel:

@@ -13,8 +13,8 @@ import math
 
 import tensorflow as tf
 
+from likelihoods.initial import Initial
 from wavenet.config import WaveNetConfig
-from wavenet.initial import Initial
 from wavenet.upsampling import FrameUpsampler
 
 SQRT_HALF = math.sqrt(0.5)

@@ -1,6 +1,5 @@
 """Training a WaveNet: from a folder of recordings to a run directory."""
 
-import dataclasses
 import math
 from pathlib import Path
 
@@ -8,7 +7,7 @@ import tensorflow as tf
 
 from replicator.errors import UserError
 from replicator.loop import Outcome, Trainer
-from replicator.run_directory import RunDirectory, to_json
+from replicator.run_directory import RunDirectory, stored_config, to_json
 from replicator.state import TrainState
 from wavenet.audio import shown
 from wavenet.corpus import Corpus, prepare
@@ -172,18 +171,7 @@ def run_config(preset: str, config: TrainConfig, corpus: Corpus, data: Path) -> 
 
 def config_from(stored: dict) -> TrainConfig:
     """The configuration that a config.json holds, or a UserError that says what is wrong in it."""
-    parts = {}
-    try:
-        for field in dataclasses.fields(TrainConfig):
-            value = stored[field.name]
-            parts[field.name] = (
-                dataclass_from(field.type, value) if isinstance(value, dict) else value
-            )
-        return TrainConfig(**parts)
-    except KeyError as error:
-        raise UserError(f"The stored configuration has no {error}.") from error
-    except (TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"The stored configuration is not one of this version: {error}") from error
+    return stored_config(TrainConfig, stored)
 
 
 def _identity(preset: str, config: TrainConfig) -> dict:
@@ -193,9 +181,3 @@ def _identity(preset: str, config: TrainConfig) -> dict:
 
 def _existing(folder: Path) -> Path | None:
     return folder if folder.is_dir() else None
-
-
-def dataclass_from(kind, values: dict):
-    """A dataclass of JSON values, lists as tuples; TypeError or ValueError for others."""
-    tuples = {name: tuple(v) if isinstance(v, list) else v for name, v in values.items()}
-    return kind(**tuples)

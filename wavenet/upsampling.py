@@ -4,7 +4,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from wavenet.initial import Initial
+from likelihoods.initial import Initial
 
 FRAME_GAIN = 4.0  # frames lie between 0, silence, and 1; what tells them apart is a quarter of that
 

@@ -1,0 +1,129 @@
+"""A discretised mixture of logistics over the whole colour of a pixel."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from likelihoods import levels as level_grid
+from likelihoods import noise as position_noise
+from likelihoods.categorical import choose
+from likelihoods.logistic import LogisticMixture
+
+PAIRS = {1: (), 3: ((1, 0), (2, 0), (2, 1))}  # (channel, earlier channel that moves its mean)
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelMixture:
+    """Mixture of logistics over a pixel's channels, taken in the order R, G, B.
+
+    A component is chosen once for the pixel; within it the mean of a channel moves linearly with
+    the channels before it:
+
+        mean_G = m_G + a R,    mean_B = m_B + b R + c G,    a, b, c in (-1, 1)
+
+    The parameters [..., num_parameters] are [logits | means | log-scales | coefficients], channel
+    by channel, `components` each.
+
+    Raises:
+      ValueError: levels or components as for `LogisticMixture`, or channels other than 1 or 3.
+    Source: Salimans et al. 2017, arXiv:1701.05517, section 2.2.
+    """
+
+    levels: int = 256
+    channels: int = 3
+    components: int = 10
+    min_log_scale: float = -7.0
+
+    def __post_init__(self) -> None:
+        if self.channels not in PAIRS:
+            raise ValueError(f"`channels` must be 1 or 3, got {self.channels}.")
+        self.mixture  # noqa: B018 - checks levels and components
+
+    @property
+    def mixture(self) -> LogisticMixture:
+        """The same mixture over one channel."""
+        return LogisticMixture(self.levels, self.components, self.min_log_scale)
+
+    @property
+    def num_parameters(self) -> int:
+        """A logit, and for each channel a mean, a log-scale and its coefficients, a component."""
+        return self.components * (1 + 2 * self.channels + len(PAIRS[self.channels]))
+
+    @property
+    def noise_channels(self) -> int:
+        """A uniform, which takes the component, and a standard logistic for each channel."""
+        return 1 + self.channels
+
+    def moved(self, parameters: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
+        """The parameters with all means moved by `offset` [..., channels], in units of `scale`."""
+        rest = self.num_parameters // self.components - 1 - self.channels
+        wide = tf.repeat(offset, self.components, axis=-1)
+        ends = [[0, 0]] * (offset.shape.rank - 1)
+        return parameters + tf.pad(wide, [*ends, [self.components, rest * self.components]])
+
+    def log_prob(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
+        """float32 [...], nats, of pixels `levels` int32 [..., channels]."""
+        logits, means, log_scales, coefficients = self._split(parameters)
+        values = tf.unstack(level_grid.value_of(levels, self.levels)[..., tf.newaxis], axis=-2)
+        moved = [self._mean(c, means, coefficients, values) for c in range(self.channels)]
+        mass = self.mixture.log_mass(tf.stack(moved, axis=-2), log_scales, levels[..., tf.newaxis])
+        return tf.reduce_logsumexp(
+            tf.nn.log_softmax(logits) + tf.reduce_sum(mass, axis=-2), axis=-1
+        )
+
+    def sample(
+        self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
+    ) -> tf.Tensor:
+        """int32 [..., channels], a pixel, a function of its noise.
+
+        Args:
+          parameters: [..., num_parameters].
+          noise: [..., 1 + channels], a uniform and a standard logistic for each channel.
+          temperature: multiplies the logistics and divides the logits.
+        """
+        logits, means, log_scales, coefficients = self._split(parameters)
+        chosen = tf.one_hot(choose(logits, noise[..., 0], temperature), self.components)
+        means, log_scales, coefficients = (
+            tf.reduce_sum(each * chosen[..., tf.newaxis, :], axis=-1)
+            for each in (means, log_scales, coefficients)
+        )
+        drawn: list[tf.Tensor] = []
+        for c in range(self.channels):
+            values = [level_grid.value_of(x, self.levels)[..., tf.newaxis] for x in drawn]
+            mean = self._mean(c, means[..., tf.newaxis], coefficients[..., tf.newaxis], values)
+            logistic = temperature * noise[..., 1 + c]
+            drawn.append(level_grid.drawn(mean[..., 0], log_scales[..., c], logistic, self.levels))
+        return tf.stack(drawn, axis=-1)
+
+    def noise(
+        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
+    ) -> tf.Tensor:
+        """float32 [rows, length, 1 + channels]; arguments as for `noise.bits`."""
+        words = position_noise.words(seed, rows, start, length, self.noise_channels)
+        uniform = position_noise.uniform_from_bits(words[..., :1])
+        return tf.concat([uniform, position_noise.logistic_from_bits(words[..., 1:])], -1)
+
+    def scale(self, levels: tf.Tensor) -> tf.Tensor:
+        """float32 [...] in [-1, 1], what a network reads."""
+        return level_grid.value_of(levels, self.levels)
+
+    def _mean(self, channel, means, coefficients, values):
+        """The mean of a channel, [..., components], given the values [..., 1] before it."""
+        mean = means[..., channel, :]
+        for i, (moved, by) in enumerate(PAIRS[self.channels]):
+            if moved == channel:
+                mean += coefficients[..., i, :] * values[by]
+        return mean
+
+    def _split(self, parameters):
+        """Logits [..., K]; means, log-scales [..., channels, K]; coefficients [..., pairs, K]."""
+        parameters, count = level_grid.real(parameters), self.channels
+        rows = tf.reshape(
+            parameters, tf.concat([tf.shape(parameters)[:-1], [-1, self.components]], 0)
+        )
+        rows = tf.ensure_shape(
+            rows, [*parameters.shape[:-1], 1 + 2 * count + len(PAIRS[count]), self.components]
+        )
+        log_scales = tf.maximum(rows[..., 1 + count : 1 + 2 * count, :], self.min_log_scale)
+        coefficients = tf.tanh(rows[..., 1 + 2 * count :, :])
+        return rows[..., 0, :], rows[..., 1 : 1 + count, :], log_scales, coefficients

@@ -1,0 +1,43 @@
+"""A caption as the codes of its characters."""
+
+import string
+import unicodedata
+
+import numpy as np
+
+from replicator.errors import UserError
+
+MAX_CAPTION_CHARACTERS = 200
+ALPHABET = " " + string.ascii_lowercase + string.digits + string.punctuation
+PADDING = 0
+CODES = {character: code for code, character in enumerate(ALPHABET, start=1)}
+UNKNOWN = len(ALPHABET) + 1
+CLOSING = len(ALPHABET) + 2
+NUM_CODES = len(ALPHABET) + 3
+
+
+def normalised(text: str) -> str:
+    """The text in lower case and NFKC, each run of white space one space, none at the ends."""
+    folded = unicodedata.normalize("NFKC", unicodedata.normalize("NFKC", text).lower())
+    return " ".join(folded.split())
+
+
+def encode_caption(text: str) -> np.ndarray:
+    """int32 [201], the codes of a caption: its characters, the closing code, zeros.
+
+    A character outside the alphabet (a-z, 0-9, ASCII punctuation, the space) has the one code for
+    what is unknown. An empty text is the closing code alone.
+
+    Raises:
+      UserError: more than 200 characters, as given or once normalised.
+    """
+    # A giant text is refused before anything is computed from it.
+    folded = normalised(text) if len(text) <= MAX_CAPTION_CHARACTERS else text
+    if len(folded) > MAX_CAPTION_CHARACTERS:
+        raise UserError(
+            f"A caption may have {MAX_CAPTION_CHARACTERS} characters, got {len(folded):,}."
+        )
+    codes = np.full(MAX_CAPTION_CHARACTERS + 1, PADDING, np.int32)
+    codes[: len(folded)] = [CODES.get(character, UNKNOWN) for character in folded]
+    codes[len(folded)] = CLOSING
+    return codes

@@ -1,0 +1,111 @@
+"""What a training run of a picture model is made of, every field settable on the command line."""
+
+import dataclasses
+from typing import Literal
+
+from pixelcnn.conditioning import ConditioningConfig
+from pixelcnn.multiscale import MultiscaleConfig, check_size, part_names, sizes_between
+from pixelcnn.network import PixelCNNConfig
+from pixelcnn.outputs import OutputConfig
+from pixelcnn.pictures import PictureRules
+from replicator.loop import LoopConfig
+from replicator.optimizer import OptimizerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class DataConfig:
+    """Which pictures, and how they are fed."""
+
+    size: int = 32
+    """Side of a picture, in pixels; others are cropped to a centred square and reduced."""
+    channels: Literal[1, 3] = 3
+    """1: grey, 3: red, green and blue."""
+    reduce: Literal["area", "subsample"] = "area"
+    """How larger pictures are reduced: areas averaged, or every k-th pixel taken."""
+    flip: bool = False
+    """Mirror every other picture, left to right."""
+    batch_size: int = 16
+    """Pictures in a batch."""
+    dev_share: float = 0.05
+    """Share of the pictures kept for dev where the folder does not say."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        self.rules  # noqa: B018 - checks the others
+        if self.batch_size < 1:
+            raise ValueError(f"`batch_size` must be at least 1, got {self.batch_size}.")
+
+    @property
+    def rules(self) -> PictureRules:
+        """How pictures are read."""
+        return PictureRules(self.size, self.channels, self.reduce, self.dev_share)
+
+
+@dataclasses.dataclass(frozen=True)
+class TrainConfig:
+    """What decides the outcome of training, but for the network."""
+
+    output: OutputConfig = dataclasses.field(default_factory=OutputConfig)
+    """What a network says of a pixel."""
+    conditioning: ConditioningConfig = dataclasses.field(default_factory=ConditioningConfig)
+    """What pictures are drawn from."""
+    data: DataConfig = dataclasses.field(default_factory=DataConfig)
+    """Pictures."""
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    """How weights follow their gradients."""
+    loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
+    """How long to train and how often to look; may change when a run is resumed."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What convolutions compute in while training; all else is float32."""
+    seed: int = 0
+    """Of the weights, the order of the pictures, dropout and crops."""
+
+    def __post_init__(self):
+        """Raises ValueError where two parts do not fit."""
+        if self.output.channels != self.data.channels:
+            raise ValueError(
+                f"`output.channels` must be `data.channels`, {self.data.channels}, "
+                f"got {self.output.channels}."
+            )
+        if self.conditioning.kind == "video" and self.data.flip:
+            raise ValueError("`data.flip` must be off for a video: actions have a direction.")
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelCNNTrainConfig(TrainConfig):
+    """Training of a PixelCNN."""
+
+    network: PixelCNNConfig = dataclasses.field(default_factory=PixelCNNConfig)
+    """The network."""
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiscaleTrainConfig(TrainConfig):
+    """Training of a multiscale PixelCNN, or of some of its parts."""
+
+    network: MultiscaleConfig = dataclasses.field(default_factory=MultiscaleConfig)
+    """The networks."""
+    parts: tuple[str, ...] = ()
+    """Train these alone: a size, such as 16 (the three factors that draw it, or the base), or one
+    factor, such as 16.2; none: all of them."""
+
+    def __post_init__(self):
+        """Raises ValueError where the sizes do not fit, or a part is unknown."""
+        super().__post_init__()
+        check_size(self.data.size, self.network.base_size)
+        self.part_names  # noqa: B018 - checks the parts
+
+    @property
+    def part_names(self) -> tuple[str, ...]:
+        """The names of the parts that are trained, base first."""
+        known = part_names(sizes_between(self.network.base_size, self.data.size))
+        for wish in self.parts:
+            if not any(_is_of(name, wish) for name in known):
+                raise ValueError(f"`parts` must be of {', '.join(known)}, got {wish}.")
+        if not self.parts:
+            return known
+        return tuple(name for name in known if any(_is_of(name, wish) for wish in self.parts))
+
+
+def _is_of(name: str, wish: str) -> bool:
+    return wish in (name, name.split(".")[0])

@@ -1,0 +1,67 @@
+"""A conditioner and a network as one density over pictures, PixelCNN or multiscale alike."""
+
+import math
+
+import tensorflow as tf
+
+from likelihoods.initial import Initial
+from pixelcnn.conditioning import Conditioner
+from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.mode import EXACT, Mode
+from pixelcnn.multiscale import Multiscale
+from pixelcnn.network import PixelCNN
+
+AnyTrainConfig = PixelCNNTrainConfig | MultiscaleTrainConfig
+
+
+class PictureDensity(tf.Module):
+    """The density of pictures given what a batch says of them.
+
+    Args:
+      config: a training configuration, resolved.
+    """
+
+    def __init__(self, config: AnyTrainConfig, name="density"):
+        super().__init__(name=name)
+        initial = Initial(config.seed)
+        self.config = config
+        self.conditioner = Conditioner(config.conditioning, initial)
+        channels = (self.conditioner.vector_channels, self.conditioner.map_channels)
+        self.pixelcnn = self.multiscale = None
+        if isinstance(config, PixelCNNTrainConfig):
+            self.pixelcnn = PixelCNN(config.network, config.output, initial, *channels)
+        else:
+            self.multiscale = Multiscale(
+                config.network,
+                config.data.size,
+                config.output,
+                initial,
+                *channels,
+                parts=config.part_names,
+            )
+
+    @property
+    def numbers(self) -> int:
+        """Numbers in a picture: pixels times channels."""
+        return self.config.data.size**2 * self.config.data.channels
+
+    def nats(self, batch: dict, mode: Mode = EXACT, seeds=None) -> dict:
+        """float32 [batch] for every part, nats; they add up to the log-probability.
+
+        Args:
+          batch: "levels" int32 [batch, height, width, channels], and what the condition needs.
+          mode: precision and dropout.
+          seeds: see `Multiscale.nats`.
+        """
+        condition = self.conditioner(batch)
+        if self.multiscale is not None:
+            return self.multiscale.nats(batch["levels"], condition, mode, seeds)
+        nats = self.pixelcnn.log_prob(batch["levels"], condition, mode)
+        return {str(self.config.data.size): tf.reduce_sum(nats, [1, 2])}
+
+    def loss(self, batch: dict):
+        """Nats for each number of a picture, with `bits_per_dim` beside it, of a training batch."""
+        mode = Mode(tf.as_dtype(self.config.compute_dtype), batch["seed"][0])
+        nats = tf.add_n(list(self.nats(batch, mode, batch["seed"]).values()))
+        value = -tf.reduce_mean(nats) / self.numbers
+        return value, {"bits_per_dim": value / math.log(2.0)}

@@ -1,0 +1,46 @@
+"""Pictures as a source gave them: reduced, but not yet split."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+NAMES_SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Gathered:
+    """What a folder, an npz file or a named data set held.
+
+    pictures: uint8 [n, size, size, channels]. names: one each. splits: "train" or "dev" each; None
+    leaves it to the hash of the name. class_names, captions: one each, or None. classes: in the
+    order of their indices; None sorts those of train. maps: integers [n, size, size], or None.
+    stored_sizes: (width, height) of the smallest and the largest, in pixels. notes: for the person.
+    """
+
+    pictures: np.ndarray
+    names: tuple[str, ...]
+    splits: tuple[str, ...] | None
+    class_names: tuple[str, ...] | None = None
+    classes: tuple[str, ...] | None = None
+    captions: tuple[str, ...] | None = None
+    maps: np.ndarray | None = None
+    stored_sizes: tuple[tuple[int, int], ...] = ()
+    notes: tuple[str, ...] = ()
+
+
+def extremes(sizes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
+    """The smallest and the largest of (width, height) pairs, by their area."""
+    ordered = sorted(sizes, key=lambda size: (size[0] * size[1], size))
+    return (ordered[0], ordered[-1]) if ordered else ()
+
+
+def plural(count: int, thing: str) -> str:
+    """`1 picture`, `2 pictures`."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
+def some(names: Sequence[str]) -> str:
+    """How many there are, and the first of them: `7: a, b, c, d, e, ...`."""
+    listed = ", ".join(names[:NAMES_SHOWN])
+    return f"{len(names)}: {listed}{', ...' if len(names) > NAMES_SHOWN else ''}"

@@ -1,0 +1,81 @@
+"""A picture of any size made square and small, in whole numbers and so alike on every machine."""
+
+from typing import Literal
+
+import numpy as np
+
+Reduce = Literal["area", "subsample"]
+
+
+def centred_square(width: int, height: int) -> tuple[int, int, int, int]:
+    """Left, top, right and bottom of the largest centred square, in pixels."""
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    return left, top, left + side, top + side
+
+
+def _summed_rows(levels: np.ndarray, size: int) -> np.ndarray:
+    """int64 [size, ...]: the rows weighted by their overlap with each cell; weights sum to side."""
+    side, rest = len(levels), levels.shape[1:]
+    if side % size == 0:
+        return size * levels.reshape(size, side // size, *rest).sum(axis=1, dtype=np.int64)
+    rows = []
+    for cell in range(size):
+        low, high = cell * side, (cell + 1) * side
+        first, stop = low // size, -(-high // size)
+        weights = np.diff(np.clip(np.arange(first, stop + 1) * size, low, high))
+        rows.append(weights @ levels[first:stop].reshape(stop - first, -1).astype(np.int64))
+    return np.stack(rows).reshape(size, *rest)
+
+
+def area_averaged(levels: np.ndarray, size: int) -> np.ndarray:
+    """uint8 [size, size, channels]: the exact mean of the stored levels over each cell's area.
+
+    A pixel that lies across a border counts in each cell by the area it has there; halves are
+    rounded up.
+
+    Args:
+      levels: uint8 [side, side, channels].
+      size: of the result, at most side.
+    """
+    side = len(levels)
+    summed = _summed_rows(_summed_rows(levels, size).swapaxes(0, 1), size).swapaxes(0, 1)
+    return ((2 * summed + side * side) // (2 * side * side)).astype(np.uint8)
+
+
+def subsampled(levels: np.ndarray, size: int) -> np.ndarray:
+    """[size, size, ...]: every k-th pixel, k = floor(side / size), of the centred k*size square.
+
+    Each is the upper left pixel of a block of k by k, as in group 1 of Reed et al. 2017, section 3.
+    """
+    step = len(levels) // size
+    first = (len(levels) - step * size) // 2
+    chosen = slice(first, first + step * (size - 1) + 1, step)
+    return levels[chosen, chosen]
+
+
+def grey(levels: np.ndarray) -> np.ndarray:
+    """uint8 [..., 1]: the luma of R, G, B [..., 3] after ITU-R BT.601, in 16-bit fixed point."""
+    weighted = levels.astype(np.int32) @ np.array([19595, 38470, 7471], np.int32)
+    return ((weighted + 32768) >> 16).astype(np.uint8)[..., None]
+
+
+def with_channels(levels: np.ndarray, channels: int) -> np.ndarray:
+    """The picture [..., 1 or 3] with `channels` of them: grey to equal R, G, B; colour to luma."""
+    if levels.shape[-1] == channels:
+        return levels
+    return grey(levels) if channels == 1 else np.repeat(levels, 3, axis=-1)
+
+
+def fitted(levels: np.ndarray, size: int, channels: int, reduce: Reduce) -> np.ndarray:
+    """uint8 [size, size, channels]: the largest centred square, reduced.
+
+    Args:
+      levels: uint8 [height, width, 1 or 3], neither side below size.
+      size, channels: of the result.
+      reduce: "area" or "subsample"; a square of `size` is taken as it is.
+    """
+    left, top, right, bottom = centred_square(levels.shape[1], levels.shape[0])
+    square = levels[top:bottom, left:right]
+    reduced = subsampled(square, size) if reduce == "subsample" else area_averaged(square, size)
+    return np.ascontiguousarray(with_channels(reduced, channels))
