@@ -9,13 +9,14 @@ import re
 import sys
 import textwrap
 from collections.abc import Collection
+from pathlib import Path
 
 VERBS = {
     "quickstart": "train, speak and report on shipped data, in a few minutes",
     "train": "train a model on a folder: onepass train PRESET --data DIR --workdir RUN",
     "distill": "a fast student of it: onepass distill PRESET --teacher RUN --workdir RUN",
     "evaluate": "figures of a trained model: onepass evaluate RUN [--data DIR] [--json]",
-    "sample": "sounds from a trained model: onepass sample RUN --out DIR",
+    "sample": "sounds or pictures from a trained model: onepass sample RUN --out DIR",
     "export": "a model folder to hand on: onepass export RUN --out DIR",
     "bench": "measure side by side: onepass bench audio [--json FILE]",
 }
@@ -81,13 +82,18 @@ def _quickstart(rest: list[str]) -> int:
 
 
 def _train(rest: list[str]) -> int:
-    from wavenet.command import run_train
-    from wavenet.presets import PRESETS
+    from pixelcnn import command as pictures
+    from pixelcnn import presets as of_pictures
+    from wavenet import command as sounds
+    from wavenet import presets as of_sounds
 
+    presets = {**of_sounds.PRESETS, **of_pictures.PRESETS}
     if rest and rest[0] in HELP:
-        print(_help_of_presets("train", "--data DIR --workdir RUN", PRESETS))
+        print(_help_of_presets("train", "--data DIR --workdir RUN", presets))
         return 0
-    return run_train(_chosen(rest, PRESETS, "preset", "onepass train"), rest[1:], parse)
+    preset = _chosen(rest, presets, "preset", "onepass train")
+    command = sounds if preset in of_sounds.PRESETS else pictures
+    return command.run_train(preset, rest[1:], parse)
 
 
 def _distill(rest: list[str]) -> int:
@@ -101,15 +107,42 @@ def _distill(rest: list[str]) -> int:
 
 
 def _evaluate(rest: list[str]) -> int:
-    return importlib.import_module("distill.command").run_evaluate(rest, parse)
+    sounds, pictures = "distill.command", "pixelcnn.command"
+    return _of_kind("evaluate", "[--data DIR] [--json]", rest, sounds, pictures)
 
 
 def _sample(rest: list[str]) -> int:
-    return importlib.import_module("distill.command").run_sample(rest, parse)
+    sounds, pictures = "distill.command", "pixelcnn.painting"
+    return _of_kind("sample", "--out DIR [--num N] [--seed S]", rest, sounds, pictures)
 
 
 def _export(rest: list[str]) -> int:
-    return importlib.import_module("distill.card").run_export(rest, parse)
+    return _of_kind("export", "--out DIR", rest, "distill.card", "pixelcnn.card")
+
+
+def _of_kind(verb: str, needed: str, rest: list[str], sounds: str, pictures: str) -> int:
+    """Runs a verb from the floor that the model named in the arguments belongs to."""
+    of_pictures = any(_draws_pictures(word) for word in rest)
+    if rest and rest[0] in HELP:
+        print(
+            f"usage: onepass {verb} MODEL {needed} [options]\n\nMODEL is a run directory, a model "
+            "folder or a shipped model, and decides the options:\n"
+            f"  onepass {verb} shipped --help          of a model of sounds\n"
+            f"  onepass {verb} shipped-digits --help   of a model of pictures"
+        )
+        return 0
+    module = importlib.import_module(pictures if of_pictures else sounds)
+    return getattr(module, f"run_{verb}")(rest, parse)
+
+
+def _draws_pictures(word: str) -> bool:
+    from pixelcnn.shipped import FOLDERS
+    from pixelcnn.training import KINDS
+    from replicator.model_folder import kind_of
+
+    if word.startswith("-"):
+        return False
+    return kind_of(Path(word)) in KINDS or (word in FOLDERS and not Path(word).exists())
 
 
 def _bench(rest: list[str]) -> int:

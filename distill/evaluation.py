@@ -12,10 +12,10 @@ from distill import losses
 from distill.model import StudentModel, untrained
 from distill.student import Condition
 from distill.teacher import WaveNetDensity
+from replicator.intervals import Measure, mean_of_known, weighted_mean
 from replicator.progress import Progress
 from wavenet import audio
 from wavenet.corpus import Corpus
-from wavenet.evaluation import Measure, mean_of_known, weighted_mean
 from wavenet.features import MelConvention, mel_spectrogram
 from wavenet.griffin_lim import griffin_lim
 from wavenet.model import SpeechModel

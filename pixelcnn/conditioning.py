@@ -27,10 +27,10 @@ RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
 class Condition(NamedTuple):
     """What the layers of a network read beside the picture."""
 
-    vector: tf.Tensor | None = None
-    """float32 [batch, vector channels], the same for every pixel."""
-    map: tf.Tensor | None = None
-    """float32 [batch, height, width, map channels]."""
+    vector: tf.Tensor = None
+    """float32 [batch, vector channels], the same for every pixel, or None."""
+    map: tf.Tensor = None
+    """float32 [batch, height, width, map channels], or None."""
 
 
 NONE = Condition(None, None)

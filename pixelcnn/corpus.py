@@ -163,3 +163,29 @@ def read_corpus(path: Path | str, rules: PictureRules) -> Corpus:
     sets = {split: _chosen(gathered, chosen, classes) for split, chosen in places.items()}
     notes = [_summary(gathered, sets, rules), *gathered.notes, *_shared_note(sets)]
     return Corpus(sets, classes, tuple(notes))
+
+
+def read_dev(path: Path | str, rules: PictureRules, classes: Sequence[str]) -> Corpus:
+    """The pictures for dev alone, to judge a model by; there is no split for train.
+
+    Args:
+      path: as for `read_corpus`, or a single `*_dev.npz`, all of whose pictures are taken.
+      rules: as for `read_corpus`.
+      classes: of the model, in the order of its labels; none for a model without.
+
+    Raises DataError for a class that the model does not have, and as `read_corpus`.
+    """
+    gathered, source = _gathered(path, rules), shown(path)
+    splits = ["dev"] * len(gathered.names)
+    if not (Path(path).is_file() and str(path).endswith("_dev.npz")):
+        splits = list(gathered.splits or _drawn_splits(gathered, rules.dev_share))
+    if "dev" not in splits:
+        raise DataError(f"{source}: no picture for dev.")
+    if not classes:
+        gathered = dataclasses.replace(gathered, class_names=None)
+    unknown = set(gathered.class_names or ()) - set(classes)
+    if unknown:
+        raise DataError(f"{source}: the model knows no class {shown(min(unknown))}.")
+    chosen = np.flatnonzero(np.array(splits) == "dev")
+    notes = (f"{plural(len(chosen), 'picture')} for dev", *gathered.notes)
+    return Corpus({"dev": _chosen(gathered, chosen, tuple(classes))}, tuple(classes), notes)

@@ -27,7 +27,8 @@ class PictureDensity(tf.Module):
         self.config = config
         self.conditioner = Conditioner(config.conditioning, initial)
         channels = (self.conditioner.vector_channels, self.conditioner.map_channels)
-        self.pixelcnn = self.multiscale = None
+        self.pixelcnn: PixelCNN | None = None
+        self.multiscale: Multiscale | None = None
         if isinstance(config, PixelCNNTrainConfig):
             self.pixelcnn = PixelCNN(config.network, config.output, initial, *channels)
         else:
@@ -56,6 +57,8 @@ class PictureDensity(tf.Module):
         condition = self.conditioner(batch)
         if self.multiscale is not None:
             return self.multiscale.nats(batch["levels"], condition, mode, seeds)
+        if self.pixelcnn is None:
+            raise ValueError("`config` must be of a PixelCNN or of a multiscale model.")
         nats = self.pixelcnn.log_prob(batch["levels"], condition, mode)
         return {str(self.config.data.size): tf.reduce_sum(nats, [1, 2])}
 

@@ -13,7 +13,7 @@ itself, of up to four times the size, and throws the other cells away.
 """
 
 import dataclasses
-from typing import Literal
+from typing import Any, Literal
 
 import tensorflow as tf
 
@@ -133,7 +133,8 @@ class Factor(tf.Module):
         ]
         self.out_kernel = initial.kernel([units, config.output_units], "out_kernel")
         self.out_bias = initial.zeros([config.output_units], "out_bias")
-        self.output = self.shallow = None
+        self.output: Any = None
+        self.shallow: Any = None
         if config.kind == "A":
             self.output = make_output(output, config.output_units, initial)
         else:

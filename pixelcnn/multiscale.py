@@ -9,6 +9,7 @@ where x^1 is the picture of half the size, a sub-sample, and x^2 to x^4 are the 
 """
 
 import dataclasses
+from typing import Any
 
 import tensorflow as tf
 
@@ -96,7 +97,7 @@ class Multiscale(tf.Module):
         known = part_names(self.sizes)
         self.parts = known if parts is None else tuple(part for part in known if part in parts)
         channels = (vector_channels, map_channels)
-        self.base = None
+        self.base: Any = None  # a PixelCNN where it is one of the parts
         if known[0] in self.parts:
             self.base = PixelCNN(config.base, output, initial, *channels, name="base")
         self.factors = {

@@ -54,7 +54,10 @@ def write_png(path: Path, picture: np.ndarray) -> None:
 
 def write_gif(path: Path, frames: Sequence[np.ndarray], frame_seconds: float = 0.5) -> None:
     """Writes an endless animation of frames uint8 [height, width, 1 or 3] of one size."""
-    images = [Image.fromarray(colour(frame)).convert("P", palette=1) for frame in frames]
+    images = [
+        Image.fromarray(colour(frame)).convert("P", palette=Image.Palette.ADAPTIVE)
+        for frame in frames
+    ]
     with replacing(Path(path)) as temporary:
         images[0].save(
             temporary,

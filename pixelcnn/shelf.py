@@ -1,13 +1,14 @@
 """The pictures, or the frames, that a run is trained on and judged by, in batches."""
 
 import dataclasses
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
-from pixelcnn.config import TrainConfig
-from pixelcnn.corpus import Corpus, read_corpus
+from pixelcnn.corpus import Corpus, read_corpus, read_dev
 from pixelcnn.data import batches, whole
 from pixelcnn.pictures import DataError
 from pixelcnn.video_data import Statistics, Video, read_episodes, video_batches, whole_video
@@ -25,15 +26,26 @@ SOURCE = {
 class Shelf:
     """A corpus of pictures or of video, whichever the configuration's condition asks for."""
 
-    config: TrainConfig
+    config: Any  # a TrainConfig, of either model
     source: Corpus | Video
 
     @classmethod
-    def read(cls, data: Path | str, config: TrainConfig) -> "Shelf":
+    def read(cls, data: Path | str, config: Any) -> "Shelf":
         """What a folder or file holds; DataError where it lacks what the condition needs."""
         if config.conditioning.kind == "video":
             return cls(config, read_episodes(data, config.data.rules))
-        corpus = read_corpus(data, config.data.rules)
+        return cls._of(config, read_corpus(data, config.data.rules), data)
+
+    @classmethod
+    def for_judging(cls, data: Path | str, config: Any, classes: Sequence[str]) -> "Shelf":
+        """The dev part alone, labelled with a trained model's classes; see `read_dev`."""
+        if config.conditioning.kind == "video":
+            return cls(config, read_episodes(data, config.data.rules))
+        wanted = classes if config.conditioning.kind == "class" else ()
+        return cls._of(config, read_dev(data, config.data.rules, wanted), data)
+
+    @classmethod
+    def _of(cls, config: Any, corpus: Corpus, data: Path | str) -> "Shelf":
         kind = config.conditioning.kind
         if kind in NEEDED and NEEDED[kind] not in next(iter(whole(corpus, "dev", 1))):
             raise DataError(
@@ -57,7 +69,7 @@ class Shelf:
         return self.source.statistics if isinstance(self.source, Video) else None
 
     @property
-    def resolved(self) -> TrainConfig:
+    def resolved(self) -> Any:
         """The configuration with the numbers that the data decide filled in."""
         conditioning = self.config.conditioning
         if isinstance(self.source, Video):

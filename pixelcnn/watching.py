@@ -8,6 +8,7 @@ import tensorflow as tf
 
 from pixelcnn.density import PictureDensity
 from pixelcnn.generation import Painter, Request
+from pixelcnn.multiscale import part_names
 from pixelcnn.sheets import grid, write_png
 from pixelcnn.shelf import Shelf
 from replicator.metrics import MetricsLog
@@ -54,7 +55,7 @@ class Watcher:
     def _can_draw(self) -> bool:
         """Whether the model is whole and its pictures small."""
         model = self.density.multiscale
-        whole = model is None or len(model.parts) == 1 + 3 * (len(model.sizes) - 1)
+        whole = model is None or len(model.parts) == len(part_names(model.sizes))
         return whole and self.density.config.data.size <= LARGEST_SHOWN
 
     def _pictures(self) -> list[np.ndarray]:
@@ -64,6 +65,6 @@ class Watcher:
         pictures = []
         for i in range(min(SHOWN, len(batch["levels"]))):
             condition = {name: value[i : i + 1] for name, value in told.items()}
-            request = Request(1, i, self.density.config.data.size, condition)
+            request = Request((i,), 0, self.density.config.data.size, condition)
             pictures.append(next(self.painter.pictures(request))[-1])
         return pictures

@@ -5,7 +5,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import tensorflow as tf
+from numpy.typing import DTypeLike
 
 from replicator.checkpoints import Arrays, read_npz, write_npz, write_text
 from replicator.errors import UserError
@@ -15,7 +17,9 @@ from replicator.state import variable_names
 SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
 
 
-def save(network: tf.Module, spec: dict, stored: dict, folder: Path) -> None:
+def save(
+    network: tf.Module, spec: dict, stored: dict, folder: Path, dtype: DTypeLike = np.float32
+) -> None:
     """Writes a model folder: model.json and weights.npz.
 
     Args:
@@ -23,16 +27,28 @@ def save(network: tf.Module, spec: dict, stored: dict, folder: Path) -> None:
       spec: what model.json shall say, beside the configuration.
       stored: the run's config.json.
       folder: made if missing.
+      dtype: that the weights are stored in; `take_weights` brings them back to the network's.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
     names = variable_names(network)
     arrays = {
-        name: variable.numpy()
+        name: variable.numpy().astype(dtype)
         for name, variable in zip(names, network.trainable_variables, strict=True)
     }
     write_npz(folder / WEIGHTS_FILE, arrays)
     write_text(folder / SPEC_FILE, json.dumps({**spec, "config": stored}, indent=2) + "\n")
+
+
+def kind_of(path: Path) -> str | None:
+    """The kind of model that a run directory or model folder says it holds; None for no such."""
+    for name in (SPEC_FILE, "config.json"):
+        try:
+            stored = json.loads((Path(path) / name).read_text())
+        except (OSError, ValueError):
+            continue
+        return stored.get("kind") if isinstance(stored, dict) else None
+    return None
 
 
 def best_or_newest(run: RunDirectory) -> Arrays:
@@ -72,4 +88,4 @@ def take_weights(network: tf.Module, weights: Arrays, path: Path) -> None:
     for name, variable in zip(variable_names(network), network.trainable_variables, strict=True):
         if name not in weights or weights[name].shape != tuple(variable.shape):
             raise UserError(f"The weights in {path} do not fit its configuration: `{name}`.")
-        variable.assign(weights[name])
+        variable.assign(weights[name].astype(variable.dtype.as_numpy_dtype))

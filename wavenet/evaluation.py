@@ -3,12 +3,12 @@
 import dataclasses
 import math
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
 
 from replicator.errors import UserError
+from replicator.intervals import mean_of_known, weighted_mean
 from replicator.progress import Progress
 from wavenet import audio
 from wavenet.corpus import Corpus
@@ -18,17 +18,6 @@ from wavenet.model import SpeechModel
 from wavenet.quality import measure
 from wavenet.training import prepare_corpus, scan_folder
 from wavenet.watching import condition_of, dev_recordings
-
-RESAMPLES = 2000
-
-
-@dataclasses.dataclass(frozen=True)
-class Measure:
-    """A mean over recordings and its 95% bootstrap interval."""
-
-    mean: float
-    low: float
-    high: float
 
 
 def evaluate(model: SpeechModel, corpus: Corpus, spoken: int = 4, seed: int = 0) -> dict:
@@ -69,23 +58,6 @@ def dev_corpus(model: SpeechModel, data: Path) -> Corpus:
     report = scan_folder(data, model.config)
     report = dataclasses.replace(report, recordings=report.of("dev"))
     return prepare_corpus(report, model.config, None, gain_db=model.gain_db)
-
-
-def weighted_mean(values: np.ndarray, weights: np.ndarray, seed: int) -> Measure:
-    """The weighted mean with its 95% interval from resampled recordings (percentile bootstrap)."""
-    generator = np.random.default_rng(seed)
-    chosen = generator.integers(0, len(values), (RESAMPLES, len(values)))
-    means = (values * weights)[chosen].sum(1) / weights[chosen].sum(1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return Measure(float(np.average(values, weights=weights)), float(low), float(high))
-
-
-def mean_of_known(values: Sequence[float], seed: int) -> Measure:
-    """The mean, with its interval, of the values that are numbers; nan where none is."""
-    known = np.array([value for value in values if np.isfinite(value)])
-    if not known.size:
-        return Measure(math.nan, math.nan, math.nan)
-    return weighted_mean(known, np.ones(known.size), seed)
 
 
 def _bits(model: SpeechModel, items: list[dict]) -> tuple[np.ndarray, np.ndarray]:

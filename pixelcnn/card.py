@@ -1,0 +1,140 @@
+"""A run of a picture model as a folder to hand on: weights, and a card that says where from."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import tyro
+
+from pixelcnn.evaluation import evaluate
+from pixelcnn.model import PictureModel, load, model_of, spec_of
+from pixelcnn.shelf import Shelf
+from replicator.atomic import replacing
+from replicator.checkpoints import Arrays
+from replicator.errors import UserError
+from replicator.machine import machine_name
+from replicator.model_folder import averages, best_or_newest, save
+from replicator.progress import duration
+from replicator.provenance import git_revision, training_seconds
+from replicator.run_directory import RunDirectory
+
+OF_THE_MODEL = ("kind", "network", "output", "conditioning", "class_names", "statistics")
+STORED = np.float16  # half the size; quality is measured with the rounded weights
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportArguments:
+    """Write a model folder from a run: model.json, weights.npz (average weights, in half precision)
+    and card.md."""
+
+    run: tyro.conf.Positional[Path]
+    """Run directory."""
+    out: Path
+    """Folder to write; made if missing."""
+    parts_from: tuple[Path, ...] = ()
+    """Runs that trained other parts of the same multiscale model."""
+    data_licence: str = "unknown"
+    """Licence of the pictures, and whose they are, for the card."""
+    note: str = ""
+    """Anything else that the card shall say of the training."""
+    machine: str | None = None
+    """What it was trained on; None: this machine."""
+
+
+def run_export(arguments: list[str], parse) -> int:
+    """Parses `onepass export ...`, measures the run on dev and writes the folder."""
+    given = parse(ExportArguments, arguments, "onepass export")
+    export(given)
+    return 0
+
+
+def export(given: ExportArguments) -> None:
+    """Measures a run's model on dev and writes the folder."""
+    stored = RunDirectory.open(given.run).config()
+    model = load(given.run)
+    if given.parts_from:
+        stored, model = joined(given.run, given.parts_from)
+    data = stored["data_folder"]
+    stored = {**stored, "data_folder": Path(data).name}
+    for variable in model.network.trainable_variables:
+        variable.assign(variable.numpy().astype(STORED).astype(np.float32))
+    figures = evaluate(model, Shelf.for_judging(data, model.config, model.classes))
+    runs = (given.run, *given.parts_from)
+    facts = {
+        "data": Path(data).name,
+        "data_licence": given.data_licence,
+        "weights": int(sum(np.prod(v.shape) for v in model.network.trainable_variables)),
+        "training_seconds": round(sum(training_seconds(run) for run in runs)),
+        "machine": given.machine or machine_name(),
+        "command": f"onepass train {stored['preset']} --data {Path(data).name} --workdir run",
+        "note": given.note,
+        "git_revision": git_revision(),
+        "quality": figures,
+    }
+    spec = {**model.spec, **facts}
+    save(model.network, spec, stored, given.out, STORED)
+    with replacing(given.out / "card.md") as temporary:
+        temporary.write_text(card(spec))
+    print(f"{given.out}: {figures['bits_per_dim']:.3f} bits per dimension on dev")
+
+
+def joined(run: Path, others: tuple[Path, ...]) -> tuple[dict, PictureModel]:
+    """The configuration and the model of runs that each trained some of its parts.
+
+    Raises UserError if the runs are of different models, or train a conditioner each.
+    """
+    first = RunDirectory.open(run).config()
+    weights: Arrays = {}
+    parts: list[str] = []
+    for path in (run, *others):
+        opened = RunDirectory.open(path)
+        stored, model = opened.config(), load(path)
+        if model.multiscale is None:
+            raise UserError(f"{path} holds a PixelCNN, which has no parts.")
+        if model.density.conditioner.trainable_variables:
+            raise UserError(f"{path} trained an encoder of its own; its parts go with no others.")
+        different = [k for k in OF_THE_MODEL if stored.get(k) != first.get(k)]
+        if different:
+            raise UserError(f"{path} and {run} differ in {', '.join(different)}.")
+        weights |= averages(best_or_newest(opened))
+        parts += model.multiscale.parts
+    whole = {**first, "parts": sorted(set(parts), key=_place)}
+    return whole, model_of(whole, weights, {**spec_of(whole, run), "step": None}, run)
+
+
+def _place(part: str) -> tuple[int, str]:
+    return int(part.split(".")[0]), part
+
+
+def card(spec: dict) -> str:
+    """The card, Markdown, of what model.json says."""
+    quality = spec["quality"]
+    measures = "\n".join(
+        f"| {name.replace('_', ' ')} | {m['mean']:.3f} | {m['low']:.3f} to {m['high']:.3f} |"
+        for name, m in quality["measures"].items()
+    )
+    seconds = quality["seconds_per_picture"]
+    timed = "" if seconds is None else f"| seconds a picture, batch 1 | {seconds:.3f} | |\n"
+    kind = "PixelCNN" if spec["kind"] == "pixelcnn" else "multiscale PixelCNN"
+    condition = "" if spec["condition"] == "none" else f", conditioned on {spec['condition']}"
+    steps = "several runs" if spec["step"] is None else f"{spec['step']:,} steps"
+    return f"""# {spec["preset"]}
+
+A {kind} of {spec["size"]}x{spec["size"]} pictures with {spec["channels"]} channels,
+{spec["weights"]:,} weights{condition}.
+
+- Data: {spec["data"]}. {spec["data_licence"]}
+- Classes: {", ".join(spec["classes"]) or "none"}
+- Training: {steps} in {duration(spec["training_seconds"])} on {spec["machine"]}.
+- Command: `{spec["command"]}` {spec["note"]}
+- Weights are stored, and were measured, in half precision.
+- Revision when this folder was written: {spec["git_revision"]}
+
+Measured on {quality["dev"]["pictures"]} dev pictures that it was not trained on (the best of its
+checkpoints was chosen on them); the intervals are 95% bootstrap intervals over pictures:
+
+| | mean | interval |
+|---|---|---|
+{measures}
+| lossless WebP, bits per dimension | {quality["codec"]["webp"]:.3f} | |
+{timed}"""

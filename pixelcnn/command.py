@@ -1,0 +1,122 @@
+"""The verbs of the command line for picture models: train, evaluate."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Annotated, Any
+
+import tyro
+
+from pixelcnn import shipped
+from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.evaluation import evaluate
+from pixelcnn.model import PictureModel, load
+from pixelcnn.presets import PRESETS
+from pixelcnn.shelf import Shelf
+from pixelcnn.training import train
+from replicator.errors import UserError
+from replicator.run_directory import RunDirectory
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelCNNArguments:
+    """Train a PixelCNN on pictures; resumes where it stopped."""
+
+    data: str
+    """Folder of pictures (any format and size; classes by sub-folder or by a table pictures.tsv
+    with columns file, class, caption), an npz file or a folder with a *_train.npz and a *_dev.npz,
+    or tfds:NAME."""
+    workdir: Path
+    """Run directory; one that holds the same configuration is resumed."""
+    config: Annotated[PixelCNNTrainConfig, tyro.conf.arg(name="")]
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiscaleArguments:
+    """Train a multiscale PixelCNN on pictures; resumes where it stopped."""
+
+    data: str
+    """Folder of pictures (any format and size; classes by sub-folder or by a table pictures.tsv
+    with columns file, class, caption), an npz file or a folder with a *_train.npz and a *_dev.npz,
+    or tfds:NAME; for video a folder with episodes, a *_train.npz and a *_dev.npz."""
+    workdir: Path
+    """Run directory; one that holds the same configuration is resumed."""
+    config: Annotated[MultiscaleTrainConfig, tyro.conf.arg(name="")]
+
+
+def run_train(preset: str, arguments: list[str], parse) -> int:
+    """Parses the rest of `onepass train PRESET ...` and trains; 128 + a signal that stopped it."""
+    chosen = PRESETS[preset]
+    of_pixelcnn = isinstance(chosen.config, PixelCNNTrainConfig)
+    kind: Any = PixelCNNArguments if of_pixelcnn else MultiscaleArguments
+    default = kind(tyro.MISSING, tyro.MISSING, chosen.config)
+    given = parse(kind, arguments, f"onepass train {preset}", default, chosen.about)
+    outcome = train(preset, given.config, given.data, given.workdir)
+    following = f"Next: onepass sample {given.workdir} --out pictures"
+    print(outcome.in_words(given.workdir, "best dev {:.3f} bits/dim", following))
+    return outcome.exit_status
+
+
+@dataclasses.dataclass(frozen=True)
+class EvaluateArguments:
+    """How good a picture model is on dev pictures: bits per dimension, in all and scale by scale,
+    against lossless WebP on the same files; what its condition is worth; speed."""
+
+    model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
+    """Run directory, model folder, or shipped-digits, shipped-digits-teacher, shipped-objects,
+    shipped-objects-teacher."""
+    data: str | None = None
+    """Pictures, as for `train`, whose dev split is used; None: the ones it was trained on."""
+    seed: int = 0
+    """Of the intervals."""
+    as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
+    """Print one JSON object."""
+
+
+def run_evaluate(arguments: list[str], parse) -> int:
+    """Parses the rest of `onepass evaluate ...` and prints the figures of a picture model."""
+    given = parse(EvaluateArguments, arguments, "onepass evaluate")
+    model = load(given.model)
+    data = given.data or training_data(given.model, model)
+    figures = {
+        "model": str(given.model),
+        "step": model.spec.get("step"),
+        "data": str(data),
+        **evaluate(model, Shelf.for_judging(data, model.config, model.classes), given.seed),
+    }
+    print(json.dumps(figures, indent=2) if given.as_json else in_words(figures))
+    return 0
+
+
+def training_data(path: Path, model: PictureModel) -> str:
+    """Where a run's pictures are; the shipped dev pictures for a shipped model."""
+    if str(path) in shipped.FOLDERS and not path.exists():
+        return str(shipped.pictures_of(str(path)))
+    if not (path / "config.json").exists():
+        raise UserError(f"{path} does not say where its pictures are; name them with --data.")
+    data = str(RunDirectory.open(path).config().get("data_folder"))
+    if not data.startswith("tfds:") and not Path(data).exists():
+        raise UserError(f"{path} was trained on {data}, which is gone; name it with --data.")
+    return data
+
+
+def in_words(figures: dict) -> str:
+    """The figures of a model as lines."""
+    bits, webp = figures["measures"]["bits_per_dim"], figures["codec"]["webp"]
+    lines = [
+        f"{figures['model']}, step {figures['step']}, on {figures['dev']['pictures']} dev pictures "
+        f"of {figures['data']}",
+        f"  bits per dimension   {bits['mean']:.3f}   (95%: {bits['low']:.3f} to "
+        f"{bits['high']:.3f})",
+        f"  lossless WebP        {webp:.3f}   on the same pictures "
+        f"({100 * (bits['mean'] / webp - 1):+.1f}%)",
+    ]
+    if figures["seconds_per_picture"] is not None:
+        lines.append(f"  seconds a picture    {figures['seconds_per_picture']:.3f}")
+    for name, measure in figures["measures"].items():
+        if name != "bits_per_dim":
+            lines.append(
+                f"  {name.replace('_', ' ')}   {measure['mean']:.3f}   "
+                f"(95%: {measure['low']:.3f} to {measure['high']:.3f})"
+            )
+    return "\n".join(lines)

@@ -1,0 +1,110 @@
+"""How good a picture model is: bits per dimension, scale by scale, against lossless WebP."""
+
+import dataclasses
+import io
+import math
+import time
+
+import numpy as np
+import tensorflow as tf
+from PIL import Image
+
+from pixelcnn.generation import Request
+from pixelcnn.model import PictureModel
+from pixelcnn.shelf import Shelf
+from replicator.intervals import weighted_mean
+from replicator.progress import Progress
+
+Parts = dict[str, np.ndarray]
+
+
+def evaluate(model: PictureModel, shelf: Shelf, seed: int = 0) -> dict:
+    """The figures of a model on the dev pictures of a shelf, as `evaluate --json` prints them.
+
+    Args:
+      model: whole or in part. shelf: read with the model's configuration.
+      seed: of the intervals and of the picture that is timed.
+
+    Returns a dict with bits_per_dim, seconds_per_picture (batch 1, compilation left aside; None for
+    a model in part), measures {name: {mean, low, high}}, codec {"webp": bits per dimension of the
+    same pictures} and dev {"pictures"}. Measures are bits_per_dim; for a multiscale model one for
+    each scale, over the numbers drawn at that scale; for a conditional model bits_per_dim under the
+    condition of another picture, and how much that costs.
+    """
+    parts = _bits(model, shelf, "evaluating", shuffled=False)
+    numbers = model.density.numbers
+    total = np.sum(list(parts.values()), axis=0) / numbers
+    measured = {"bits_per_dim": total}
+    if model.multiscale is not None:
+        measured |= _by_scale(parts, model.channels)
+    if model.config.conditioning.kind != "none":
+        others = _bits(model, shelf, "evaluating with others' conditions", shuffled=True)
+        shuffled = np.sum(list(others.values()), axis=0) / numbers
+        measured["bits_per_dim_with_another_condition"] = shuffled
+        measured["bits_per_dim_gained_by_the_condition"] = shuffled - total
+    measures = {
+        name: dataclasses.asdict(weighted_mean(values, np.ones(len(values)), seed))
+        for name, values in measured.items()
+    }
+    return {
+        "bits_per_dim": measures["bits_per_dim"]["mean"],
+        "seconds_per_picture": _seconds(model, shelf, seed) if model.whole else None,
+        "measures": measures,
+        "codec": {"webp": float(np.mean([webp_bits_per_dim(p) for p in _pictures(shelf)]))},
+        "dev": {"pictures": len(total)},
+    }
+
+
+def webp_bits_per_dim(picture: np.ndarray) -> float:
+    """Bits for each number of a picture uint8 [height, width, 1 or 3] in lossless WebP, its best.
+
+    A grey picture is stored as one of three equal channels, which WebP knows to be cheap.
+    """
+    file = io.BytesIO()
+    colour = np.repeat(picture, 3, -1) if picture.shape[-1] == 1 else picture
+    Image.fromarray(colour).save(file, "WEBP", lossless=True, quality=100, method=6)
+    return 8.0 * len(file.getvalue()) / picture.size
+
+
+def _bits(model: PictureModel, shelf: Shelf, doing: str, shuffled: bool) -> Parts:
+    """The bits of every dev picture, [pictures], part by part."""
+    nats = tf.function(model.density.nats, autograph=False, reduce_retracing=True)
+    batches = shelf.dev(shuffled=shuffled)
+    found: dict[str, list[np.ndarray]] = {}
+    with Progress(len(batches), doing, "batch") as progress:
+        for batch in batches:
+            for part, value in nats(batch).items():
+                found.setdefault(part, []).append(-value.numpy().astype(np.float64) / math.log(2.0))
+            progress.advance()
+    return {part: np.concatenate(values) for part, values in found.items()}
+
+
+def _by_scale(parts: Parts, channels: int) -> Parts:
+    """Bits per dimension of the numbers that each scale adds, where all its parts are there."""
+    scales: dict[int, list[np.ndarray]] = {}
+    for part, bits in parts.items():
+        scales.setdefault(int(part.split(".")[0]), []).append(bits)
+    each = {}
+    for size, values in scales.items():
+        if "." not in next(p for p in parts if p.split(".")[0] == str(size)):
+            each[f"bits_per_dim_{size}x{size}"] = values[0] / (size**2 * channels)
+        elif len(values) == 3:
+            each[f"bits_per_dim_{size}x{size}"] = np.sum(values, 0) / (0.75 * size**2 * channels)
+    return each
+
+
+def _seconds(model: PictureModel, shelf: Shelf, seed: int) -> float:
+    """Seconds that a picture takes, the first one, which compiles, left aside."""
+    batch = next(iter(shelf.dev(1)))
+    told = {name: v.numpy() for name, v in batch.items() if name not in ("levels", "seed")}
+    request = Request((0, 1, 2), seed, model.size, told)
+    times = [time.perf_counter()]
+    for _ in model.painter.pictures(request):
+        times.append(time.perf_counter())
+    return float(np.mean(np.diff(times)[1:]))
+
+
+def _pictures(shelf: Shelf):
+    """The dev pictures, uint8 [height, width, channels]."""
+    for batch in shelf.dev():
+        yield from batch["levels"].numpy().astype(np.uint8)

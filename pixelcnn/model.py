@@ -1,0 +1,257 @@
+"""A trained picture model with all it needs to be used: weights, classes, configuration."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from pixelcnn import shipped
+from pixelcnn.captions import encode_caption
+from pixelcnn.conditioning import check_label
+from pixelcnn.density import AnyTrainConfig, PictureDensity
+from pixelcnn.generation import Painter, Request
+from pixelcnn.multiscale import Multiscale, part_names
+from pixelcnn.training import KINDS, config_from, kind_of
+from pixelcnn.video_data import Statistics
+from replicator.checkpoints import Arrays
+from replicator.errors import UserError
+from replicator.model_folder import (
+    SPEC_FILE,
+    averages,
+    best_or_newest,
+    read_folder,
+    take_weights,
+)
+from replicator.run_directory import RunDirectory
+
+Wish = int | str | np.ndarray | None
+
+
+@dataclasses.dataclass(frozen=True)
+class PictureModel:
+    """A density ready to draw.
+
+    config: what it was trained as. classes: their names, in the order of their numbers.
+    statistics: what a video's actions and states are normalised by. spec: what model.json says.
+    """
+
+    density: PictureDensity
+    config: AnyTrainConfig
+    classes: tuple[str, ...]
+    statistics: Statistics | None
+    spec: dict[str, Any]
+    painter: Painter
+
+    @property
+    def network(self) -> PictureDensity:
+        """Whose variables are the weights."""
+        return self.density
+
+    @property
+    def size(self) -> int:
+        """Side of its pictures, in pixels."""
+        return self.config.data.size
+
+    @property
+    def channels(self) -> int:
+        """1 for grey, 3 for red, green and blue."""
+        return self.config.data.channels
+
+    @property
+    def whole(self) -> bool:
+        """Whether it can draw: a multiscale model needs all its parts for that."""
+        model = self.density.multiscale
+        return model is None or len(model.parts) == len(part_names(model.sizes))
+
+    @property
+    def multiscale(self) -> Multiscale | None:
+        """The multiscale model, None for a PixelCNN."""
+        return self.density.multiscale
+
+    def generate(
+        self,
+        condition: Wish | Sequence[Wish] = None,
+        *,
+        seed: int = 0,
+        num: int = 1,
+        size: int | None = None,
+        temperature: float | Sequence[float] = 1.0,
+        given: tuple[np.ndarray, int] | None = None,
+        start: np.ndarray | None = None,
+    ) -> np.ndarray:
+        """Pictures, uint8 [num, size, size, channels].
+
+        Args:
+          condition: a class (number or name), a caption or a map int [size, size], as the model
+            was trained on; a list has one for each picture; None for a model without.
+          seed, num: picture n of a seed is the same whatever `num` is.
+          size: side; None: as trained. A multiscale model draws all sizes from its base up.
+          temperature: 1 samples the model; a multiscale model takes one a scale too, base first.
+          given: a picture uint8 [size, size, channels] and how many of its pixels, in raster
+            order, to keep (PixelCNN).
+          start: a small picture uint8 [side, side, channels] to enlarge (multiscale).
+        """
+        drawn = self.progressions(
+            condition,
+            seed=seed,
+            num=num,
+            size=size,
+            temperature=temperature,
+            given=given,
+            start=start,
+        )
+        return np.stack([scales[-1] for scales in drawn])
+
+    def progressions(
+        self,
+        condition: Wish | Sequence[Wish] = None,
+        *,
+        seed: int = 0,
+        num: int = 1,
+        size: int | None = None,
+        temperature: float | Sequence[float] = 1.0,
+        given: tuple[np.ndarray, int] | None = None,
+        start: np.ndarray | None = None,
+    ) -> Iterator[list[np.ndarray]]:
+        """For each picture, as it is drawn, all its scales, smallest first; see `generate`."""
+        wishes: list[Any] = [condition] * num
+        if isinstance(condition, list | tuple):
+            wishes = list(condition)
+        if len(wishes) != num:
+            raise ValueError(f"`condition` must be one or {num}, got {len(wishes)}.")
+        size = self.size if size is None else size
+        self._check(size, temperature, given, start)
+        kept = temperature if isinstance(temperature, int | float) else tuple(temperature)
+        for row, wish in enumerate(wishes):
+            told = self.condition(wish)
+            request = Request((row,), seed, size, told, kept, given, start)
+            yield from self.painter.pictures(request)
+
+    def condition(self, wish: Wish) -> dict[str, np.ndarray]:
+        """What a batch of one picture says, of a class, a caption or a map.
+
+        Raises UserError for a class that there is none of, a caption too long, or a wish where the
+        model has none, or none where it needs one.
+        """
+        kind = self.config.conditioning.kind
+        if kind == "none" or wish is None:
+            if kind == "none" and wish is not None:
+                raise UserError("The model draws without a condition.")
+            if kind != "none":
+                raise UserError(f"The model needs a condition: {NEEDS[kind]}.")
+            return {}
+        if kind == "class":
+            return {"label": np.array([self.label(wish)], np.int32)}
+        if kind == "text":
+            return {"caption": encode_caption(str(wish))[None]}
+        if kind == "map" and isinstance(wish, np.ndarray):
+            return {"map": wish[None].astype(np.int32)}
+        raise UserError(f"The model needs {NEEDS[kind]}.")
+
+    def label(self, wish: Wish) -> int:
+        """The number of a class, named or numbered; UserError if there is none such."""
+        if str(wish) in self.classes:
+            return self.classes.index(str(wish))
+        try:
+            number = int(str(wish))
+        except ValueError as error:
+            raise UserError(
+                f"There is no class `{wish}`; there are {', '.join(self.classes)}."
+            ) from error
+        check_label(number, self.config.conditioning.classes)
+        return number
+
+    def _check(self, size: int, temperature, given, start) -> None:
+        shape = None if start is None else start.shape
+        if self.multiscale is None:
+            if start is not None:
+                raise UserError("A PixelCNN cannot enlarge a picture; a multiscale model can.")
+            if not isinstance(temperature, int | float):
+                raise UserError("A PixelCNN has one scale and takes one temperature.")
+            if size < 1:
+                raise UserError(f"The size must be at least 1 pixel, got {size}.")
+            return
+        if given is not None:
+            raise UserError("Only a PixelCNN can go on from the first pixels of a picture.")
+        sizes = self.multiscale.sizes
+        if size not in sizes:
+            raise UserError(
+                f"The model draws {', '.join(map(str, sizes))} pixels a side, not {size}."
+            )
+        smaller = [s for s in sizes if s < size]
+        if shape is not None and (shape[0] != shape[1] or shape[0] not in smaller):
+            raise UserError(
+                f"The picture to start from must be square with a side of "
+                f"{' or '.join(map(str, smaller))} pixels, got {shape[1]}x{shape[0]}."
+            )
+        first = 0 if shape is None else shape[0]
+        needed = [p for p in part_names(sizes) if first < int(p.split(".")[0]) <= size]
+        missing = [part for part in needed if part not in self.multiscale.parts]
+        if missing:
+            raise UserError(f"The run has not trained {', '.join(missing)}; it cannot draw.")
+
+
+NEEDS = {
+    "class": "a class",
+    "text": "a caption",
+    "map": "a map of labels",
+    "video": "the frames before, an action and a state",
+}
+
+
+def load(path: Path | str) -> PictureModel:
+    """The model of a run directory (average weights of its best checkpoint) or a model folder.
+
+    A shipped model goes by its name, see `shipped.FOLDERS`, unless there is a folder of that name.
+    """
+    path = Path(path)
+    if str(path) in shipped.FOLDERS and not path.exists():
+        path = shipped.folder(str(path))
+    if (path / SPEC_FILE).exists():
+        spec, weights = read_folder(path)
+        return model_of(spec["config"], weights, spec, path)
+    run = RunDirectory.open(path)
+    stored = run.config()
+    arrays = best_or_newest(run)
+    spec = {**spec_of(stored, path), "step": int(arrays["step"])}
+    return model_of(stored, averages(arrays), spec, path)
+
+
+def spec_of(stored: dict, path: Path) -> dict[str, Any]:
+    """What model.json says of a run, but for where it comes from."""
+    config = _config(stored, path)
+    return {
+        "kind": kind_of(config),
+        "preset": stored["preset"],
+        "size": config.data.size,
+        "channels": config.data.channels,
+        "levels": config.output.levels,
+        "condition": config.conditioning.kind,
+        "classes": stored["class_names"],
+        "statistics": stored["statistics"],
+    }
+
+
+def model_of(stored: dict, weights: Arrays, spec: dict, path: Path) -> PictureModel:
+    """The model of a config.json, its weights by name and what model.json says of it."""
+    config = _config(stored, path)
+    density = PictureDensity(config)
+    take_weights(density, weights, path)
+    statistics = stored["statistics"] and Statistics.from_dict(stored["statistics"])
+    classes = tuple(stored["class_names"])
+    return PictureModel(density, config, classes, statistics, spec, Painter(density))
+
+
+def _config(stored: Any, path: Path) -> AnyTrainConfig:
+    if not isinstance(stored, dict) or stored.get("kind") not in KINDS:
+        held = stored.get("kind") if isinstance(stored, dict) else "nothing"
+        raise UserError(f"{path} holds a {held}, not a {' or a '.join(KINDS)}.")
+    missing = {"preset", "class_names", "statistics"} - stored.keys()
+    if missing:
+        raise UserError(f"The configuration in {path} has no '{min(missing)}'.")
+    try:
+        return config_from(stored)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error

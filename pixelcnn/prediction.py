@@ -1,0 +1,61 @@
+"""Video: the frames that follow, drawn one after another from actions and states."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pixelcnn.generation import Request
+from pixelcnn.model import PictureModel
+from replicator.errors import UserError
+
+FRAME_ROWS = 65536  # rows of the noise that a video may use, one a frame
+
+
+def predict(
+    model: PictureModel,
+    frames: np.ndarray,
+    actions: np.ndarray,
+    states: np.ndarray,
+    *,
+    seed: int = 0,
+    row: int = 0,
+    temperature: float = 1.0,
+) -> Iterator[np.ndarray]:
+    """The frames after the given ones, uint8 [size, size, channels], as they are drawn.
+
+    Args:
+      model: of the kind video.
+      frames: uint8 [context or more, size, size, channels]; the last ones are gone on from.
+      actions, states: float32 [steps, A] and [steps, S], unnormalised, of every step from that of
+        the first frame on; a frame is drawn for each step after the given frames', and one more
+        after the last.
+      seed, row: as for `PictureModel.generate`; frame t of a row of a seed has noise of its own.
+
+    Raises UserError if the model is of another kind or has other numbers of actions or states.
+    """
+    conditioning = model.config.conditioning
+    if conditioning.kind != "video" or model.statistics is None:
+        raise UserError("The model draws pictures, not the next frame of a video.")
+    widths = (conditioning.action_channels, conditioning.state_channels)
+    if (actions.shape[-1], states.shape[-1]) != widths:
+        raise UserError(
+            f"An action has {widths[0]} numbers and a state {widths[1]}, "
+            f"got {actions.shape[-1]} and {states.shape[-1]}."
+        )
+    context = conditioning.context_frames
+    if len(frames) < context or len(actions) != len(states) or len(actions) < len(frames):
+        raise UserError(
+            f"There must be at least {context} frames, and an action and a state for each."
+        )
+    moves, places = model.statistics.actions(actions), model.statistics.states(states)
+    past = [np.asarray(frame) for frame in frames]
+    for t in range(len(frames), len(actions) + 1):
+        told = {
+            "past": np.stack(past[-context:])[None].astype(np.int32),
+            "action": moves[None, t - context : t],
+            "state": places[None, t - context : t],
+        }
+        # A frame's number stands beside the row's, so that no two frames share noise.
+        request = Request((FRAME_ROWS * row + t,), seed, model.size, told, temperature)
+        past.append(next(model.painter.pictures(request))[-1])
+        yield past[-1]

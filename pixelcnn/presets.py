@@ -1,0 +1,179 @@
+"""Presets: whole training configurations, each with the figure it should reach and its cost."""
+
+import dataclasses
+
+from pixelcnn.conditioning import ConditioningConfig
+from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.density import AnyTrainConfig
+from pixelcnn.factor import FactorConfig
+from pixelcnn.multiscale import MultiscaleConfig
+from pixelcnn.network import PixelCNNConfig
+from pixelcnn.outputs import OutputConfig
+from replicator.loop import LoopConfig
+from replicator.optimizer import OptimizerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset:
+    """A configuration and what is known of it."""
+
+    about: str
+    config: AnyTrainConfig
+
+
+CLASSES = ConditioningConfig(kind="class")
+TEXT = ConditioningConfig(kind="text")
+MIXTURE_OF_5 = OutputConfig(components=5)
+
+SMALL_PIXELCNN = PixelCNNConfig(layers=8, units=64, output_units=128)
+SMALL_MULTISCALE = MultiscaleConfig(
+    base_size=8,
+    base=SMALL_PIXELCNN,
+    factor=FactorConfig(kind="B", blocks=6, units=64, output_units=128, dropout=0.1),
+)
+FAST_MULTISCALE = dataclasses.replace(
+    SMALL_MULTISCALE, factor=dataclasses.replace(SMALL_MULTISCALE.factor, kind="A")
+)
+PAPER_BASE = PixelCNNConfig(layers=12, units=128, output_units=256)
+PAPER_MULTISCALE = MultiscaleConfig(
+    base_size=4,
+    base=PAPER_BASE,
+    factor=FactorConfig(
+        kind="B", blocks=12, units=128, output_units=256, shallow_layers=4, shallow_units=128
+    ),
+)
+IMAGENET_MULTISCALE = MultiscaleConfig(
+    base_size=8,
+    base=PixelCNNConfig(layers=12, units=256, output_units=256),
+    factor=FactorConfig(
+        kind="B", blocks=12, units=256, output_units=256, shallow_layers=4, shallow_units=256
+    ),
+)
+
+
+def _adam(warmup_steps: int = 100) -> OptimizerConfig:
+    return OptimizerConfig(
+        learning_rate=2e-3,
+        warmup_steps=warmup_steps,
+        decay="cosine",
+        average_decay=0.99,
+        clip_norm=1.0,
+    )
+
+
+def _small(kind, network, size: int, steps: int, conditioning=CLASSES, flip=False, batch=16):
+    return kind(
+        output=MIXTURE_OF_5,
+        conditioning=conditioning,
+        data=DataConfig(size=size, batch_size=batch, flip=flip),
+        optimizer=_adam(),
+        loop=LoopConfig(num_steps=steps, evaluate_every_steps=250),
+        compute_dtype="bfloat16",
+        network=network,
+    )
+
+
+def _paper(kind, network, size: int, conditioning=CLASSES, batch=128):
+    return kind(
+        conditioning=conditioning,
+        data=DataConfig(size=size, batch_size=batch),
+        optimizer=OptimizerConfig(learning_rate=1e-4, warmup_steps=1, decay="cosine"),
+        loop=LoopConfig(num_steps=200_000, evaluate_every_steps=5000),
+        network=network,
+    )
+
+
+NO_CONDITION = ConditioningConfig()
+VIDEO = ConditioningConfig(kind="video")
+SMOKE_FACTOR = FactorConfig(kind="A", blocks=1, units=16, output_units=16)
+SMOKE_PIXELCNN = PixelCNNConfig(layers=2, units=16, output_units=16)
+
+PRESETS = {
+    "pixelcnn-smoke": Preset(
+        "A tiny PixelCNN, 8x8 grey pixels, 20 steps: does everything run? Seconds.",
+        PixelCNNTrainConfig(
+            output=OutputConfig(components=2, channels=1),
+            data=DataConfig(size=8, channels=1, batch_size=8),
+            loop=LoopConfig(num_steps=20, evaluate_every_steps=20),
+            network=SMOKE_PIXELCNN,
+        ),
+    ),
+    "multiscale-smoke": Preset(
+        "A tiny multiscale PixelCNN, 8x8 grey pixels, 20 steps: does everything run? Seconds.",
+        MultiscaleTrainConfig(
+            output=OutputConfig(components=2, channels=1),
+            data=DataConfig(size=8, channels=1, batch_size=8),
+            loop=LoopConfig(num_steps=20, evaluate_every_steps=20),
+            network=MultiscaleConfig(base_size=4, base=SMOKE_PIXELCNN, factor=SMOKE_FACTOR),
+        ),
+    ),
+    "pixelcnn-cpu-32": Preset(
+        "Class-conditional PixelCNN of 32x32 colour pictures that a CPU can train.",
+        _small(PixelCNNTrainConfig, SMALL_PIXELCNN, 32, 2500),
+    ),
+    "multiscale-cpu-32": Preset(
+        "The multiscale model beside it, type B.",
+        _small(MultiscaleTrainConfig, SMALL_MULTISCALE, 32, 1250),
+    ),
+    "pixelcnn-cpu-64": Preset(
+        "Class-conditional PixelCNN of 64x64 colour pictures that a CPU can train.",
+        _small(PixelCNNTrainConfig, SMALL_PIXELCNN, 64, 2500, flip=True, batch=8),
+    ),
+    "multiscale-cpu-64": Preset(
+        "The multiscale model beside it, type B.",
+        _small(MultiscaleTrainConfig, SMALL_MULTISCALE, 64, 1250, flip=True, batch=8),
+    ),
+    "multiscale-fast-64": Preset(
+        "As multiscale-cpu-64, type A: a group's pixels are independent, one evaluation each.",
+        _small(MultiscaleTrainConfig, FAST_MULTISCALE, 64, 1250, flip=True, batch=8),
+    ),
+    "multiscale-text-32": Preset(
+        "32x32 pictures from captions (200 characters), type A, for a CPU.",
+        _small(MultiscaleTrainConfig, FAST_MULTISCALE, 32, 1500, TEXT),
+    ),
+    "multiscale-video-64": Preset(
+        "The next 64x64 frame from two before it, action and state, type A, for a CPU.",
+        _small(MultiscaleTrainConfig, FAST_MULTISCALE, 64, 1500, VIDEO, batch=8),
+    ),
+    "multiscale-photos-512": Preset(
+        "512x512 photographs in 27 passes, trained on crops of 64x64, for a CPU.",
+        _small(
+            MultiscaleTrainConfig,
+            dataclasses.replace(FAST_MULTISCALE, crop=64),
+            512,
+            3000,
+            NO_CONDITION,
+            flip=True,
+            batch=4,
+        ),
+    ),
+    "pixelcnn-paper-32": Preset(
+        "ImageNet 32x32, 12 layers of 256 channels: 3.83 bits/dim in the paper. Never trained to "
+        "its end here.",
+        _paper(PixelCNNTrainConfig, PixelCNNConfig(12, 256, 256), 32, NO_CONDITION),
+    ),
+    "multiscale-paper-imagenet-64": Preset(
+        "ImageNet 64x64 as in Reed et al. 2017, 256 channels, base 8x8: 3.70 bits/dim in the "
+        "paper. Never trained to its end here.",
+        _paper(MultiscaleTrainConfig, IMAGENET_MULTISCALE, 64, NO_CONDITION),
+    ),
+    "multiscale-paper-text-256": Preset(
+        "Captions to 256x256 as in Reed et al. 2017, 128 channels, base 4x4, crops of 64x64. "
+        "Never trained to its end here.",
+        _paper(MultiscaleTrainConfig, dataclasses.replace(PAPER_MULTISCALE, crop=64), 256, TEXT),
+    ),
+    "multiscale-paper-video-64": Preset(
+        "The next 64x64 frame of robot video as in Reed et al. 2017, type A, batch 64. Never "
+        "trained to its end here.",
+        _paper(
+            MultiscaleTrainConfig,
+            dataclasses.replace(
+                IMAGENET_MULTISCALE,
+                factor=dataclasses.replace(IMAGENET_MULTISCALE.factor, kind="A"),
+            ),
+            64,
+            VIDEO,
+            64,
+        ),
+    ),
+}

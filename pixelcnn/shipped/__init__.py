@@ -1,0 +1,25 @@
+"""What comes with the package: pictures, and trained models with their cards."""
+
+import importlib.resources
+from pathlib import Path
+
+FOLDERS = {
+    "shipped-digits": "digits-multiscale-32",
+    "shipped-digits-teacher": "digits-pixelcnn-32",
+    "shipped-objects": "objects-multiscale-64",
+    "shipped-objects-teacher": "objects-pixelcnn-64",
+}
+
+
+def folder(name: str) -> Path:
+    """The folder of a shipped model: a model folder, see `pixelcnn.model.load`."""
+    return _here() / FOLDERS[name]
+
+
+def pictures_of(name: str) -> Path:
+    """The dev pictures that a shipped model is judged on, an npz file."""
+    return _here() / f"{name.split('-')[1]}_dev.npz"
+
+
+def _here() -> Path:
+    return Path(str(importlib.resources.files(__name__)))
