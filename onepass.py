@@ -12,15 +12,15 @@ from collections.abc import Collection
 from pathlib import Path
 
 VERBS = {
-    "quickstart": "train, speak and report on shipped data, in a few minutes",
+    "quickstart": "speak, draw, train and report on what is shipped, in a few minutes",
     "train": "train a model on a folder: onepass train PRESET --data DIR --workdir RUN",
     "distill": "a fast student of it: onepass distill PRESET --teacher RUN --workdir RUN",
     "evaluate": "figures of a trained model: onepass evaluate RUN [--data DIR] [--json]",
     "sample": "sounds or pictures from a trained model: onepass sample RUN --out DIR",
     "export": "a model folder to hand on: onepass export RUN --out DIR",
-    "bench": "measure side by side: onepass bench audio [--json FILE]",
+    "bench": "measure side by side: onepass bench audio|images [--json FILE]",
 }
-BENCHES = {"audio": "benchmarks.audio"}
+BENCHES = {"audio": "benchmarks.audio", "images": "benchmarks.images"}
 HELP = ("-h", "--help")
 USAGE_ERROR, INTERRUPTED = 2, 130
 REWORDED = (

@@ -19,7 +19,12 @@ setup(
     python_requires=">=3.11",  # tested on 3.11
     packages=find_packages(include=[*FLOORS, *(f"{floor}.*" for floor in FLOORS)]),
     py_modules=["onepass"],
-    package_data={"wavenet": ["shipped/**"], "distill": ["shipped/**"], "benchmarks": ["*.cpp"]},
+    package_data={
+        "wavenet": ["shipped/**"],
+        "pixelcnn": ["shipped/**"],
+        "distill": ["shipped/**"],
+        "benchmarks": ["*.cpp"],
+    },
     include_package_data=False,
     install_requires=[
         "matplotlib>=3.9",
@@ -41,6 +46,7 @@ setup(
     ],
     extras_require={
         "jax": ["jax"],
+        "tfds": ["tensorflow-datasets"],
         "test": TEST,
         # A formatter's next minor release may lay the same code out differently.
         "dev": [*TEST, "mypy>=1.15", "ruff>=0.17,<0.18"],

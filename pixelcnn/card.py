@@ -19,6 +19,7 @@ from replicator.provenance import git_revision, training_seconds
 from replicator.run_directory import RunDirectory
 
 OF_THE_MODEL = ("kind", "network", "output", "conditioning", "class_names", "statistics")
+OF_THE_PICTURES = ("size", "channels", "reduce")
 STORED = np.float16  # half the size; quality is measured with the rounded weights
 
 
@@ -58,7 +59,8 @@ def export(given: ExportArguments) -> None:
     stored = {**stored, "data_folder": Path(data).name}
     for variable in model.network.trainable_variables:
         variable.assign(variable.numpy().astype(STORED).astype(np.float32))
-    figures = evaluate(model, Shelf.for_judging(data, model.config, model.classes))
+    shelf = Shelf.for_judging(data, model.config, model.classes, model.statistics)
+    figures = evaluate(model, shelf)
     runs = (given.run, *given.parts_from)
     facts = {
         "data": Path(data).name,
@@ -94,6 +96,8 @@ def joined(run: Path, others: tuple[Path, ...]) -> tuple[dict, PictureModel]:
         if model.density.conditioner.trainable_variables:
             raise UserError(f"{path} trained an encoder of its own; its parts go with no others.")
         different = [k for k in OF_THE_MODEL if stored.get(k) != first.get(k)]
+        here, there = stored.get("data") or {}, first.get("data") or {}
+        different += [f"data.{k}" for k in OF_THE_PICTURES if here.get(k) != there.get(k)]
         if different:
             raise UserError(f"{path} and {run} differ in {', '.join(different)}.")
         weights |= averages(best_or_newest(opened))

@@ -78,11 +78,12 @@ def run_evaluate(arguments: list[str], parse) -> int:
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
     model = load(given.model)
     data = given.data or training_data(given.model, model)
+    shelf = Shelf.for_judging(data, model.config, model.classes, model.statistics)
     figures = {
         "model": str(given.model),
         "step": model.spec.get("step"),
         "data": str(data),
-        **evaluate(model, Shelf.for_judging(data, model.config, model.classes), given.seed),
+        **evaluate(model, shelf, given.seed),
     }
     print(json.dumps(figures, indent=2) if given.as_json else in_words(figures))
     return 0

@@ -11,6 +11,8 @@ from pixelcnn.pictures import PictureRules
 from replicator.loop import LoopConfig
 from replicator.optimizer import OptimizerConfig
 
+LEVELS = 256
+
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
@@ -66,6 +68,11 @@ class TrainConfig:
             raise ValueError(
                 f"`output.channels` must be `data.channels`, {self.data.channels}, "
                 f"got {self.output.channels}."
+            )
+        if self.output.levels != LEVELS:
+            raise ValueError(
+                f"`output.levels` must be {LEVELS}, those of a picture file, "
+                f"got {self.output.levels}."
             )
         if self.conditioning.kind == "video" and self.data.flip:
             raise ValueError("`data.flip` must be off for a video: actions have a direction.")

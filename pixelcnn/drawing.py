@@ -1,8 +1,9 @@
 """Drawing pictures from the multiscale model: the base pixel by pixel, three passes a doubling.
 
-Pixel (y, x) of group g of the picture of side s is drawn from words that seed, picture, s, g, y and
-x name, so a larger picture of a seed has the smaller one of that seed for its sub-sample, and a
-picture is the same in any batch.
+The n-th pixel of a picture in the order of drawing (the base row by row, then group after group of
+each doubling, each row by row) is drawn from the words that seed, picture and n name. A smaller
+picture of a seed is drawn first, so it is the sub-sample of the larger one, and a picture is the
+same in any batch.
 """
 
 from collections.abc import Sequence
@@ -23,13 +24,12 @@ from pixelcnn.sampler import sample
 class Draw(NamedTuple):
     """What pictures are drawn from.
 
-    seed: as for `noise.bits`. rows: int32 [batch], which pictures of that seed. condition: vector
-    [batch, channels], map [batch, size, size, channels] of the largest picture. temperatures:
-    float32 [scales], one a scale from the base up, 1 for the model's own distribution.
+    words: uint32 [batch, pixels, noise words], see `words_for`. condition: vector [batch,
+    channels], map [batch, size, size, channels] of the largest picture. temperatures: float32
+    [scales], one a scale from the base up, 1 for the model's own distribution.
     """
 
-    seed: tf.Tensor
-    rows: tf.Tensor
+    words: tf.Tensor
     condition: Condition
     temperatures: tf.Tensor
 
@@ -59,7 +59,7 @@ def draw(
 def draw_base(model: Multiscale, wish: Draw, base_sampler=sample):
     """The smallest pictures, int32 [batch, base_size, base_size, channels]."""
     side, network = model.config.base_size, model.base
-    words = group_words(network.output.noise_words, wish, side, 1, side)
+    words = tf.reshape(wish.words[:, : side**2], [-1, side, side, wish.words.shape[-1]])
     condition = condition_at(wish.condition, side)
     return base_sampler(network, words, condition, None, wish.temperatures[0])
 
@@ -82,12 +82,10 @@ def draw_group(
 
     A factor of type B adds the M^2 steps of its shallow PixelCNN, all patches at once.
     """
-    hidden = factor(groups, condition)
+    hidden, words = factor(groups, condition), group_words(wish.words, side, factor.group)
     if factor.output is not None:
-        words = group_words(factor.output.noise_words, wish, side, factor.group, side // 2)
         return factor.output.sample(hidden, words, temperature)
     shallow = factor.shallow
-    words = group_words(shallow.output.noise_words, wish, side, factor.group, side // 2)
     known = factor.within(hidden)
     patches = sample(
         shallow,
@@ -100,11 +98,20 @@ def draw_group(
     return paste(patches, tf.shape(groups[0]))
 
 
-def group_words(count: int, wish: Draw, side: int, group: int, group_side: int):
-    """uint32 [batch, group_side, group_side, count], words of a group of the pictures of a side."""
-    seed = noise.fold_in(wish.seed, 8 * side + group)
-    words = noise.words(seed, wish.rows, 0, group_side**2, count)
-    return tf.reshape(words, [-1, group_side, group_side, count])
+def words_for(model: Multiscale, seed, rows, size: int):
+    """uint32 [rows, size^2, noise words], the random words of every pixel of every picture.
+
+    Args:
+      seed, rows: as for `noise.bits`: picture `rows[n]` of a seed is the same in any batch.
+    """
+    return noise.words(seed, rows, 0, size**2, model.noise_words)
+
+
+def group_words(words, side: int, group: int):
+    """uint32 [batch, side / 2, side / 2, ...], those of a group of the pictures of a side."""
+    half = side // 2
+    first = (group - 1) * half**2
+    return tf.reshape(words[:, first : first + half**2], [-1, half, half, words.shape[-1]])
 
 
 def temperatures_of(given: float | Sequence[float], scales: int) -> tf.Tensor:

@@ -31,14 +31,15 @@ def evaluate(model: PictureModel, shelf: Shelf, seed: int = 0) -> dict:
     each scale, over the numbers drawn at that scale; for a conditional model bits_per_dim under the
     condition of another picture, and how much that costs.
     """
-    parts = _bits(model, shelf, "evaluating", shuffled=False)
+    nats = tf.function(model.density.nats, autograph=False, reduce_retracing=True)
+    parts = _bits(nats, shelf.dev(), "evaluating")
     numbers = model.density.numbers
     total = np.sum(list(parts.values()), axis=0) / numbers
     measured = {"bits_per_dim": total}
     if model.multiscale is not None:
         measured |= _by_scale(parts, model.channels)
-    if model.config.conditioning.kind != "none":
-        others = _bits(model, shelf, "evaluating with others' conditions", shuffled=True)
+    if model.config.conditioning.kind != "none" and len(total) > 1:
+        others = _bits(nats, shelf.dev(shuffled=True), "evaluating with others' conditions")
         shuffled = np.sum(list(others.values()), axis=0) / numbers
         measured["bits_per_dim_with_another_condition"] = shuffled
         measured["bits_per_dim_gained_by_the_condition"] = shuffled - total
@@ -66,10 +67,8 @@ def webp_bits_per_dim(picture: np.ndarray) -> float:
     return 8.0 * len(file.getvalue()) / picture.size
 
 
-def _bits(model: PictureModel, shelf: Shelf, doing: str, shuffled: bool) -> Parts:
-    """The bits of every dev picture, [pictures], part by part."""
-    nats = tf.function(model.density.nats, autograph=False, reduce_retracing=True)
-    batches = shelf.dev(shuffled=shuffled)
+def _bits(nats, batches: tf.data.Dataset, doing: str) -> Parts:
+    """The bits of every picture, [pictures], part by part."""
     found: dict[str, list[np.ndarray]] = {}
     with Progress(len(batches), doing, "batch") as progress:
         for batch in batches:

@@ -5,6 +5,7 @@ it a pixel: picture n of a seed is the same whatever else is drawn.
 """
 
 from collections.abc import Iterator
+from functools import partial
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -13,7 +14,7 @@ import tensorflow as tf
 from likelihoods.noise import as_key
 from pixelcnn.conditioning import Conditioner
 from pixelcnn.density import PictureDensity
-from pixelcnn.drawing import Draw, draw, temperatures_of
+from pixelcnn.drawing import Draw, draw, temperatures_of, words_for
 from pixelcnn.multiscale import Multiscale, check_size
 from pixelcnn.network import PixelCNN
 from pixelcnn.sampler import Given, picture_words, sample, sample_naively
@@ -63,7 +64,8 @@ class Painter:
         if model is None:
             program = self._program("naive" if naive else "cached", request.size)
             given = _given(request, self.density.config.data.channels)
-            drawn = [program(batch, seed, rows, given, tf.constant(request.temperature))]
+            temperature = temperatures_of(request.temperature, 1)[0]
+            drawn = [program(batch, seed, rows, given, temperature)]
         else:
             program = self._program("multiscale", request.size)
             temperatures = temperatures_of(request.temperature, len(model.sizes))
@@ -97,11 +99,13 @@ def multiscale_program(conditioner: Conditioner, model: Multiscale, size: int):
     """A compiled function of (batch, seed, rows, start, temperatures) to pictures, all scales."""
     check_size(size, model.config.base_size)
     small = size <= LARGEST_COMPILED
-    sampler = sample if small else tf.function(sample, jit_compile=True, autograph=False)
+    compiled = partial(tf.function, jit_compile=True, autograph=False)
+    sampler = sample if small else compiled(sample)
+    numbered = compiled(lambda seed, rows: words_for(model, seed, rows, size))
 
     @tf.function(jit_compile=small, autograph=False)
     def program(batch, seed, rows, start, temperatures):
-        wish = Draw(seed, rows, conditioner(batch), temperatures)
+        wish = Draw(numbered(seed, rows), conditioner(batch), temperatures)
         return draw(model, wish, size, start, sampler)
 
     return program

@@ -1,6 +1,7 @@
 """A trained picture model with all it needs to be used: weights, classes, configuration."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -11,6 +12,7 @@ from pixelcnn import shipped
 from pixelcnn.captions import encode_caption
 from pixelcnn.conditioning import check_label
 from pixelcnn.density import AnyTrainConfig, PictureDensity
+from pixelcnn.drawing import temperatures_of
 from pixelcnn.generation import Painter, Request
 from pixelcnn.multiscale import Multiscale, part_names
 from pixelcnn.training import KINDS, config_from, kind_of
@@ -115,7 +117,10 @@ class PictureModel:
         given: tuple[np.ndarray, int] | None = None,
         start: np.ndarray | None = None,
     ) -> Iterator[list[np.ndarray]]:
-        """For each picture, as it is drawn, all its scales, smallest first; see `generate`."""
+        """For each picture, as it is drawn, all its scales, smallest first; see `generate`.
+
+        What cannot be drawn is refused at once, before the first picture is asked for.
+        """
         wishes: list[Any] = [condition] * num
         if isinstance(condition, list | tuple):
             wishes = list(condition)
@@ -124,10 +129,11 @@ class PictureModel:
         size = self.size if size is None else size
         self._check(size, temperature, given, start)
         kept = temperature if isinstance(temperature, int | float) else tuple(temperature)
-        for row, wish in enumerate(wishes):
-            told = self.condition(wish)
-            request = Request((row,), seed, size, told, kept, given, start)
-            yield from self.painter.pictures(request)
+        requests = [
+            Request((row,), seed, size, self.condition(wish), kept, given, start)
+            for row, wish in enumerate(wishes)
+        ]
+        return itertools.chain.from_iterable(map(self.painter.pictures, requests))
 
     def condition(self, wish: Wish) -> dict[str, np.ndarray]:
         """What a batch of one picture says, of a class, a caption or a map.
@@ -164,18 +170,14 @@ class PictureModel:
         return number
 
     def _check(self, size: int, temperature, given, start) -> None:
-        shape = None if start is None else start.shape
-        if self.multiscale is None:
-            if start is not None:
-                raise UserError("A PixelCNN cannot enlarge a picture; a multiscale model can.")
-            if not isinstance(temperature, int | float):
-                raise UserError("A PixelCNN has one scale and takes one temperature.")
-            if size < 1:
-                raise UserError(f"The size must be at least 1 pixel, got {size}.")
+        model = self.multiscale
+        if model is None:
+            self._check_pixelcnn(size, temperature, start)
             return
+        temperatures_of(temperature, len(model.sizes))
         if given is not None:
             raise UserError("Only a PixelCNN can go on from the first pixels of a picture.")
-        sizes = self.multiscale.sizes
+        shape, sizes = None if start is None else start.shape, model.sizes
         if size not in sizes:
             raise UserError(
                 f"The model draws {', '.join(map(str, sizes))} pixels a side, not {size}."
@@ -188,9 +190,20 @@ class PictureModel:
             )
         first = 0 if shape is None else shape[0]
         needed = [p for p in part_names(sizes) if first < int(p.split(".")[0]) <= size]
-        missing = [part for part in needed if part not in self.multiscale.parts]
+        missing = [part for part in needed if part not in model.parts]
         if missing:
             raise UserError(f"The run has not trained {', '.join(missing)}; it cannot draw.")
+
+    def _check_pixelcnn(self, size: int, temperature, start) -> None:
+        if start is not None:
+            raise UserError("A PixelCNN cannot enlarge a picture; a multiscale model can.")
+        if not isinstance(temperature, int | float):
+            raise UserError("A PixelCNN has one scale and takes one temperature.")
+        temperatures_of(temperature, 1)
+        if size < 1:
+            raise UserError(f"The size must be at least 1 pixel, got {size}.")
+        if self.density.conditioner.map_channels and size != self.size:
+            raise UserError(f"The condition is a map of {self.size} pixels a side, not {size}.")
 
 
 NEEDS = {
@@ -245,7 +258,7 @@ def model_of(stored: dict, weights: Arrays, spec: dict, path: Path) -> PictureMo
 
 
 def _config(stored: Any, path: Path) -> AnyTrainConfig:
-    if not isinstance(stored, dict) or stored.get("kind") not in KINDS:
+    if not isinstance(stored, dict) or str(stored.get("kind")) not in KINDS:
         held = stored.get("kind") if isinstance(stored, dict) else "nothing"
         raise UserError(f"{path} holds a {held}, not a {' or a '.join(KINDS)}.")
     missing = {"preset", "class_names", "statistics"} - stored.keys()

@@ -108,6 +108,12 @@ class Multiscale(tf.Module):
             if part != known[0]
         }
 
+    @property
+    def noise_words(self) -> int:
+        """Random words that a pixel takes."""
+        network = self.base if self.base is not None else next(iter(self.factors.values()))
+        return (network.output or network.shallow.output).noise_words
+
     def log_prob(self, levels, condition: Condition):
         """float32 [batch], nats, of whole pictures: one parallel pass a factor."""
         return tf.add_n(list(self.nats(levels, condition).values()))

@@ -10,13 +10,14 @@ import tyro
 from PIL import Image, UnidentifiedImageError
 
 from pixelcnn.model import PictureModel, load
-from pixelcnn.pictures import PictureRules, read_picture
+from pixelcnn.pictures import PictureError, PictureRules, read_picture
 from pixelcnn.prediction import predict
 from pixelcnn.sheets import enlarged, grid, strip, write_gif, write_png
-from pixelcnn.video_data import read_episodes
+from pixelcnn.video_data import Video, read_episodes
 from replicator.errors import UserError
 from replicator.progress import Progress
 
+FLAGS = {"class": "label", "text": "caption", "map": "map", "video": "video"}
 STRIPS = 8  # pictures whose growth is shown
 INTERRUPTED = 130
 
@@ -61,12 +62,12 @@ def run_sample(arguments: list[str], parse) -> int:
     if given.num < 1:
         raise UserError(f"`--num` must be at least 1, got {given.num}.")
     model = load(given.model)
+    _check_flags(given, model.config.conditioning.kind)
     if model.config.conditioning.kind == "video":
         return _videos(given, model)
     wishes = _wishes(given, model)
     options = _options(given, model)
     drawn = model.progressions(wishes, seed=given.seed, num=given.num, **options)
-    model.condition(wishes[0])
     _make(given.out)
     pictures: list[list[np.ndarray]] = []
     start = time.perf_counter()
@@ -83,33 +84,42 @@ def run_sample(arguments: list[str], parse) -> int:
     return 0 if len(pictures) == given.num else INTERRUPTED
 
 
+def _check_flags(given: SampleArguments, kind: str) -> None:
+    """Raises UserError for a flag that says nothing to a model of this kind of condition."""
+    for of, flag in FLAGS.items():
+        if getattr(given, flag) is not None and of != kind:
+            raise UserError(f"`--{flag}` is for a model of another kind; this one has {kind}.")
+    for flag in ("size", "start", "prime", "prime_rows"):
+        if kind == "video" and getattr(given, flag) is not None:
+            raise UserError(f"`--{flag.replace('_', '-')}` is not for a video model.")
+
+
 def _wishes(given: SampleArguments, model: PictureModel) -> list[Any]:
     """The condition of each picture."""
     kind = model.config.conditioning.kind
-    asked = {"class": given.label, "text": given.caption, "map": given.map}
-    for of, value in asked.items():
-        if value is not None and of != kind:
-            flag = {"class": "label", "text": "caption", "map": "map"}[of]
-            raise UserError(f"`--{flag}` is for a model of another kind; this one has {kind}.")
     if kind == "class" and given.label is None:
         return [i % model.config.conditioning.classes for i in range(given.num)]
     if kind == "map" and given.map is not None:
         return [_labels(given.map, model)] * given.num
-    return [asked.get(kind)] * given.num
+    return [given.caption if kind == "text" else given.label] * given.num
+
+
+def _temperature(given: SampleArguments) -> float | tuple[float, ...]:
+    for temperature in given.temperature:
+        if not 0 <= temperature < float("inf"):
+            raise UserError(f"`--temperature` must be 0 or more and finite, got {temperature:g}.")
+    return given.temperature[0] if len(given.temperature) == 1 else given.temperature
 
 
 def _options(given: SampleArguments, model: PictureModel) -> dict[str, Any]:
-    temperature = given.temperature[0] if len(given.temperature) == 1 else given.temperature
-    if not all(0 <= t < float("inf") for t in given.temperature):
-        raise UserError(f"`--temperature` must be 0 or more, got {min(given.temperature):g}.")
     size = given.size or model.size
-    options: dict[str, Any] = {"size": given.size, "temperature": temperature}
+    options: dict[str, Any] = {"size": given.size, "temperature": _temperature(given)}
     if given.prime_rows is not None and given.prime is None:
         raise UserError("`--prime-rows` needs `--prime`, the picture they are of.")
     if given.start is not None:
-        options["start"] = _opened(given.start, model)
+        options["start"] = _opened(given.start, model.channels)
     if given.prime is not None:
-        picture = read_picture(given.prime, PictureRules(size, model.channels)).levels
+        picture = _primed(given.prime, PictureRules(size, model.channels))
         rows = size // 2 if given.prime_rows is None else given.prime_rows
         if not 0 <= rows <= size:
             raise UserError(f"`--prime-rows` must be between 0 and {size}, got {rows}.")
@@ -117,24 +127,27 @@ def _options(given: SampleArguments, model: PictureModel) -> dict[str, Any]:
     return options
 
 
-def _opened(path: Path, model: PictureModel) -> np.ndarray:
-    """A picture at its own size, in the model's channels."""
+def _primed(path: Path, rules: PictureRules) -> np.ndarray:
+    try:
+        return read_picture(path, rules).levels
+    except PictureError as error:
+        raise UserError(f"{path}: {error}.") from error
+
+
+def _opened(path: Path, channels: int) -> np.ndarray:
+    """A picture uint8 [height, width, channels] at its own size."""
     try:
         with Image.open(path) as opened:
-            levels = np.asarray(opened.convert("L" if model.channels == 1 else "RGB"))
+            levels = np.asarray(opened.convert("L" if channels == 1 else "RGB"))
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file.") from error
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} is no picture that can be read: {error}") from error
+        raise UserError(f"{path} is no picture that can be read.") from error
     return levels[..., None] if levels.ndim == 2 else levels
 
 
 def _labels(path: Path, model: PictureModel) -> np.ndarray:
-    try:
-        with Image.open(path) as opened:
-            labels = np.asarray(opened.convert("L")).astype(np.int32)
-    except (OSError, UnidentifiedImageError) as error:
-        raise UserError(f"{path} is no picture that can be read: {error}") from error
+    labels = _opened(path, 1)[..., 0].astype(np.int32)
     if labels.shape != (model.size, model.size):
         raise UserError(
             f"The map must be {model.size}x{model.size} pixels, got "
@@ -175,28 +188,33 @@ def _videos(given: SampleArguments, model: PictureModel) -> int:
     """Goes on from the beginnings of dev clips; an animation and a strip of each."""
     if given.video is None:
         raise UserError("A video model needs `--video`, a folder of episodes to go on from.")
-    video = read_episodes(given.video, model.config.data.rules)
-    clips, statistics = video.splits["dev"], video.statistics
-    context = model.config.conditioning.context_frames
+    video = read_episodes(given.video, model.config.data.rules, model.statistics)
+    num = min(given.num, len(video.splits["dev"].frames))
+    drawn = [_drawn(given, model, video, row) for row in range(num)]
     _make(given.out)
-    num = min(given.num, len(clips.frames))
     with Progress(num, "drawing", "video") as progress:
-        for row in range(num):
-            real = clips.frames[row]
-            frames = predict(
-                model,
-                real[:context],
-                clips.actions[row, :-1] * statistics.action_std + statistics.action_mean,
-                clips.states[row, :-1] * statistics.state_std + statistics.state_mean,
-                seed=given.seed,
-                row=row,
-                temperature=given.temperature[0],
-            )
-            drawn = [*real[:context], *frames]
-            pairs = [grid([truth, mine], 2) for truth, mine in zip(real, drawn, strict=True)]
+        for row, frames in enumerate(drawn):
+            real = video.splits["dev"].frames[row]
+            context = model.config.conditioning.context_frames
+            both = [real, np.stack([*real[:context], *frames])]
+            pairs = [grid(pair, 2) for pair in zip(*both, strict=True)]
             write_gif(given.out / f"video_{given.seed}_{row}.gif", pairs)
-            both = grid([*real, *drawn], len(real))
-            write_png(given.out / f"video_{given.seed}_{row}.png", both)
+            sheet = grid([*both[0], *both[1]], len(real))
+            write_png(given.out / f"video_{given.seed}_{row}.png", sheet)
             progress.advance()
     print(f"{given.out}: {num} videos; left or above the real frames, right or below the drawn")
     return 0
+
+
+def _drawn(given: SampleArguments, model: PictureModel, video: Video, row: int):
+    """The frames after the first ones of a clip of dev, as they are drawn."""
+    clips, statistics = video.splits["dev"], video.statistics
+    return predict(
+        model,
+        clips.frames[row, : model.config.conditioning.context_frames],
+        clips.actions[row, :-1] * statistics.action_std + statistics.action_mean,
+        clips.states[row, :-1] * statistics.state_std + statistics.state_mean,
+        seed=given.seed,
+        row=row,
+        temperature=_temperature(given),
+    )

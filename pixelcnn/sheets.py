@@ -30,7 +30,7 @@ def grid(pictures: Sequence[np.ndarray], columns: int | None = None) -> np.ndarr
 
 def strip(scales: Sequence[np.ndarray]) -> np.ndarray:
     """The scales of a picture side by side, each enlarged to the side of the last."""
-    side = max(scales[-1].shape[0], LEAST_SIDE)
+    side = enlarged(scales[-1], LEAST_SIDE).shape[0]
     return grid([enlarged(colour(picture), side) for picture in scales], len(scales))
 
 

@@ -37,10 +37,16 @@ class Shelf:
         return cls._of(config, read_corpus(data, config.data.rules), data)
 
     @classmethod
-    def for_judging(cls, data: Path | str, config: Any, classes: Sequence[str]) -> "Shelf":
-        """The dev part alone, labelled with a trained model's classes; see `read_dev`."""
+    def for_judging(
+        cls,
+        data: Path | str,
+        config: Any,
+        classes: Sequence[str],
+        statistics: Statistics | None = None,
+    ) -> "Shelf":
+        """The dev part alone, as a trained model with these classes and statistics reads it."""
         if config.conditioning.kind == "video":
-            return cls(config, read_episodes(data, config.data.rules))
+            return cls(config, read_episodes(data, config.data.rules, statistics))
         wanted = classes if config.conditioning.kind == "class" else ()
         return cls._of(config, read_dev(data, config.data.rules, wanted), data)
 
@@ -126,13 +132,15 @@ class Shelf:
             )
         if not shuffled:
             return whole(self.source, "dev", batch_size)
-        return whole(_with_others(self.source), "dev", batch_size)
+        others = _with_others(self.source, self.config.conditioning.kind)
+        return whole(others, "dev", batch_size)
 
 
-def _with_others(corpus: Corpus) -> Corpus:
+def _with_others(corpus: Corpus, kind: str) -> Corpus:
     """The corpus in which every dev picture has the condition of one that has another."""
     dev = corpus.splits["dev"]
-    order = _derangement(dev)
+    keys = {"class": dev.labels, "text": dev.captions}.get(kind)
+    order = _derangement(dev.names if keys is None else keys)
     others = dataclasses.replace(
         dev,
         labels=None if dev.labels is None else dev.labels[order],
@@ -142,14 +150,13 @@ def _with_others(corpus: Corpus) -> Corpus:
     return dataclasses.replace(corpus, splits={**corpus.splits, "dev": others})
 
 
-def _derangement(dev) -> np.ndarray:
+def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
     """For each picture another one, by going round the pictures sorted by their condition.
 
-    Half way round a sorted circle lies another class, or caption, wherever none has half of all.
+    keys: a class or caption each. Half way round the sorted circle lies another one, wherever none
+    has more than half of all.
     """
-    keys = dev.captions if dev.captions is not None else dev.labels
-    count = len(dev.names)
-    ranked = np.argsort(np.asarray(keys if keys is not None else dev.names), kind="stable")
-    order = np.empty(count, np.int64)
-    order[ranked] = np.roll(ranked, count // 2)
+    ranked = np.argsort(np.asarray(keys), kind="stable")
+    order = np.empty(len(ranked), np.int64)
+    order[ranked] = np.roll(ranked, len(ranked) // 2)
     return order

@@ -99,6 +99,16 @@ def _check_alike(train: Path, dev: Path, of: dict[str, Arrays]) -> None:
             )
 
 
+def _check_numbers(folder: Path, arrays: Arrays, statistics: Statistics) -> None:
+    means = {"actions": statistics.action_mean, "states": statistics.state_mean}
+    for key, mean in means.items():
+        if arrays[key].shape[-1] != len(mean):
+            raise DataError(
+                f"{shown(folder)}: `{key}` have {arrays[key].shape[-1]} numbers, the model knows "
+                f"{len(mean)}."
+            )
+
+
 def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
     std = flat.std(axis=0)
@@ -131,13 +141,16 @@ def _note(split: str, episodes: Episodes) -> str:
     return f"{split}: {many} in {views}, {size}"
 
 
-def read_episodes(path: Path | str, rules: PictureRules | None = None) -> Video:
+def read_episodes(
+    path: Path | str, rules: PictureRules | None = None, statistics: Statistics | None = None
+) -> Video:
     """The episodes of a folder with one `*_train.npz` and one `*_dev.npz`.
 
     Args:
       path: each file has `frames` uint8 [episode, view, step, height, width, 3], `actions` float
         [episode, step, A] and `states` float [episode, step, S].
       rules: what the frames are made into, without its dev_share; None leaves them as they are.
+      statistics: what to normalise by, of a trained model; None: those of train.
 
     Raises:
       DataError: a file or an array that is missing or wrong.
@@ -154,7 +167,9 @@ def read_episodes(path: Path | str, rules: PictureRules | None = None) -> Video:
             f"{shown(folder)}: its frames are {width}x{height}, "
             f"smaller than {rules.size}x{rules.size}."
         )
-    statistics = Statistics(*_moments(of["train"]["actions"]), *_moments(of["train"]["states"]))
+    if statistics is None:
+        statistics = Statistics(*_moments(of["train"]["actions"]), *_moments(of["train"]["states"]))
+    _check_numbers(folder, of["train"], statistics)
     splits = {split: _episodes(arrays, statistics, rules) for split, arrays in of.items()}
     return Video(splits, statistics, tuple(_note(*item) for item in splits.items()))
 

@@ -47,7 +47,8 @@ def kind_of(path: Path) -> str | None:
             stored = json.loads((Path(path) / name).read_text())
         except (OSError, ValueError):
             continue
-        return stored.get("kind") if isinstance(stored, dict) else None
+        kind = stored.get("kind") if isinstance(stored, dict) else None
+        return kind if isinstance(kind, str) else None
     return None
 
 

@@ -1,4 +1,4 @@
-"""The whole promise in a few minutes: speak, measure, train, report, all on what is shipped."""
+"""The whole promise in a few minutes: speak, draw, measure, train, on what is shipped."""
 
 import dataclasses
 import time
@@ -13,6 +13,7 @@ from distill.teacher import load_teacher
 from replicator.checkpoints import write_text
 from replicator.errors import UserError
 from replicator.progress import duration
+from serving.drawing import draw_pictures
 from wavenet import audio, shipped
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import SHIPPED, SpeechModel, load
@@ -30,8 +31,8 @@ MEASURED = (
 
 @dataclasses.dataclass(frozen=True)
 class QuickstartArguments:
-    """Speak a sentence that no model heard, slowly and in one pass; measure; train a small WaveNet;
-    report."""
+    """Speak a sentence that no model heard, slowly and in one pass; measure; draw pictures, pixel
+    by pixel and scale by scale; train a small WaveNet; report."""
 
     out: Path = Path("onepass-quickstart")
     """Folder for the sounds, the pictures, the run and report.md; made if missing."""
@@ -70,8 +71,10 @@ def run(arguments: list[str], parse) -> int:
     print("2. Measuring them, beside Griffin and Lim's algorithm and an untrained student")
     corpus = dev_corpus(teacher, data)
     report.append(_quality(evaluate_student(student, teacher, corpus, given.spoken, given.seed)))
+    print("3. Drawing pictures, pixel by pixel and scale by scale")
+    report.append(draw_pictures(given.out, given.seed))
     if given.train:
-        print(f"3. Training {PRESET} on {data}, {TRAINING_MINUTES:g} minutes at the most")
+        print(f"4. Training {PRESET} on {data}, {TRAINING_MINUTES:g} minutes at the most")
         report.append(_trained(given, data))
     text = _whole(report, given, time.monotonic() - start)
     write_text(given.out / "report.md", text)
@@ -176,5 +179,7 @@ Done in {duration(seconds)}.
     onepass train wavenet-cpu-16k --data YOUR_RECORDINGS --workdir teacher
     onepass distill student-cpu-16k --teacher teacher --workdir student
     onepass evaluate student
+    onepass sample shipped-digits --out pictures --label 7
+    onepass train multiscale-cpu-64 --data YOUR_PICTURES --workdir pictures-run
     tensorboard --logdir {given.out}
 """

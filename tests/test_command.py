@@ -22,6 +22,10 @@ import onepass
 from distill.command import DistillArguments, EvaluateArguments
 from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
+from pixelcnn import card, painting
+from pixelcnn import command as of_pictures
+from pixelcnn import config as pictures
+from pixelcnn.factor import FactorConfig
 from replicator.errors import UserError
 from replicator.loop import LoopConfig
 from replicator.optimizer import OptimizerConfig
@@ -155,7 +159,14 @@ def test_help_is_given_and_is_no_mistake(capsys, verb):
 
 @pytest.mark.parametrize(
     "words",
-    [SMOKE, ["distill", "student-smoke"], ["evaluate"], ["sample"], ["quickstart"]],
+    [
+        *(SMOKE, ["train", "multiscale-smoke"], ["distill", "student-smoke"], ["quickstart"]),
+        *(
+            [verb, model]
+            for verb in ("evaluate", "sample")
+            for model in ("shipped", "shipped-digits")
+        ),
+    ],
     ids=" ".join,
 )
 def test_help_says_the_default_of_every_option(capsys, words):
@@ -175,6 +186,11 @@ def test_help_says_the_default_of_every_option(capsys, words):
         *(TrainConfig, DataConfig, WaveNetConfig, OptimizerConfig, LoopConfig),
         *(DistillArguments, DistillConfig, StudentConfig, LossConfig, ClipConfig),
         *(EvaluateArguments, QuickstartArguments),
+        *(of_pictures.PixelCNNArguments, of_pictures.MultiscaleArguments),
+        *(of_pictures.EvaluateArguments, painting.SampleArguments, card.ExportArguments),
+        *(pictures.DataConfig, pictures.PixelCNNTrainConfig, pictures.MultiscaleTrainConfig),
+        *(pictures.OutputConfig, pictures.ConditioningConfig, pictures.PixelCNNConfig),
+        *(pictures.MultiscaleConfig, FactorConfig),
     ],
     ids=lambda kind: kind.__name__,
 )

@@ -1,0 +1,71 @@
+"""The quickstart's pictures: drawn pixel by pixel and in O(log N) passes from shipped models."""
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pixelcnn.model import PictureModel, load
+from pixelcnn.sheets import enlarged, grid, strip, write_gif, write_png
+from replicator.progress import Progress
+
+SETS = {
+    "digits": ("shipped-digits-teacher", "shipped-digits"),
+    "objects": ("shipped-objects-teacher", "shipped-objects"),
+}
+PICTURES = 20
+
+
+def draw_pictures(out: Path, seed: int) -> str:
+    """Draws sheets of each shipped set with both models; what the report says of it.
+
+    Args:
+      out: folder for the PNG and GIF files.
+      seed: of the noise.
+    """
+    rows = []
+    for name, models in SETS.items():
+        for model_name in models:
+            model = load(model_name)
+            scales, seconds = _timed(model, model_name, seed)
+            slug = "pixel-by-pixel" if model.multiscale is None else "multiscale"
+            write_png(out / f"{name}-{slug}.png", grid([s[-1] for s in scales], 5))
+            if model.multiscale is not None:
+                _show_growth(out / name, scales)
+            passes = model.size**2 if model.multiscale is None else _passes(model)
+            rows.append(f"| {name}, {slug} | {model.size} | {passes} | {seconds:.3f} |")
+    table = "\n".join(rows)
+    return f"""## Pictures
+
+| | side, pixels | network passes, were it not cached | seconds a picture |
+|---|---|---|---|
+{table}
+
+Classes in turn. Look at `{out}/digits-multiscale.png` and beside it `digits-pixel-by-pixel.png`,
+`digits-growing.gif`, `digits-scales.png`, and the same for `objects`."""
+
+
+def _timed(model: PictureModel, name: str, seed: int) -> tuple[list[list[np.ndarray]], float]:
+    """Pictures with their scales, and seconds for each, the first, which compiles, left aside."""
+    classes = [i % len(model.classes) for i in range(PICTURES)]
+    scales, times = [], []
+    with Progress(PICTURES, f"drawing with {name}", "picture") as progress:
+        for picture in model.progressions(classes, seed=seed, num=PICTURES):
+            scales.append(picture)
+            times.append(time.perf_counter())
+            progress.advance()
+    return scales, float(np.median(np.diff(times)))
+
+
+def _show_growth(stem: Path, scales: Sequence[list[np.ndarray]]) -> None:
+    strips = np.concatenate([strip(picture) for picture in scales[:6]])
+    write_png(stem.with_name(f"{stem.name}-scales.png"), strips)
+    side = scales[0][-1].shape[0]
+    sheets = [grid([enlarged(p, side) for p in step], 5) for step in zip(*scales, strict=True)]
+    write_gif(stem.with_name(f"{stem.name}-growing.gif"), sheets, 0.8)
+
+
+def _passes(model: PictureModel) -> int:
+    sizes = model.multiscale.sizes if model.multiscale else ()
+    return sizes[0] ** 2 + 3 * (len(sizes) - 1)
