@@ -10,7 +10,7 @@ from benchmarks.picture_programs import MULTISCALE, SEED, configuration
 from likelihoods.initial import Initial
 from likelihoods.noise import as_key
 from pixelcnn.conditioning import NONE
-from pixelcnn.drawing import Draw, draw, temperatures_of
+from pixelcnn.drawing import Draw, draw, temperatures_of, words_for
 from pixelcnn.factor import Factor
 from pixelcnn.multiscale import Multiscale, MultiscaleConfig
 from pixelcnn.network import PixelCNN
@@ -24,7 +24,8 @@ def count_passes(name: str, largest: int) -> dict[int, tuple[int, int]]:
     """
     config = configuration(MULTISCALE[name], largest)
     model = Multiscale(_narrow(config.network), largest, config.output, _Blank(0))
-    wish = Draw(as_key(SEED), tf.constant([0]), NONE, temperatures_of(1.0, len(model.sizes)))
+    words = words_for(model, as_key(SEED), tf.constant([0]), largest)
+    wish = Draw(words, NONE, temperatures_of(1.0, len(model.sizes)))
     with _calls_of(PixelCNN, "left") as pixels, _calls_of(Factor, "__call__") as factors:
         draw(model, wish, largest)  # not compiled: every turn of its loops is a call
     counts = {}

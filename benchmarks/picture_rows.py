@@ -20,7 +20,8 @@ AGAINST = {
     "tfp": ("naive",),
 }
 SPEED, TIME, PASSES, STEP = "pixels/s", "s/picture", "passes", "s/step"
-TRAINING, PEER_TRAINING = "training step", "tfp training step"
+COMPILING = "s to compile"
+TRAINING, PEER_TRAINING = "training", "tfp training"
 Prepared = dict[tuple[str, int], Timed]
 
 
@@ -97,7 +98,7 @@ def _measures_of_training(name: str, size: int, timed: Timed) -> Iterator[tuple[
 
 
 def _compile_row(name: str, at: str, batch: int, timed: Timed) -> tuple[Row, Measure]:
-    return Row(f"{name}, compile {timed.engine}", at, batch, "s"), lambda: timed.compile_seconds
+    return Row(f"{name}, {timed.engine}", at, batch, COMPILING), lambda: timed.compile_seconds
 
 
 def _counts(name: str, sizes: list[int]) -> Iterator[tuple[Row, Measure]]:

@@ -116,9 +116,10 @@ def group_words(words, side: int, group: int):
 
 def temperatures_of(given: float | Sequence[float], scales: int) -> tf.Tensor:
     """float32 [scales], one temperature for all or one each, base first; ValueError if neither."""
-    each = [float(given)] if isinstance(given, int | float) else [float(t) for t in given]
+    each = [float(t) for t in given] if isinstance(given, Sequence) else [float(given)]
     if len(each) not in (1, scales):
         raise ValueError(f"`temperature` must be one number or {scales}, got {len(each)}.")
-    if not all(0 <= t < float("inf") for t in each):
-        raise ValueError(f"`temperature` must be 0 or more, got {min(each)}.")
+    for temperature in each:
+        if not 0 <= temperature < float("inf"):
+            raise ValueError(f"`temperature` must be 0 or more and finite, got {temperature}.")
     return tf.constant(each * (scales // len(each)), tf.float32)

@@ -13,7 +13,7 @@ itself, of up to four times the size, and throws the other cells away.
 """
 
 import dataclasses
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 import tensorflow as tf
 
@@ -21,19 +21,12 @@ from likelihoods.initial import Initial
 from pixelcnn.conditioning import Condition
 from pixelcnn.groups import STRIDES, merged
 from pixelcnn.mode import EXACT, Mode
-from pixelcnn.network import (
-    ConditionTerm,
-    PixelCNN,
-    PixelCNNConfig,
-    cast_like,
-    convolved,
-    gated,
-    matmul,
-    passing,
-)
+from pixelcnn.network import ConditionTerm, PixelCNN, PixelCNNConfig, gated, passing
 from pixelcnn.outputs import Hidden, OutputConfig, make_output, scaled
 from pixelcnn.patches import cut
+from pixelcnn.products import cast_like, convolved, matmul
 
+Kind = Literal["A", "B"]
 REACH = 1  # tiles to each side that the first convolution reads
 
 # What the linear prediction starts as: (row, column, weight) of known pixels in the window of
@@ -50,7 +43,7 @@ NEIGHBOURS = {
 class FactorConfig:
     """The architecture of every factor."""
 
-    kind: Literal["A", "B"] = "A"
+    kind: Kind = "A"
     """A: a group's pixels are drawn at once; B: a shallow PixelCNN draws M x M patches."""
     blocks: int = 6
     """Gated residual blocks of the ResNet."""
@@ -74,6 +67,8 @@ class FactorConfig:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
         if self.patch not in (2, 4, 8):
             raise ValueError(f"`patch` must be 2, 4 or 8, got {self.patch}.")
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"`kind` must be A or B, got {self.kind}.")
         if not 0 <= self.dropout < 1:
             raise ValueError(f"`dropout` must be in [0, 1), got {self.dropout}.")
 
@@ -169,7 +164,7 @@ class Factor(tf.Module):
         x = tf.nn.relu(matmul(tf.nn.relu(x), self.out_kernel) + cast_like(self.out_bias, x))
         own = condition.map[:, (self.group - 1) // 2 :: 2, (self.group - 1) % 2 :: 2]
         prediction = convolved(padded, self.prediction, self.strides)
-        return Hidden(x, prediction + tf.matmul(own, self.map_prediction))
+        return Hidden(x, prediction + matmul(own, self.map_prediction))
 
     def log_prob(self, levels, groups: list, condition: Condition, mode: Mode = EXACT):
         """float32 [batch], nats, of a whole group; arguments as for a call.

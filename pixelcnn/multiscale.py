@@ -41,6 +41,11 @@ class MultiscaleConfig:
         """Raises ValueError, naming the field, for sizes that do not fit together."""
         if self.base_size not in (2, 4, 8, 16):
             raise ValueError(f"`base_size` must be 2, 4, 8 or 16, got {self.base_size}.")
+        if self.factor.kind == "B" and self.factor.patch > self.base_size:
+            raise ValueError(
+                f"`factor.patch` must be at most `base_size`, {self.base_size}, "
+                f"got {self.factor.patch}."
+            )
         if self.crop and (self.crop < 2 * self.base_size or self.crop & (self.crop - 1)):
             raise ValueError(
                 f"`crop` must be 0 or a power of two, at least twice `base_size`, got {self.crop}."
@@ -95,6 +100,9 @@ class Multiscale(tf.Module):
         self.config, self.output_config = config, output
         self.sizes = sizes_between(config.base_size, size)
         known = part_names(self.sizes)
+        for part in parts or ():
+            if part not in known:
+                raise ValueError(f"`parts` must be of {', '.join(known)}, got {part}.")
         self.parts = known if parts is None else tuple(part for part in known if part in parts)
         channels = (vector_channels, map_channels)
         self.base: Any = None  # a PixelCNN where it is one of the parts

@@ -21,6 +21,7 @@ from likelihoods.initial import Initial
 from pixelcnn.conditioning import Condition
 from pixelcnn.mode import EXACT, Mode
 from pixelcnn.outputs import Hidden, OutputConfig, make_output, scaled
+from pixelcnn.products import cast_like, convolved, matmul
 
 FRONT_ROWS, FRONT_REACH = 3, 3  # rows above that v starts from, columns to each side
 PLACE = 2  # map channels that tell where a pixel is
@@ -69,7 +70,7 @@ class ConditionTerm(tf.Module):
         if self.vector_kernel is not None:
             term += tf.matmul(condition.vector, self.vector_kernel)[:, tf.newaxis, tf.newaxis]
         if self.map_kernel is not None:
-            term += tf.matmul(condition.map, self.map_kernel)
+            term += matmul(condition.map, self.map_kernel)
         return term
 
 
@@ -219,7 +220,7 @@ class PixelCNN(tf.Module):
 
     def map_predicted(self, condition: Condition):
         """What the placed map adds to the prediction, or 0."""
-        return 0.0 if self.map_prediction is None else tf.matmul(condition.map, self.map_prediction)
+        return 0.0 if self.map_prediction is None else matmul(condition.map, self.map_prediction)
 
     def head(self, h):
         """The units that the output reads."""
@@ -243,21 +244,6 @@ def gated(a):
     """tanh(first half) sigmoid(second half)."""
     value, gate = tf.split(a, 2, -1)
     return tf.tanh(value) * tf.sigmoid(gate)
-
-
-def convolved(x, kernel, strides=1):
-    """The convolution without padding of x [batch, height, width, channels], in x's dtype."""
-    return tf.nn.conv2d(x, cast_like(kernel, x), strides, "VALID")
-
-
-def matmul(x, kernel):
-    """x [..., inputs] times a kernel [inputs, outputs], in x's dtype."""
-    return tf.matmul(x, cast_like(kernel, x))
-
-
-def cast_like(variable, x):
-    """The variable in x's dtype."""
-    return tf.cast(variable, x.dtype)
 
 
 def with_coordinates(condition: Condition, height, width) -> Condition:

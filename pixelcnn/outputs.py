@@ -6,7 +6,7 @@ position on its own; what a channel owes to the channels before it stays inside.
 
 import dataclasses
 import math
-from typing import Literal, NamedTuple
+from typing import Literal, NamedTuple, get_args
 
 import tensorflow as tf
 
@@ -14,7 +14,9 @@ from likelihoods import PixelMixture, noise
 from likelihoods.categorical import choose
 from likelihoods.initial import Initial
 from likelihoods.levels import value_of
+from pixelcnn.products import matmul
 
+Kind = Literal["logistic", "softmax"]
 START_REACH = 0.25  # how far from the prediction the components start, of the half range
 
 
@@ -22,7 +24,7 @@ START_REACH = 0.25  # how far from the prediction the components start, of the h
 class OutputConfig:
     """What a network says of a pixel."""
 
-    likelihood: Literal["logistic", "softmax"] = "logistic"
+    likelihood: Kind = "logistic"
     """Mixture of logistics over the colour (PixelCNN++), or a softmax over the levels of each
     channel given the channels before it (PixelCNN)."""
     levels: int = 256
@@ -43,6 +45,10 @@ class OutputConfig:
         for name in ("components", "softmax_units"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.likelihood not in get_args(Kind):
+            raise ValueError(
+                f"`likelihood` must be {' or '.join(get_args(Kind))}, got {self.likelihood}."
+            )
         if not 2 <= self.levels <= 256:
             raise ValueError(f"`levels` must be between 2 and 256, got {self.levels}.")
 
@@ -89,7 +95,7 @@ class MixtureOutput(tf.Module):
         return self.likelihood.sample(self._parameters(hidden), draws, temperature)
 
     def _parameters(self, hidden):
-        parameters = tf.matmul(tf.cast(hidden.units, tf.float32), self.kernel) + self.bias
+        parameters = matmul(tf.cast(hidden.units, tf.float32), self.kernel) + self.bias
         return self.likelihood.moved(parameters, hidden.prediction)
 
 
@@ -144,11 +150,11 @@ class SoftmaxOutput(tf.Module):
     def _logits(self, hidden, channel, before):
         """float32 [..., levels] of a channel given the levels [...] of those before it."""
         units = tf.concat([tf.cast(hidden.units, tf.float32), hidden.prediction], -1)
-        inside = tf.matmul(units, self.hidden_kernels[channel])
+        inside = matmul(units, self.hidden_kernels[channel])
         inside += self.hidden_biases[channel]
         for value, embedding in zip(before, self.embeddings[channel], strict=True):
             inside += tf.gather(embedding[0], value)
-        return tf.matmul(tf.nn.relu(inside), self.kernels[channel]) + self.biases[channel]
+        return matmul(tf.nn.relu(inside), self.kernels[channel]) + self.biases[channel]
 
 
 Output = MixtureOutput | SoftmaxOutput

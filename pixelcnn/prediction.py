@@ -76,5 +76,5 @@ def _following(
         }
         # A frame's number stands beside the row's, so that no two frames share noise.
         request = Request((first_row + t,), seed, model.size, told, temperature)
-        past.append(past[-1]) or past.append(next(model.painter.pictures(request))[-1])
+        past.append(next(model.painter.pictures(request))[-1])
         yield past[-1]

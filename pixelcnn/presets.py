@@ -67,7 +67,7 @@ def _small(kind, network, size: int, steps: int, conditioning=CLASSES, flip=Fals
         conditioning=conditioning,
         data=DataConfig(size=size, batch_size=batch, flip=flip),
         optimizer=_adam(),
-        loop=LoopConfig(num_steps=steps, evaluate_every_steps=250),
+        loop=LoopConfig(num_steps=steps, evaluate_every_steps=min(250, steps // 3)),
         compute_dtype="bfloat16",
         network=network,
     )
@@ -133,11 +133,11 @@ PRESETS = {
     ),
     "multiscale-text-32": Preset(
         "32x32 pictures from captions (200 characters), type A, for a CPU.",
-        _small(MultiscaleTrainConfig, SMALL_MULTISCALE, 32, 1500, TEXT),
+        _small(MultiscaleTrainConfig, SMALL_MULTISCALE, 32, 600, TEXT),
     ),
     "multiscale-video-64": Preset(
         "The next 64x64 frame from two before it, action and state, type A, for a CPU.",
-        _small(MultiscaleTrainConfig, SMALL_MULTISCALE, 64, 1500, VIDEO, batch=8),
+        _small(MultiscaleTrainConfig, SMALL_MULTISCALE, 64, 600, VIDEO, batch=8),
     ),
     "multiscale-photos-512": Preset(
         "512x512 photographs in 27 passes, trained on crops of 64x64, for a CPU.",

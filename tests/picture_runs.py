@@ -29,7 +29,7 @@ from replicator.optimizer import OptimizerConfig
 
 CLASSES = ("cat", "dog", "eel")
 CAPTIONS = ("a bright half", "stripes", "a slope")
-TRAIN, DEV = 24, 9
+TRAIN, DEV = 24, 12
 STEPS, LOOK = 160, 40  # of the runs that learn, and between their evaluations
 TINY = PixelCNNConfig(layers=1, units=8, output_units=8)
 GREY = OutputConfig(components=2, channels=1)
@@ -49,7 +49,7 @@ def toys(count: int, seed: int, size: int = 8) -> dict[str, np.ndarray]:
         "images": images.astype(np.uint8),
         "labels": labels,
         "classes": np.array(CLASSES),
-        # As many captions as classes, but other pictures share them.
+        # Whoever goes round the captions in place of the classes meets the own class again.
         "captions": np.array([CAPTIONS[i // 3 % 3] for i in range(count)]),
         "maps": (images > 60).astype(np.int32),
     }

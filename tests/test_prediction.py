@@ -45,6 +45,15 @@ def test_a_changed_first_frame_changes_all_that_follow(clip):
         assert np.mean(one != other) > 0.01
 
 
+def test_only_the_last_frames_before_one_are_read(clip):
+    frames, *steps = clip
+    own = drawn(frames, *steps, given=3)
+    for changed, same in ((0, True), (1, False), (2, False)):
+        other = frames.copy()
+        other[changed] = 255 - other[changed]
+        assert np.array_equal(drawn(other, *steps, given=3), own) == same
+
+
 def test_frames_that_are_given_stand_for_those_that_would_be_drawn(clip):
     frames, *steps = clip
     first, second = drawn(frames, *steps)
