@@ -19,14 +19,8 @@ from pixelcnn.shelf import Shelf
 def exported(tmp_path_factory):
     """A folder written by `onepass export`."""
     folder = tmp_path_factory.mktemp("exported") / "model"
-    words = [
-        "--data-licence",
-        "CC0 of a zoo.",
-        "--note",
-        "On a cold day.",
-        "--machine",
-        "an abacus",
-    ]
+    words = ["--data-licence", "CC0 of a zoo.", "--note", "On a cold day."]
+    words += ["--out", str(folder), "--machine", "an abacus"]
     with pytest.MonkeyPatch.context() as patch:
         # The time that a picture takes is of no matter here.
         patch.setattr("pixelcnn.evaluation._seconds", lambda *_: 0.125)

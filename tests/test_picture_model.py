@@ -302,7 +302,11 @@ REFUSALS = [
         dict(condition=0, temperature=[1.0, 0.5]),
         "A PixelCNN has one scale and takes one temperature.",
     ),
-    ("pixelcnn", dict(condition=0, temperature=-1), "`temperature` must be 0 or more, got -1.0."),
+    (
+        "pixelcnn",
+        dict(condition=0, temperature=-1),
+        "`temperature` must be 0 or more and finite, got -1.0.",
+    ),
     ("multiscale", dict(condition=0, size=6), "The model draws 4, 8 pixels a side, not 6."),
     ("multiscale", dict(condition=0, size=16), "The model draws 4, 8 pixels a side, not 16."),
     (
@@ -333,7 +337,7 @@ REFUSALS = [
     (
         "multiscale",
         dict(condition=0, temperature=(1.0, math.nan)),
-        "`temperature` must be 0 or more, got ",
+        "`temperature` must be 0 or more and finite, got ",
     ),
     ("text", dict(condition=None), "The model needs a condition: a caption."),
     ("text", dict(condition="x" * 10_000), "A caption may have 200 characters, got 10,000."),

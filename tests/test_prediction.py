@@ -107,7 +107,7 @@ def test_what_does_not_fit_the_model_is_refused_before_a_frame_is_drawn(clip):
     still = "The model draws pictures, not the next frame of a video."
     assert refused(model("pixelcnn"), frames, actions, states) == still
     cold = refused(known, frames[:2], actions, states, temperature=-1.0)
-    assert cold == "`temperature` must be 0 or more, got -1.0."
+    assert cold == "`temperature` must be 0 or more and finite, got -1.0."
 
 
 @pytest.fixture
