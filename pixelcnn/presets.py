@@ -34,6 +34,9 @@ SMALL_MULTISCALE = MultiscaleConfig(
 PATCHED_MULTISCALE = dataclasses.replace(
     SMALL_MULTISCALE, factor=dataclasses.replace(SMALL_MULTISCALE.factor, kind="B")
 )
+DROPPING_MULTISCALE = dataclasses.replace(
+    SMALL_MULTISCALE, factor=dataclasses.replace(SMALL_MULTISCALE.factor, dropout=0.1)
+)
 PAPER_BASE = PixelCNNConfig(layers=12, units=128, output_units=256)
 PAPER_MULTISCALE = MultiscaleConfig(
     base_size=4,
@@ -133,11 +136,11 @@ PRESETS = {
     ),
     "multiscale-text-32": Preset(
         "32x32 pictures from captions (200 characters), type A, for a CPU.",
-        _small(MultiscaleTrainConfig, SMALL_MULTISCALE, 32, 600, TEXT),
+        _small(MultiscaleTrainConfig, SMALL_MULTISCALE, 32, 3000, TEXT),
     ),
     "multiscale-video-64": Preset(
         "The next 64x64 frame from two before it, action and state, type A, for a CPU.",
-        _small(MultiscaleTrainConfig, SMALL_MULTISCALE, 64, 600, VIDEO, batch=8),
+        _small(MultiscaleTrainConfig, DROPPING_MULTISCALE, 64, 2500, VIDEO, batch=4),
     ),
     "multiscale-photos-512": Preset(
         "512x512 photographs in 27 passes, trained on crops of 64x64, for a CPU.",
