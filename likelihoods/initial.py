@@ -24,3 +24,14 @@ class Initial:
     def zeros(self, shape, name: str) -> tf.Variable:
         """A variable of zeros."""
         return tf.Variable(tf.zeros(shape), name=name)
+
+
+class Blank(Initial):
+    """Makes variables of zeros, for weights that are about to be read from a file."""
+
+    def __init__(self):
+        super().__init__(0)
+
+    def kernel(self, shape, name: str, gain: float = 1.0) -> tf.Variable:
+        """A variable of zeros, as `zeros` makes."""
+        return self.zeros(shape, name)

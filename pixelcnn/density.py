@@ -19,11 +19,12 @@ class PictureDensity(tf.Module):
 
     Args:
       config: a training configuration, resolved.
+      initial: where the weights come from; None: drawn from the configuration's seed.
     """
 
-    def __init__(self, config: AnyTrainConfig, name="density"):
+    def __init__(self, config: AnyTrainConfig, initial: Initial | None = None, name="density"):
         super().__init__(name=name)
-        initial = Initial(config.seed)
+        initial = Initial(config.seed) if initial is None else initial
         self.config = config
         self.conditioner = Conditioner(config.conditioning, initial)
         channels = (self.conditioner.vector_channels, self.conditioner.map_channels)

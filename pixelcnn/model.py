@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from likelihoods.initial import Blank
 from pixelcnn import shipped
 from pixelcnn.captions import encode_caption
 from pixelcnn.conditioning import check_label
@@ -250,7 +251,7 @@ def spec_of(stored: dict, path: Path) -> dict[str, Any]:
 def model_of(stored: dict, weights: Arrays, spec: dict, path: Path) -> PictureModel:
     """The model of a config.json, its weights by name and what model.json says of it."""
     config = _config(stored, path)
-    density = PictureDensity(config)
+    density = PictureDensity(config, Blank())
     take_weights(density, weights, path)
     statistics = stored["statistics"] and Statistics.from_dict(stored["statistics"])
     classes = tuple(stored["class_names"])

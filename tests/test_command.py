@@ -347,7 +347,8 @@ def test_a_configuration_that_is_broken_is_named(mistake, data, copy):
         (lambda c: c["network"].update(layers=0), "`layers` must be at least 1, got 0"),
         (lambda c: c.pop("gain_db"), "gain_db"),
         (lambda c: c.pop("data"), "data"),
-        (lambda c: c.update(kind="pixelcnn"), "holds a pixelcnn, not a wavenet"),
+        (lambda c: c.update(kind="vocoder"), "holds a vocoder, not a wavenet"),
+        (lambda c: c.update(kind="pixelcnn"), "has no 'class_names'"),
         (lambda c: c["network"].update(skip_channels=5), "do not fit its configuration"),
     ],
 )
