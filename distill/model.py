@@ -14,14 +14,8 @@ from distill.student import ParallelWaveNet
 from distill.training import KIND
 from replicator.checkpoints import Arrays
 from replicator.errors import UserError
-from replicator.model_folder import (
-    SPEC_FILE,
-    averages,
-    best_or_newest,
-    read_folder,
-    take_weights,
-)
-from replicator.run_directory import RunDirectory, dataclass_from
+from replicator.model_folder import kind_of, stored_model, take_weights
+from replicator.run_directory import dataclass_from
 from wavenet import model as wavenet_model
 from wavenet.hearing import Hearing
 from wavenet.model import SpeechModel
@@ -148,16 +142,9 @@ def load(path: Path) -> SpeechModel | StudentModel:
     path = Path(path)
     if str(path) in SHIPPED and not path.exists():
         path = SHIPPED[str(path)]()
-    if (path / SPEC_FILE).exists():
-        spec, weights = read_folder(path)
-        stored = spec["config"]
-        if isinstance(stored, dict) and stored.get("kind") == KIND:
-            return _model(stored, weights, spec, path)
-    elif path.is_dir() and (stored := RunDirectory.open(path).config()).get("kind") == KIND:
-        arrays = best_or_newest(RunDirectory.open(path))
-        spec = {**spec_of(stored), "step": int(arrays["step"])}
-        return _model(stored, averages(arrays), spec, path)
-    return wavenet_model.load(path)
+    if kind_of(path) != KIND:
+        return wavenet_model.load(path)
+    return _model(*stored_model(path, spec_of), path)
 
 
 def load_student(path: Path) -> StudentModel:
@@ -183,9 +170,9 @@ def untrained(model: StudentModel) -> StudentModel:
     return dataclasses.replace(model, network=network)
 
 
-def spec_of(stored: dict) -> dict[str, Any]:
+def spec_of(stored: dict, path: Path) -> dict[str, Any]:
     """What model.json says of a run's student, from its config.json."""
-    config, data = _config(stored), dataclass_from(DataConfig, stored["data"])
+    config, data = _config(stored, path)
     hop = config.student.hop_samples
     mel, pitch = data.mel(hop), data.pitch(hop)
     return {
@@ -206,24 +193,28 @@ def spec_of(stored: dict) -> dict[str, Any]:
 
 
 def _model(stored: dict, weights: Arrays, spec: dict, path: Path) -> StudentModel:
+    config, data = _config(stored, path)
+    network = ParallelWaveNet(config.student, mel=data.mel(config.student.hop_samples))
+    take_weights(network, weights, path)
+    speakers = tuple(stored["speakers"])
+    return StudentModel(network, config, data, stored["gain_db"], speakers, spec)
+
+
+def _config(stored: dict, path: Path) -> tuple[DistillConfig, DataConfig]:
+    """What config.json says of a student and its data, once every key is known to be there."""
     try:
-        config, data = _config(stored), dataclass_from(DataConfig, stored["data"])
-        gain_db, speakers = stored["gain_db"], tuple(stored["speakers"])
+        missing = {"preset", "gain_db", "speakers", "teacher", "teacher_weights"} - stored.keys()
+        if missing:
+            raise KeyError(min(missing))
+        fields = {field.name: field.type for field in dataclasses.fields(DistillConfig)}
+        values = {
+            name: dataclass_from(kind, stored[name])
+            if isinstance(stored[name], dict)
+            else stored[name]
+            for name, kind in fields.items()
+        }
+        return DistillConfig(**values), dataclass_from(DataConfig, stored["data"])
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(f"The configuration in {path} is not one of this version: {error}.") from (
             error
         )
-    network = ParallelWaveNet(config.student, mel=data.mel(config.student.hop_samples))
-    take_weights(network, weights, path)
-    return StudentModel(network, config, data, gain_db, speakers, spec)
-
-
-def _config(stored: dict) -> DistillConfig:
-    fields = {field.name: field for field in dataclasses.fields(DistillConfig)}
-    values = {
-        name: dataclass_from(field.type, stored[name])
-        if isinstance(stored[name], dict)
-        else stored[name]
-        for name, field in fields.items()
-    }
-    return DistillConfig(**values)

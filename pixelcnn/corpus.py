@@ -11,8 +11,9 @@ from pixelcnn.folders import gather_folder
 from pixelcnn.gathered import Gathered, plural, some
 from pixelcnn.named import PREFIX, gather_named
 from pixelcnn.npz import gather_file, gather_pair, pair
-from pixelcnn.pictures import DataError, PictureRules, shown
+from pixelcnn.pictures import DataError, PictureRules
 from pixelcnn.tables import SPLITS
+from replicator.folders import shown
 
 __all__ = ["Corpus", "DataError", "PictureRules", "PictureSet", "read_corpus"]
 

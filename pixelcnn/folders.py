@@ -5,7 +5,6 @@ import dataclasses
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -19,11 +18,11 @@ from pixelcnn.pictures import (
     PictureRules,
     formats,
     read_picture,
-    shown,
     suffixes,
 )
 from pixelcnn.tables import SPLITS, Row, match, read_tables
-from replicator.progress import Progress
+from replicator.folders import shown, walk
+from replicator.threads import in_threads
 
 MOST_WORKERS = 4  # each may hold a whole photograph
 OTHER_DEV_NAMES = ("val", "valid", "validation", "test")
@@ -38,22 +37,6 @@ class Entry:
     split: str
     class_name: str | None
     caption: str | None
-
-
-def _walk(folder: Path) -> tuple[list[str], list[str]]:
-    """The names of all files below, hidden ones apart, and notes on folders that cannot be read."""
-    names, notes, seen = [], [], set()
-
-    def unreadable(error: OSError) -> None:
-        notes.append(f"{shown(error.filename)} cannot be read ({error.strerror}) and is ignored")
-
-    for here, folders, files in os.walk(folder, followlinks=True, onerror=unreadable):
-        real = os.path.realpath(here)
-        folders[:] = [] if real in seen else sorted(f for f in folders if not f.startswith("."))
-        if real not in seen:
-            names += [Path(here, f).relative_to(folder).as_posix() for f in sorted(files)]
-        seen.add(real)
-    return [name for name in names if not Path(name).name.startswith(".")], notes
 
 
 def _check_any(folder: Path, pictures: Sequence[str], names: Sequence[str]) -> None:
@@ -143,7 +126,7 @@ def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
     Raises:
       DataError: no picture file, a table that is wrong, or a split that is half there.
     """
-    names, notes = _walk(folder)
+    names, notes = walk(folder)
     split_folders = _has_split_folders(folder)
     rows, more = _counting(folder, names, split_folders)
     outer_folders = 1 if split_folders or all(name.startswith("train/") for name in rows) else 0
@@ -164,21 +147,12 @@ def _read_all(
             return error
 
     formats()  # loads pillow's plugins before the threads would race to
-    pool = ThreadPoolExecutor(workers or min(MOST_WORKERS, os.cpu_count() or 1))
     with warnings.catch_warnings():
         # Pillow's remarks on single files would tear the progress bar; what matters is in a note.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
-        try:
-            futures = [pool.submit(read, path) for path in paths]
-            results = []
-            with Progress(len(paths), "reading", "picture") as progress:
-                for future in futures:
-                    results.append(future.result())
-                    progress.advance()
-            return results
-        finally:
-            pool.shutdown(wait=True, cancel_futures=True)
+        workers = workers or min(MOST_WORKERS, os.cpu_count() or 1)
+        return in_threads(read, paths, "reading", "picture", workers)
 
 
 def _remark_notes(read: Mapping[Entry, Picture]) -> list[str]:

@@ -20,14 +20,7 @@ from pixelcnn.training import KINDS, config_from, kind_of
 from pixelcnn.video_data import Statistics
 from replicator.checkpoints import Arrays
 from replicator.errors import UserError
-from replicator.model_folder import (
-    SPEC_FILE,
-    averages,
-    best_or_newest,
-    read_folder,
-    take_weights,
-)
-from replicator.run_directory import RunDirectory
+from replicator.model_folder import stored_model, take_weights
 
 Wish = int | str | np.ndarray | None
 
@@ -223,14 +216,7 @@ def load(path: Path | str) -> PictureModel:
     path = Path(path)
     if str(path) in shipped.FOLDERS and not path.exists():
         path = shipped.folder(str(path))
-    if (path / SPEC_FILE).exists():
-        spec, weights = read_folder(path)
-        return model_of(spec["config"], weights, spec, path)
-    run = RunDirectory.open(path)
-    stored = run.config()
-    arrays = best_or_newest(run)
-    spec = {**spec_of(stored, path), "step": int(arrays["step"])}
-    return model_of(stored, averages(arrays), spec, path)
+    return model_of(*stored_model(path, spec_of), path)
 
 
 def spec_of(stored: dict, path: Path) -> dict[str, Any]:

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 
 from pixelcnn.gathered import Gathered, extremes, some
-from pixelcnn.pictures import DataError, PictureRules, shown
+from pixelcnn.pictures import DataError, PictureRules
 from pixelcnn.reduction import fitted
+from replicator.folders import shown
 
 PREFIX = "tfds:"
 DEV_SPLITS = ("validation", "test")

@@ -10,10 +10,11 @@ import numpy as np
 
 from pixelcnn.captions import encode_caption
 from pixelcnn.gathered import Gathered, extremes
-from pixelcnn.pictures import DataError, PictureRules, shown
+from pixelcnn.pictures import DataError, PictureRules
 from pixelcnn.reduction import centred_square, fitted, subsampled, with_channels
 from pixelcnn.tables import SPLITS
 from replicator.errors import UserError
+from replicator.folders import shown
 
 DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, MemoryError)
 MOST_CLASSES = 100_000

@@ -12,6 +12,7 @@ from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pixelcnn.reduction import Reduce, centred_square, fitted
 from replicator.errors import UserError
+from replicator.folders import shown
 
 # Pillow recognises these but shows nothing of them by itself; for EPS it runs another program.
 NOT_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}
@@ -71,12 +72,6 @@ class Picture:
     levels: np.ndarray
     stored_size: tuple[int, int]
     remarks: tuple[str, ...]
-
-
-def shown(path: object) -> str:
-    """The path as printable text on one line, whatever bytes its name is made of."""
-    text = str(path).encode("utf-8", "replace").decode()
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 @functools.cache

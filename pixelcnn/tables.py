@@ -7,8 +7,9 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from pixelcnn.captions import encode_caption
-from pixelcnn.pictures import DataError, shown
+from pixelcnn.pictures import DataError
 from replicator.errors import UserError
+from replicator.folders import shown
 
 SPLITS = ("train", "dev")
 TABLES = ("pictures.tsv", "train.tsv", "dev.tsv")

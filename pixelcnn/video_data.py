@@ -10,9 +10,10 @@ from pixelcnn.data import Arrays, as_dataset, check_batches
 from pixelcnn.draws import cyclic_shuffle, drawn, example_seeds, example_words
 from pixelcnn.gathered import plural
 from pixelcnn.npz import check_shape, pair, read_arrays
-from pixelcnn.pictures import DataError, PictureRules, shown
+from pixelcnn.pictures import DataError, PictureRules
 from pixelcnn.reduction import fitted
 from pixelcnn.tables import SPLITS
+from replicator.folders import shown
 
 KEYS = ("frames", "actions", "states")
 LEAST_STD = 1e-6  # a channel that hardly moves is centred and otherwise left alone

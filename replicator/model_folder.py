@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -82,6 +83,24 @@ def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
     except (KeyError, TypeError) as error:
         raise UserError(f"{file} must hold a JSON object with the key `config`.") from error
     return spec, read_npz(path / WEIGHTS_FILE)
+
+
+def stored_model(
+    path: Path, spec_of: Callable[[dict, Path], dict[str, Any]]
+) -> tuple[dict, Arrays, dict[str, Any]]:
+    """The configuration, weights and model.json of a model folder or a run directory.
+
+    Of a run it is the averages of the best checkpoint, and model.json is what `spec_of` makes of
+    its config.json, with the checkpoint's step.
+    """
+    if (path / SPEC_FILE).exists():
+        spec, weights = read_folder(path)
+        return spec["config"], weights, spec
+    run = RunDirectory.open(path)
+    stored = run.config()
+    arrays = best_or_newest(run)
+    spec = {**spec_of(stored, path), "step": int(arrays["step"])}
+    return stored, averages(arrays), spec
 
 
 def take_weights(network: tf.Module, weights: Arrays, path: Path) -> None:

@@ -7,6 +7,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
+from pictures import QuickInitial
 
 import onepass
 from benchmarks import images, picture_rows, picture_targets, picture_training, tfp_pixelcnn
@@ -19,7 +20,6 @@ from pixelcnn.multiscale import MultiscaleConfig
 from pixelcnn.network import PixelCNNConfig
 from pixelcnn.outputs import OutputConfig
 from pixelcnn.presets import PRESETS
-from tests.pictures import QuickInitial
 
 TINY = PixelCNNConfig(layers=1, units=4, output_units=4)
 

@@ -4,6 +4,7 @@ import dataclasses
 import json
 
 import pytest
+from students import SMALL
 
 import onepass
 from benchmarks import audio, students
@@ -11,7 +12,6 @@ from benchmarks.report import Row, interleaved, ratio
 from distill.config import StudentConfig
 from replicator.errors import UserError
 from replicator.progress import Progress
-from tests.students import SMALL
 from wavenet.config import WaveNetConfig
 
 TINY = StudentConfig(**SMALL, draft_passes=2)

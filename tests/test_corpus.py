@@ -2,36 +2,15 @@
 
 import numpy as np
 import pytest
+from picture_files import COLOUR, GREY, fill, mistake, noise
 from PIL import Image
 
-from pixelcnn.corpus import DataError, PictureRules, read_corpus
+from pixelcnn.corpus import PictureRules, read_corpus
 from pixelcnn.folders import gather_folder
-
-COLOUR = PictureRules(8, 3)
-GREY = PictureRules(8, 1)
-
-
-def noise(*shape, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
-
-
-def fill(folder, names, size=(8, 8)):
-    for seed, name in enumerate(names):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(noise(size[1], size[0], 3, seed=seed)).save(path)
 
 
 def names_of(corpus):
     return {split: set(members.names) for split, members in corpus.splits.items()}
-
-
-def mistake(path, rules=COLOUR):
-    with pytest.raises(DataError) as caught:
-        read_corpus(path, rules)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message.replace(f"{path}/", "").replace(str(path), "SOURCE")
 
 
 def test_the_folders_train_and_dev_are_the_split_and_their_sub_folders_the_classes(tmp_path):

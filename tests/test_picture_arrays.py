@@ -5,32 +5,10 @@ import types
 
 import numpy as np
 import pytest
-from PIL import Image
+from picture_files import COLOUR, GREY, fill, mistake, noise
 
-from pixelcnn.corpus import DataError, PictureRules, read_corpus
+from pixelcnn.corpus import PictureRules, read_corpus
 from replicator.errors import UserError
-
-COLOUR = PictureRules(8, 3)
-GREY = PictureRules(8, 1)
-
-
-def noise(*shape, seed=0):
-    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
-
-
-def fill(folder, names, size=(8, 8)):
-    for seed, name in enumerate(names):
-        path = folder / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        Image.fromarray(noise(size[1], size[0], 3, seed=seed)).save(path)
-
-
-def mistake(path, rules=COLOUR):
-    with pytest.raises(DataError) as caught:
-        read_corpus(path, rules)
-    message = str(caught.value)
-    assert "\n" not in message
-    return message.replace(f"{path}/", "").replace(str(path), "SOURCE")
 
 
 def test_an_npz_pair_is_taken_as_it_is(tmp_path):
@@ -155,7 +133,7 @@ def test_every_cut_of_an_npz_file_is_refused_in_one_line(tmp_path):
     written = (tmp_path / "whole.npz").read_bytes()
     for length in range(0, len(written), 37):
         (tmp_path / "a.npz").write_bytes(written[:length])
-        mistake(tmp_path / "a.npz", GREY)
+        assert mistake(tmp_path / "a.npz", GREY).startswith("SOURCE: ")
 
 
 @pytest.mark.parametrize(

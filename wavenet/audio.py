@@ -19,6 +19,7 @@ import soxr
 
 from replicator.atomic import replacing
 from replicator.errors import UserError
+from replicator.folders import shown
 
 BLOCK_SAMPLES = 1 << 18
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
@@ -50,12 +51,6 @@ class Sound:
     sample_rate_hz: int
     channels: int
     clipped_share: float
-
-
-def shown(path: object) -> str:
-    """The path as printable text on one line, whatever bytes its name is made of."""
-    text = str(path).encode("utf-8", "replace").decode()
-    return "".join(c if c.isprintable() else "?" for c in text)
 
 
 def to_int16(waveform: np.ndarray) -> np.ndarray:

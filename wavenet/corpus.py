@@ -13,12 +13,13 @@ from typing import Any
 import numpy as np
 
 from replicator.atomic import replacing
+from replicator.folders import shown
+from replicator.threads import in_threads
 from wavenet import audio
 from wavenet.features import MelConvention, above_silence, mel_spectrogram
 from wavenet.pitch import PitchConvention, fundamental_frequency, log_f0_features
 from wavenet.recordings import DataError, Recording, ScanReport
 from wavenet.tables import SPLITS
-from wavenet.threads import in_threads
 
 HEADROOM_DB = 0.3  # dB, what resampling may add to a peak
 VERSION = 1
@@ -89,7 +90,7 @@ def corpus_gain_db(
     gain_db = round(min(level_db - stored_db, most_db), 2)
     notes = [f"level: median {measure} {stored_db:.1f} dB, gain {gain_db:+.2f} dB"]
     if gain_db < level_db - stored_db - 0.01:
-        name = audio.shown(loudest.name)
+        name = shown(loudest.name)
         notes.append(f"level: {level_db:g} dB is not reached, {name} would leave full scale")
     return gain_db, notes
 
@@ -153,7 +154,7 @@ def _remember(path: Path, arrays: dict[str, np.ndarray]) -> None:
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
     except OSError as error:
-        raise DataError(f"{audio.shown(path)}: cannot be written ({error.strerror}).") from error
+        raise DataError(f"{shown(path)}: cannot be written ({error.strerror}).") from error
 
 
 def _prepared(recording: Recording, speaker: int, recipe: _Recipe, cache: Path | None) -> Prepared:
@@ -187,7 +188,7 @@ def _cache_folder(cache_folder: str | os.PathLike[str] | None) -> Path | None:
     try:
         Path(cache_folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        name = audio.shown(cache_folder)
+        name = shown(cache_folder)
         raise DataError(f"{name}: cannot be made a cache folder ({error.strerror}).") from error
     return Path(cache_folder)
 
@@ -229,6 +230,7 @@ def prepare(
         lambda r: _prepared(r, number[r.speaker], recipe, cache),
         report.recordings,
         "preparing",
+        "recording",
         workers,
     )
     splits = {
@@ -346,7 +348,7 @@ def export_npz(corpus: Corpus, path: str | os.PathLike[str], features: Sequence[
         joined, offsets = _joined([p.waveform for p in members])
         arrays[f"{split}_waveform"], arrays[f"{split}_offsets"] = joined, offsets
         arrays[f"{split}_speaker"] = np.array([p.speaker for p in members], np.int32)
-        arrays[f"{split}_names"] = np.array([audio.shown(p.name) for p in members])
+        arrays[f"{split}_names"] = np.array([shown(p.name) for p in members])
         if features:
             joined, offsets = _joined([frames_of(corpus, p, features) for p in members])
             arrays[f"{split}_frames"], arrays[f"{split}_frame_offsets"] = joined, offsets

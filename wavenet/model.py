@@ -8,16 +8,8 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import tensorflow as tf
 
-from replicator.checkpoints import Arrays
 from replicator.errors import UserError
-from replicator.model_folder import (
-    SPEC_FILE,
-    averages,
-    best_or_newest,
-    read_folder,
-    take_weights,
-)
-from replicator.run_directory import RunDirectory
+from replicator.model_folder import stored_model, take_weights
 from wavenet import shipped
 from wavenet.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
 from wavenet.hearing import Hearing
@@ -138,17 +130,7 @@ def load(path: Path) -> SpeechModel:
     path = Path(path)
     if path == Path(SHIPPED) and not path.exists():
         path = shipped.teacher_folder()
-    if (path / SPEC_FILE).exists():
-        spec, weights = read_folder(path)
-        return _model(spec["config"], weights, spec, path)
-    run = RunDirectory.open(path)
-    stored = run.config()
-    arrays = best_or_newest(run)
-    spec = {**_spec(stored, path), "step": int(arrays["step"])}
-    return _model(stored, averages(arrays), spec, path)
-
-
-def _model(stored: dict, weights: Arrays, spec: dict, path: Path) -> SpeechModel:
+    stored, weights, spec = stored_model(path, _spec)
     config = _config(stored, path)
     network = WaveNet(config.network)
     take_weights(network, weights, path)

@@ -10,11 +10,12 @@ from pathlib import Path
 import numpy as np
 
 from replicator.errors import UserError
+from replicator.folders import shown, walk
+from replicator.threads import in_threads
 from wavenet import measurements
-from wavenet.audio import SUFFIXES, AudioError, shown
+from wavenet.audio import SUFFIXES, AudioError
 from wavenet.measurements import Measurement
 from wavenet.tables import SPLITS, Row, Tables, match, read_tables
-from wavenet.threads import in_threads
 
 NAMES_SHOWN = 5
 
@@ -122,28 +123,12 @@ def _by_kind(left_out: Iterable[LeftOut]) -> dict[str, list[LeftOut]]:
     return dict(sorted(kinds.items()))
 
 
-def _walk(folder: Path) -> tuple[list[str], list[str]]:
-    """The names of all files below, hidden ones apart, and notes on folders that cannot be read."""
-    names, notes, seen = [], [], set()
-
-    def unreadable(error: OSError) -> None:
-        notes.append(f"{shown(error.filename)} cannot be read ({error.strerror}) and is ignored")
-
-    for here, folders, files in os.walk(folder, followlinks=True, onerror=unreadable):
-        real = os.path.realpath(here)
-        folders[:] = [] if real in seen else sorted(f for f in folders if not f.startswith("."))
-        if real not in seen:
-            names += [Path(here, f).relative_to(folder).as_posix() for f in sorted(files)]
-        seen.add(real)
-    return [name for name in names if not Path(name).name.startswith(".")], notes
-
-
 def _find(folder: Path) -> tuple[list[str], list[str]]:
     if not folder.exists():
         raise DataError(f"{shown(folder)}: no such folder.")
     if not folder.is_dir():
         raise DataError(f"{shown(folder)}: is not a folder.")
-    names, notes = _walk(folder)
+    names, notes = walk(folder)
     sounds = [name for name in names if Path(name).suffix.lower() in SUFFIXES]
     if not sounds:
         endings = collections.Counter(Path(name).suffix or "no ending" for name in names)
@@ -166,7 +151,7 @@ def _measure_all(
         except AudioError as error:
             return error
 
-    results = in_threads(measured, paths, "scanning", workers)
+    results = in_threads(measured, paths, "scanning", "recording", workers)
     good = {
         measurements.key(p): r
         for p, r in zip(paths, results, strict=True)

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from wavenet.audio import shown
+from replicator.folders import shown
 
 SPLITS = ("train", "dev")
 

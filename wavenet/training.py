@@ -6,10 +6,10 @@ from pathlib import Path
 import tensorflow as tf
 
 from replicator.errors import UserError
+from replicator.folders import shown
 from replicator.loop import Outcome, Trainer
 from replicator.run_directory import RunDirectory, stored_config, to_json
 from replicator.state import TrainState
-from wavenet.audio import shown
 from wavenet.corpus import Corpus, prepare
 from wavenet.data import clips
 from wavenet.network import WaveNet

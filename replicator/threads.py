@@ -12,7 +12,11 @@ Result = TypeVar("Result")
 
 
 def in_threads(
-    function: Callable[[Item], Result], items: Sequence[Item], what: str, workers: int | None = None
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    what: str,
+    unit: str,
+    workers: int | None = None,
 ) -> list[Result]:
     """[function(item) for item in items], computed in `workers` threads (None: one per core).
 
@@ -22,7 +26,7 @@ def in_threads(
     try:
         futures = [pool.submit(function, item) for item in items]
         results = []
-        with Progress(len(items), what, "recording") as progress:
+        with Progress(len(items), what, unit) as progress:
             for future in futures:
                 results.append(future.result())
                 progress.advance()
