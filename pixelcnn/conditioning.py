@@ -54,6 +54,9 @@ class ConditioningConfig:
     """Numbers in the action of a frame; 0: none."""
     state_channels: int = 0
     """Numbers in the state of a frame; 0: none."""
+    jitter: float = 0.0
+    """Noise that training adds to actions and states, in their standard deviations: few moments
+    are not to be known by heart."""
     picture_channels: int = 3
     """Channels of the frames before: 1 for grey, 3 for colours."""
     levels: int = 256
@@ -65,6 +68,7 @@ class ConditioningConfig:
         _require(self.kind in kinds, "kind", f"one of {', '.join(kinds)}", self.kind)
         for name in ("classes", "action_channels", "state_channels"):
             _require(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
+        _require(self.jitter >= 0, "jitter", "0 or more", self.jitter)
         for name in ("text_channels", "map_channels", "context_frames"):
             _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
         _require(

@@ -37,6 +37,12 @@ def example_seeds(lane: np.ndarray) -> np.ndarray:
     return halves.astype(np.uint32).view(np.int32)
 
 
+def normals(seed: int, step: int, lane: int, shape: tuple[int, ...]) -> np.ndarray:
+    """float32 `shape`, standard normal noise of a lane of batch `step`."""
+    draws = np.random.default_rng([seed % 2**64, step, lane])
+    return draws.standard_normal(shape, np.float32)
+
+
 def cyclic_shuffle(seed: int, count: int) -> np.ndarray:
     """int64 [count], a permutation of one single cycle, so that nothing stays in its place."""
     order = np.argsort(words(seed, 0, count), kind="stable")

@@ -29,7 +29,7 @@ def evaluate(model: PictureModel, shelf: Shelf, seed: int = 0) -> dict:
     a model in part), measures {name: {mean, low, high}}, codec {"webp": bits per dimension of the
     same pictures} and dev {"pictures"}. Measures are bits_per_dim; for a multiscale model one for
     each scale, over the numbers drawn at that scale; for a conditional model bits_per_dim under the
-    condition of another picture, and how much that costs.
+    condition of another picture, and how much that costs, means over `shelf.shuffles`.
     """
     nats = tf.function(model.density.nats, autograph=False, reduce_retracing=True)
     parts = _bits(nats, shelf.dev(), "evaluating")
@@ -39,8 +39,7 @@ def evaluate(model: PictureModel, shelf: Shelf, seed: int = 0) -> dict:
     if model.multiscale is not None:
         measured |= _by_scale(parts, model.channels)
     if model.config.conditioning.kind != "none" and len(total) > 1:
-        others = _bits(nats, shelf.dev(shuffled=True), "evaluating with others' conditions")
-        shuffled = np.sum(list(others.values()), axis=0) / numbers
+        shuffled = _bits_of_others(nats, shelf) / numbers
         measured["bits_per_dim_with_another_condition"] = shuffled
         measured["bits_per_dim_gained_by_the_condition"] = shuffled - total
     measures = {
@@ -76,6 +75,13 @@ def _bits(nats, batches: tf.data.Dataset, doing: str) -> Parts:
                 found.setdefault(part, []).append(-value.numpy().astype(np.float64) / math.log(2.0))
             progress.advance()
     return {part: np.concatenate(values) for part, values in found.items()}
+
+
+def _bits_of_others(nats, shelf: Shelf) -> np.ndarray:
+    """The bits of every picture under the conditions of others, [pictures]."""
+    doing = "evaluating with others' conditions"
+    ways = [_bits(nats, shelf.dev(shuffled=i + 1), doing) for i in range(shelf.shuffles)]
+    return np.mean([np.sum(list(parts.values()), axis=0) for parts in ways], axis=0)
 
 
 def _by_scale(parts: Parts, channels: int) -> Parts:

@@ -14,6 +14,7 @@ from pixelcnn.pictures import DataError
 from pixelcnn.video_data import Statistics, Video, read_episodes, video_batches, whole_video
 
 EVALUATION_BATCH = 16
+VIDEO_SHUFFLES = 8  # a video has few moments: the luck of a single shuffle would show
 NEEDED = {"class": "label", "text": "caption", "map": "map"}
 SOURCE = {
     "class": "classes (a sub-folder each, a column `class` of a table, or `labels` in npz)",
@@ -106,6 +107,7 @@ class Shelf:
                 seed=seed,
                 start_step=start_step,
                 context=self.config.conditioning.context_frames,
+                jitter=self.config.conditioning.jitter,
             )
         return batches(
             self.source,
@@ -116,11 +118,17 @@ class Shelf:
             flip=data.flip,
         )
 
-    def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: bool = False) -> tf.data.Dataset:
+    @property
+    def shuffles(self) -> int:
+        """How many ways of exchanging conditions `dev` has."""
+        return VIDEO_SHUFFLES if isinstance(self.source, Video) else 1
+
+    def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: int = 0) -> tf.data.Dataset:
         """All of dev, once.
 
-        shuffled: every picture with the condition of another one (a caption, a class, a map; of a
-        frame the action and the state, not the frames before it).
+        shuffled: 0, or the number, from 1 to `shuffles`, of the exchange that gives every picture
+        the condition of another one (a caption, a class, a map; of a frame the action and the
+        state, not the frames before it).
         """
         if isinstance(self.source, Video):
             return whole_video(
@@ -128,7 +136,8 @@ class Shelf:
                 "dev",
                 batch_size,
                 context=self.config.conditioning.context_frames,
-                shuffle_actions=shuffled,
+                shuffle_actions=shuffled > 0,
+                seed=max(shuffled - 1, 0),
             )
         if not shuffled:
             return whole(self.source, "dev", batch_size)

@@ -7,7 +7,7 @@ import numpy as np
 import tensorflow as tf
 
 from pixelcnn.data import Arrays, as_dataset, check_batches
-from pixelcnn.draws import cyclic_shuffle, drawn, example_seeds, example_words
+from pixelcnn.draws import cyclic_shuffle, drawn, example_seeds, example_words, normals
 from pixelcnn.gathered import plural
 from pixelcnn.npz import check_shape, pair, read_arrays
 from pixelcnn.pictures import DataError, PictureRules
@@ -217,6 +217,7 @@ def video_batches(
     seed: int,
     start_step: int = 0,
     context: int = 2,
+    jitter: float = 0.0,
 ) -> tf.data.Dataset:
     """An endless dataset of batches, in which every frame with a past comes once an epoch.
 
@@ -228,6 +229,7 @@ def video_batches(
       seed: any int.
       start_step: the first batch's number.
       context: frames before the drawn one, less than the steps of an episode.
+      jitter: standard deviation of noise in the actions and states.
 
     Yields:
       "levels" int32 [batch, height, width, channels], frame t; "past" int32 [batch, context,
@@ -240,7 +242,10 @@ def video_batches(
     def make(step: int) -> Arrays:
         chosen = drawn(seed, step, batch_size, _count(episodes, context))
         seeds = example_words(seed, step, batch_size, 1)[0]
-        return _batch(episodes, chosen, chosen, context, seeds)
+        batch = _batch(episodes, chosen, chosen, context, seeds)
+        for lane, name in enumerate(("action", "state")):
+            batch[name] = batch[name] + jitter * normals(seed, step, lane, batch[name].shape)
+        return batch
 
     return as_dataset(make, start_step, np.iinfo(np.int64).max, batch_size)
 

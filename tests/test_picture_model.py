@@ -22,7 +22,7 @@ from replicator.run_directory import RunDirectory
 NUMBERS = 64  # in a toy
 
 
-def whole_dev(kind, shuffled=False):
+def whole_dev(kind, shuffled=0):
     """All of dev as one batch of arrays."""
     return {k: v.numpy() for k, v in next(iter(judged(kind).dev(1000, shuffled))).items()}
 
@@ -74,7 +74,7 @@ def test_each_scale_is_judged_by_the_numbers_that_it_adds():
 
 def test_what_a_condition_gains_is_what_the_wrong_one_costs():
     batch = whole_dev("pixelcnn")
-    wrong = whole_dev("pixelcnn", shuffled=True)
+    wrong = whole_dev("pixelcnn", shuffled=1)
     bits = []
     for each in (batch, wrong):
         (nats,) = model("pixelcnn").density.nats(each).values()
@@ -89,7 +89,7 @@ def test_what_a_condition_gains_is_what_the_wrong_one_costs():
 @pytest.mark.parametrize("kind", ["pixelcnn", "text"])
 def test_another_condition_is_never_the_own_one_and_the_pictures_stay(kind):
     key = {"pixelcnn": "label", "text": "caption"}[kind]
-    own, others = whole_dev(kind), whole_dev(kind, shuffled=True)
+    own, others = whole_dev(kind), whole_dev(kind, shuffled=1)
     np.testing.assert_array_equal(own["levels"], others["levels"])
     same = (own[key] == others[key]).reshape(len(own[key]), -1).all(1)
     assert not same.any()
@@ -101,7 +101,7 @@ def test_no_picture_keeps_its_class_where_none_has_more_than_half(tmp_path, labe
     images = np.arange(len(labels) * 64).reshape(-1, 8, 8).astype(np.uint8)
     arrays = dict(images=images, labels=np.array(labels), classes=np.array(CLASSES))
     shelf = shelf_of(tmp_path, model("pixelcnn").config, **arrays)
-    given = next(iter(shelf.dev(100, shuffled=True)))["label"].numpy()
+    given = next(iter(shelf.dev(100, shuffled=1)))["label"].numpy()
     assert not np.any(given == labels) and sorted(given) == sorted(labels)
 
 
