@@ -87,7 +87,7 @@ def _paper(kind, network, size: int, conditioning=CLASSES, batch=128):
 
 
 NO_CONDITION = ConditioningConfig()
-VIDEO = ConditioningConfig(kind="video")
+VIDEO = ConditioningConfig(kind="video", jitter=1.5)
 SMOKE_FACTOR = FactorConfig(kind="A", blocks=1, units=16, output_units=16)
 SMOKE_PIXELCNN = PixelCNNConfig(layers=2, units=16, output_units=16)
 
@@ -140,7 +140,7 @@ PRESETS = {
     ),
     "multiscale-video-64": Preset(
         "The next 64x64 frame from two before it, action and state, type A, for a CPU.",
-        _small(MultiscaleTrainConfig, DROPPING_MULTISCALE, 64, 2500, VIDEO, batch=4),
+        _small(MultiscaleTrainConfig, DROPPING_MULTISCALE, 64, 3000, VIDEO, batch=4),
     ),
     "multiscale-photos-512": Preset(
         "512x512 photographs in 27 passes, trained on crops of 64x64, for a CPU.",

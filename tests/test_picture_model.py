@@ -86,6 +86,16 @@ def test_what_a_condition_gains_is_what_the_wrong_one_costs():
     assert gained > 0.02  # the classes of the toys look nothing alike
 
 
+def test_what_actions_gain_is_a_mean_over_several_exchanges():
+    shelf, density = judged("video"), model("video").density
+    ways = [next(iter(shelf.dev(1000, i))) for i in range(1 + shelf.shuffles)]
+    assert len({way["action"].numpy().tobytes() for way in ways}) > 3
+    bits = [-np.mean(sum(density.nats(way).values())) / math.log(2) for way in ways]
+    gained = figures("video")["measures"]["bits_per_dim_gained_by_the_condition"]["mean"]
+    expected = (np.mean(bits[1:]) - bits[0]) / density.numbers
+    assert gained == pytest.approx(expected, abs=2e-5)
+
+
 @pytest.mark.parametrize("kind", ["pixelcnn", "text"])
 def test_another_condition_is_never_the_own_one_and_the_pictures_stay(kind):
     key = {"pixelcnn": "label", "text": "caption"}[kind]

@@ -87,6 +87,28 @@ def test_shuffled_actions_are_all_used_and_nobody_keeps_their_own(video, seed):
     np.testing.assert_allclose(other["state"][..., :2], other["action"], atol=1e-5)
 
 
+def test_jitter_moves_what_the_arm_did_by_its_standard_deviations_and_nothing_else(video):
+    options = {"batch_size": 8, "seed": 3, "context": 2}
+    still, moved = (
+        joined(video_batches(video, "train", jitter=jitter, **options).take(40))
+        for jitter in (0.0, 0.5)
+    )
+    for name in ("levels", "past", "seed"):
+        np.testing.assert_array_equal(still[name], moved[name])
+    action, state = (moved[name] - still[name] for name in ("action", "state"))
+    for noise in (action, state):
+        assert abs(noise.mean()) < 0.05 and abs(noise.std() - 0.5) < 0.03
+    assert abs(np.corrcoef(action[..., 0].ravel(), state[..., 0].ravel())[0, 1]) < 0.2
+
+
+def test_jitter_of_a_batch_does_not_depend_on_where_training_began(video):
+    options = {"batch_size": 5, "seed": 9, "jitter": 0.3}
+    whole = joined(video_batches(video, "train", **options).take(3))
+    last = joined(video_batches(video, "train", start_step=2, **options).take(1))
+    for name in ("action", "state"):
+        np.testing.assert_array_equal(whole[name][10:], last[name])
+
+
 def test_another_seed_shuffles_otherwise(video):
     one, two, again = (
         joined(whole_video(video, "train", 7, shuffle_actions=True, seed=seed))["action"]
