@@ -111,7 +111,8 @@ PRESETS = {
         ),
     ),
     "pixelcnn-cpu-32": Preset(
-        "Class-conditional PixelCNN of 32x32 colour pictures that a CPU can train: 2.65 bits/dim on the sign digits.",
+        "Class-conditional PixelCNN of 32x32 colour pictures that a CPU can train: 2.65 "
+        "bits/dim on the sign digits.",
         _small(PixelCNNTrainConfig, SMALL_PIXELCNN, 32, 2500),
     ),
     "multiscale-cpu-32": Preset(
@@ -119,11 +120,13 @@ PRESETS = {
         _small(MultiscaleTrainConfig, SMALL_MULTISCALE, 32, 3600),
     ),
     "multiscale-patches-32": Preset(
-        "As multiscale-cpu-32, type B: a shallow PixelCNN within 4x4 patches; twice the work; 2.87 bits/dim.",
+        "As multiscale-cpu-32, type B: a shallow PixelCNN within 4x4 patches; twice the work; "
+        "2.87 bits/dim.",
         _small(MultiscaleTrainConfig, PATCHED_MULTISCALE, 32, 1250),
     ),
     "pixelcnn-cpu-64": Preset(
-        "Class-conditional PixelCNN of 64x64 colour pictures that a CPU can train: 2.93 bits/dim on TrashNet.",
+        "Class-conditional PixelCNN of 64x64 colour pictures that a CPU can train: 2.93 "
+        "bits/dim on TrashNet.",
         _small(PixelCNNTrainConfig, SMALL_PIXELCNN, 64, 3200, flip=True, batch=4),
     ),
     "multiscale-cpu-64": Preset(
@@ -131,19 +134,23 @@ PRESETS = {
         _small(MultiscaleTrainConfig, SMALL_MULTISCALE, 64, 4600, flip=True, batch=4),
     ),
     "multiscale-patches-64": Preset(
-        "As multiscale-cpu-64, type B: a shallow PixelCNN within 4x4 patches; twice the work. Not trained to its end here.",
+        "As multiscale-cpu-64, type B: a shallow PixelCNN within 4x4 patches; twice the work. "
+        "Not trained to its end here.",
         _small(MultiscaleTrainConfig, PATCHED_MULTISCALE, 64, 2000, flip=True, batch=4),
     ),
     "multiscale-text-32": Preset(
-        "32x32 pictures from captions (200 characters), type A, for a CPU: 2.67 bits/dim on the sign digits.",
+        "32x32 pictures from captions (200 characters), type A, for a CPU: 2.67 bits/dim on the "
+        "sign digits.",
         _small(MultiscaleTrainConfig, SMALL_MULTISCALE, 32, 3000, TEXT),
     ),
     "multiscale-video-64": Preset(
-        "The next 64x64 frame from two before it, action and state, type A, for a CPU: 2.95 bits/dim.",
+        "The next 64x64 frame from two before it, action and state, type A, for a CPU: 2.95 "
+        "bits/dim.",
         _small(MultiscaleTrainConfig, DROPPING_MULTISCALE, 64, 3000, VIDEO, batch=4),
     ),
     "multiscale-photos-512": Preset(
-        "512x512 photographs in 27 passes, trained on crops of 64x64, for a CPU. Not trained to its end here.",
+        "512x512 photographs in 27 passes, trained on crops of 64x64, for a CPU. Not trained to "
+        "its end here.",
         _small(
             MultiscaleTrainConfig,
             dataclasses.replace(SMALL_MULTISCALE, crop=64),
