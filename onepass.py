@@ -18,9 +18,14 @@ VERBS = {
     "evaluate": "figures of a trained model: onepass evaluate RUN [--data DIR] [--json]",
     "sample": "sounds or pictures from a trained model: onepass sample RUN --out DIR",
     "export": "a model folder to hand on: onepass export RUN --out DIR",
-    "bench": "measure side by side: onepass bench audio|images [--json FILE]",
+    "bench": "measure side by side: onepass bench audio|images|scaling [--json FILE]",
+    "launch": "a cluster of processes: onepass launch --workers 2 -- onepass train ...",
 }
-BENCHES = {"audio": "benchmarks.audio", "images": "benchmarks.images"}
+BENCHES = {
+    "audio": "benchmarks.audio",
+    "images": "benchmarks.images",
+    "scaling": "benchmarks.scaling",
+}
 HELP = ("-h", "--help")
 USAGE_ERROR, INTERRUPTED = 2, 130
 REWORDED = (
@@ -60,7 +65,8 @@ def _run(arguments: list[str]) -> int:
         print(_help())
         return 0
     verb = _chosen(arguments, VERBS, "verb", "onepass")
-    _import_tensorflow_quietly()
+    if verb != "launch":  # which only starts others
+        _import_tensorflow_quietly()
     return globals()[f"_{verb}"](arguments[1:])
 
 
@@ -104,6 +110,12 @@ def _distill(rest: list[str]) -> int:
         print(_help_of_presets("distill", "--teacher RUN --workdir RUN", PRESETS))
         return 0
     return run_distill(_chosen(rest, PRESETS, "preset", "onepass distill"), rest[1:], parse)
+
+
+def _launch(rest: list[str]) -> int:
+    from replicator.launch import run
+
+    return run(rest, parse, [sys.executable, str(Path(__file__).resolve())])
 
 
 def _evaluate(rest: list[str]) -> int:

@@ -6,7 +6,8 @@ from setuptools import find_packages, setup
 
 FLOORS = ("likelihoods", "replicator", "wavenet", "pixelcnn", "distill", "serving", "benchmarks")
 
-TEST = ["jax", "pytest>=8.0", "pytest-timeout>=2.3"]
+EXAMPLES = ["gymnasium>=1.0"]
+TEST = [*EXAMPLES, "jax", "pytest>=8.0", "pytest-timeout>=2.3", "pyyaml"]
 
 setup(
     name="onepass",
@@ -45,6 +46,7 @@ setup(
         "tyro>=0.9",
     ],
     extras_require={
+        "examples": EXAMPLES,
         "jax": ["jax"],
         "tfds": ["tensorflow-datasets"],
         "test": TEST,

@@ -9,10 +9,12 @@ import tyro
 
 from distill.evaluation import evaluate, in_words
 from distill.model import SHIPPED, StudentModel, load, teacher_of
+from distill.portable import adopt_run, export_run
 from distill.presets import PRESETS, DistillConfig
 from distill.teacher import load_teacher
 from distill.training import distill
 from replicator.errors import UserError
+from replicator.replicator import Replicator
 from wavenet import command as wavenet_command
 from wavenet import speaking
 from wavenet.command import training_data
@@ -30,6 +32,16 @@ class DistillArguments:
     config: Annotated[DistillConfig, tyro.conf.arg(name="")]
     data: Path | None = None
     """Folder of recordings; None: the one that the teacher was trained on."""
+    portable: Path | None = None
+    """Do not distil: write step, weights and clips to this folder, for `python DIR/run.py` on a
+    machine with JAX and without TensorFlow."""
+    adopt: Path | None = None
+    """Take the weights that `run.py` made in this folder into the run directory first."""
+    strategy: str = "auto"
+    """What to run on: auto (what TF_CONFIG and the GPUs ask for), single (one device), local (every
+    GPU), local:N (N devices; without GPUs so many logical CPUs), multi_worker or parameter_server
+    (the cluster of TF_CONFIG), sharded:2x2 (weights and batches in shards, batch x model), tpu or
+    tpu:ADDRESS. A run may be resumed on another."""
 
 
 def run_distill(preset: str, arguments: list[str], parse) -> int:
@@ -38,12 +50,28 @@ def run_distill(preset: str, arguments: list[str], parse) -> int:
     given = parse(
         DistillArguments, arguments, f"onepass distill {preset}", default, PRESETS[preset].about
     )
+    replicator = Replicator.from_environment(given.strategy)  # before TensorFlow does anything
     teacher = load_teacher(given.teacher)
     data = given.data or training_data(given.teacher)
     _keep_apart(given.workdir, given.teacher, data)
-    outcome = distill(preset, given.config, teacher, given.teacher, data, given.workdir)
+    if given.portable:
+        places = (given.teacher, data, given.portable, given.workdir)
+        export_run(preset, given.config, teacher, *places)
+        return 0
+    if given.adopt and replicator.is_chief:
+        print(f"{given.workdir} is at step {adopt_run(given.adopt, given.workdir)} now.")
+    outcome = distill(
+        preset,
+        given.config,
+        teacher,
+        given.teacher,
+        data,
+        given.workdir,
+        replicator=replicator,
+    )
     following = f"Next: onepass sample {given.workdir} --out sounds"
-    print(outcome.in_words(given.workdir, "best STFT distance {:.3f}", following))
+    if replicator.is_chief:
+        print(outcome.in_words(given.workdir, "best STFT distance {:.3f}", following))
     return outcome.exit_status
 
 

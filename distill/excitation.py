@@ -61,7 +61,7 @@ class PitchReader(tf.Module):
         return sum(kernel.shape[0] // 2 for kernel in self.kernels)
 
 
-def pitch_loss(reader: PitchReader, frames, pitch):
+def pitch_loss(reader: PitchReader, frames, pitch, voiced_share=None):
     """How badly the reader reads, []: an error in semitones where voiced, and a cross-entropy.
 
     The error counts squared up to a semitone and as it is beyond: an octave missed is one mistake.
@@ -69,13 +69,15 @@ def pitch_loss(reader: PitchReader, frames, pitch):
     Args:
       frames: [batch, frames, features].
       pitch: [batch, frames, 2], log2(F0 / 200 Hz) and 0 or 1, of `log_f0_features`.
+      voiced_share: the voiced share of the frames, if not of these: of a batch that they are of.
     """
     octaves, voiced = tf.unstack(pitch, axis=-1)
     read, logit = reader(frames)
     off = tf.abs(12.0 * (read - octaves))
     error = tf.reduce_mean(voiced * tf.minimum(tf.square(off), off))
     doubt = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(voiced, logit))
-    return error / tf.maximum(tf.reduce_mean(voiced), 1e-3) + doubt
+    share = tf.reduce_mean(voiced) if voiced_share is None else voiced_share
+    return error / tf.maximum(share, 1e-3) + doubt
 
 
 def train_reader(reader: PitchReader, source: ClipSource, channels: int, steps: int, seed: int):

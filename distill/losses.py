@@ -29,7 +29,9 @@ class Divergence(NamedTuple):
     entropy: tf.Tensor
 
 
-def divergence(teacher: Conditionals, drawn: Flowed, draws, kind: str, mask=None) -> Divergence:
+def divergence(
+    teacher: Conditionals, drawn: Flowed, draws, kind: str, mask=None, counted=None
+) -> Divergence:
     """The divergence of the student from the teacher, an unbiased estimate.
 
     Args:
@@ -38,9 +40,10 @@ def divergence(teacher: Conditionals, drawn: Flowed, draws, kind: str, mask=None
       draws: float32 [draws, batch, elements...], standard noise from `standard_draws`.
       kind: of the noise, "logistic" or "normal".
       mask: [batch, elements...], 1 where it counts; None: everywhere.
+      counted: see `mean_of`.
     """
-    cross = mean_of(cross_entropy(teacher, drawn, draws), mask)
-    own = mean_of(entropy(drawn, kind), mask)
+    cross = mean_of(cross_entropy(teacher, drawn, draws), mask, counted)
+    own = mean_of(entropy(drawn, kind), mask, counted)
     return Divergence(cross - own, cross, own)
 
 
@@ -55,14 +58,16 @@ def entropy(drawn: Flowed, kind: str):
     return drawn.log_scale + ENTROPY[kind]
 
 
-def standard_draws(kind: str, seed, batch: int, length: int, count: int):
+def standard_draws(kind: str, seed, batch: int, length: int, count: int, first_row=0):
     """float32 [count, batch, length], standard noise for `cross_entropy`.
 
     Logistic draws are stratified: draw m is the quantile (m + u) / count of one uniform u for each
     element, so that together they cover the distribution evenly. Their mean stays unbiased and
     wavers much less than that of independent ones.
+
+    first_row: int32 [] or a Python int, the number of the first row: of a share of a larger batch.
     """
-    rows = tf.range(batch)
+    rows = tf.range(batch) + first_row
     if kind == "normal":
         lanes = [position_noise.normal(seed, rows, 0, length, lane) for lane in range(count)]
         return tf.stack([lane[..., 0] for lane in lanes])
@@ -90,7 +95,7 @@ def gaussian_divergence(drawn: Flowed, mean, log_scale, regularisation: float = 
     return kl + regularisation * tf.square(ratio)
 
 
-def contrastive(other: Conditionals, drawn: Flowed, draws, kind: str, mask=None):
+def contrastive(other: Conditionals, drawn: Flowed, draws, kind: str, mask=None, counted=None):
     """KL(P_S(c1) || P_T(c2)), nats []: how unlike the teacher of another condition the student is.
 
     Subtracted gamma = 0.3 times, so that the student does not ignore what it is conditioned on
@@ -99,11 +104,15 @@ def contrastive(other: Conditionals, drawn: Flowed, draws, kind: str, mask=None)
     Args:
       other: the teacher's conditionals given the output and c2; the rest as for `divergence`.
     """
-    return divergence(other, drawn, draws, kind, mask).kl
+    return divergence(other, drawn, draws, kind, mask, counted).kl
 
 
-def mean_of(values, mask=None):
-    """The mean where the mask is 1, []."""
+def mean_of(values, mask=None, counted=None):
+    """The mean where the mask is 1, [].
+
+    counted: what the mask counts, if not its own sum: of a share of a batch, the mean over all.
+    """
     if mask is None:
         return tf.reduce_mean(values)
-    return tf.reduce_sum(values * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)
+    counted = tf.reduce_sum(mask) if counted is None else counted
+    return tf.reduce_sum(values * mask) / tf.maximum(counted, 1.0)

@@ -16,7 +16,11 @@ LEAST = 1e-6  # of a mean square to divide by
 
 
 def feature_loss(
-    classifier: UnitClassifier, convention: MelConvention, sound: tf.Tensor, recorded: tf.Tensor
+    classifier: UnitClassifier,
+    convention: MelConvention,
+    sound: tf.Tensor,
+    recorded: tf.Tensor,
+    energies: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Mean squared difference of the hidden features, float32 [].
 
@@ -29,13 +33,19 @@ def feature_loss(
       convention: of the mel frames, the one that the classifier was trained with.
       sound, recorded: float32 [batch, time] in [-1, 1] at the convention's rate and the level of
         the classifier's corpus.
+      energies: float32 [layers], those mean squares, if not of `recorded`: of a batch that this is
+        a share of; see `feature_energies`.
     """
     pairs = _pairs(classifier, convention, sound, recorded)
-    return tf.add_n([_relative(f, target) for f, target in pairs]) / len(pairs)
+    return _relative(pairs, energies)
 
 
 def style_loss(
-    classifier: UnitClassifier, convention: MelConvention, sound: tf.Tensor, recorded: tf.Tensor
+    classifier: UnitClassifier,
+    convention: MelConvention,
+    sound: tf.Tensor,
+    recorded: tf.Tensor,
+    energies: tf.Tensor | None = None,
 ) -> tf.Tensor:
     """Mean squared difference of the Gram matrices of the hidden features, float32 [].
 
@@ -45,9 +55,28 @@ def style_loss(
 
     Args:
       classifier, convention, sound, recorded: as there, but the two may differ in length.
+      energies: float32 [layers], as there; see `style_energies`.
     """
     pairs = _pairs(classifier, convention, sound, recorded)
-    return tf.add_n([_relative(gram(f), gram(target)) for f, target in pairs]) / len(pairs)
+    return _relative([(gram(f), gram(target)) for f, target in pairs], energies)
+
+
+def feature_energies(
+    classifier: UnitClassifier, convention: MelConvention, recorded: tf.Tensor
+) -> tf.Tensor:
+    """The mean square of each layer's features, float32 [layers], which `feature_loss` divides by.
+
+    That of a batch is the mean of those of its equal shares.
+    """
+    return _energies(classifier.features(_frames(recorded, convention)))
+
+
+def style_energies(
+    classifier: UnitClassifier, convention: MelConvention, recorded: tf.Tensor
+) -> tf.Tensor:
+    """The same of the Gram matrices, for `style_loss`."""
+    features = classifier.features(_frames(recorded, convention))
+    return _energies([gram(layer) for layer in features])
 
 
 def gram(features: tf.Tensor) -> tf.Tensor:
@@ -60,9 +89,19 @@ def gram(features: tf.Tensor) -> tf.Tensor:
     return tf.matmul(features, features, transpose_a=True) / (channels * frames)
 
 
-def _relative(values: tf.Tensor, targets: tf.Tensor) -> tf.Tensor:
-    difference = tf.reduce_mean(tf.square(values - targets))
-    return difference / tf.maximum(tf.reduce_mean(tf.square(targets)), LEAST)
+def _relative(pairs: list[tuple[tf.Tensor, tf.Tensor]], energies: tf.Tensor | None) -> tf.Tensor:
+    """The mean over layers of how far values are from targets, against the targets' energies."""
+    if energies is None:
+        energies = _energies([targets for _, targets in pairs])
+    parts = [
+        tf.reduce_mean(tf.square(values - targets)) / tf.maximum(energy, LEAST)
+        for (values, targets), energy in zip(pairs, tf.unstack(energies), strict=True)
+    ]
+    return tf.add_n(parts) / len(parts)
+
+
+def _energies(targets: list[tf.Tensor]) -> tf.Tensor:
+    return tf.stack([tf.reduce_mean(tf.square(target)) for target in targets])
 
 
 def _pairs(

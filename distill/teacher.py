@@ -74,6 +74,22 @@ def hold(network: tf.Module) -> None:
         variable._trainable = False  # there is no public way to say so once it is made
 
 
+def held_copy(network: WaveNet) -> WaveNet:
+    """The same network with variables of its own that no tape watches, made where this is called.
+
+    In the scope of a Replicator every device gets them.
+    """
+
+    def held(make, **options):
+        return make(**{**options, "trainable": False})
+
+    with tf.variable_creator_scope(held):
+        copy = WaveNet(network.config)
+    for variable, original in zip(copy.variables, network.variables, strict=True):
+        variable.assign(tf.convert_to_tensor(original))
+    return copy
+
+
 def digest(network: WaveNet) -> str:
     """A name for the weights, of 16 hexadecimal digits."""
     code = hashlib.blake2b(digest_size=8)

@@ -1,5 +1,6 @@
 """Distilling a student: from a trained teacher and recordings to a run directory."""
 
+import contextlib
 import dataclasses
 import math
 from pathlib import Path
@@ -10,13 +11,16 @@ from distill.excitation import train_reader
 from distill.objective import Objective
 from distill.presets import DistillConfig
 from distill.student import ParallelWaveNet
-from distill.teacher import WaveNetDensity, digest
-from distill.units import UnitClassifier, load, save, train_units
+from distill.teacher import WaveNetDensity, digest, held_copy
+from distill.units import UnitClassifier, copied, load, save, train_units
 from distill.watching import Watcher
 from replicator.errors import UserError
 from replicator.loop import Outcome, Trainer
+from replicator.meeting import chief_first, heard, placed
+from replicator.replicator import Replicator
 from replicator.run_directory import RunDirectory, to_json
 from replicator.state import TrainState
+from replicator.step import check_rows, is_alone
 from wavenet.corpus import Corpus
 from wavenet.data import clips, source_of
 from wavenet.model import SpeechModel
@@ -37,6 +41,7 @@ def distill(
     data: Path,
     workdir: Path,
     say=print,
+    replicator: Replicator | None = None,
 ) -> Outcome:
     """Distils, or goes on distilling, in `workdir`; how it ended.
 
@@ -47,39 +52,57 @@ def distill(
       data: a folder of recordings, see `wavenet.recordings.scan`.
       workdir: the run directory, made if missing; a run there must have the same configuration.
       say: called with lines for the person watching.
+      replicator: what it runs on; None: one device. It changes nothing but the time it takes.
 
     Raises UserError, DataError or AudioError with a line that explains what to do.
     """
+    replicator = Replicator.single() if replicator is None else replicator
     config = config.resolved(teacher, teacher_path)
-    run = RunDirectory.locked(workdir)
-    try:
-        stored = run_config(preset, config, teacher, teacher_path, data)
-        run.check(stored, CHANGEABLE)
-        corpus = corpus_for(config, teacher, data, workdir, say)
-        run.claim(stored, CHANGEABLE)
-        return _distill(run, config, teacher, corpus, say)
-    finally:
-        run.unlock()
+    check_rows(config.clips.batch_size, replicator)
+    say = heard(replicator, say)
+    with contextlib.ExitStack() as stack:
+        with chief_first(replicator):
+            run = RunDirectory.locked(workdir, replicator.is_chief)
+            stack.callback(run.unlock)
+            stored = run_config(preset, config, teacher, teacher_path, data)
+            run.check(stored, CHANGEABLE)
+            cached = replicator.is_chief or (Path(workdir) / FEATURES).is_dir()
+            corpus = corpus_for(config, teacher, data, workdir if cached else None, say)
+            run.claim(stored, CHANGEABLE)
+            classifier = _classifier(run, config, corpus, say, replicator)
+        return _distill(run, config, teacher, corpus, classifier, say, replicator)
 
 
-def _distill(run, config: DistillConfig, teacher: SpeechModel, corpus: Corpus, say) -> Outcome:
-    student = new_student(config, teacher)
-    state = TrainState(student, config.optimizer, config.loop.num_steps)
-    classifier = _classifier(run, config, corpus, say)
+def _distill(
+    run: RunDirectory,
+    config: DistillConfig,
+    teacher: SpeechModel,
+    corpus: Corpus,
+    classifier: UnitClassifier | None,
+    say,
+    replicator: Replicator,
+) -> Outcome:
+    # What prepares these knows no replicas, so they are made beside them first.
+    begun, density = new_student(config, teacher), WaveNetDensity(teacher.network)
+    student, frozen = begun, ()
+    with placed(replicator):
+        if not is_alone(replicator):
+            student = _untrained(config, teacher)
+            density = WaveNetDensity(held_copy(teacher.network))
+            classifier = None if classifier is None else copied(classifier)
+            frozen = (*density.network.variables, *(classifier.variables if classifier else ()))
+        state = TrainState(student, config.optimizer, config.loop.num_steps)
     objective = Objective(
-        student,
-        WaveNetDensity(teacher.network),
-        config.loss,
-        config.seed,
-        state.step,
-        classifier,
-        corpus.mel,
+        student, density, config.loss, config.seed, state.step, classifier, corpus.mel
     )
-    trainer = Trainer(run, state, objective, config.loop)
-    for line in trainer.resume():
+    trainer = Trainer(run, state, objective, config.loop, replicator, frozen)
+
+    def begin():
+        teach_reader(begun, config, teacher, corpus)
+        state.start(begun.trainable_variables)
+
+    for line in trainer.resume(begin):
         say(line)
-    if not trainer.step:
-        _teach_reader(student, state, config, teacher, corpus)
     rate_hz, past = config.student.sample_rate_hz, config.student.receptive_field
     say(
         f"student: {sum(math.prod(w.shape) for w in state.weights):,} weights, flows of "
@@ -87,12 +110,14 @@ def _distill(run, config: DistillConfig, teacher: SpeechModel, corpus: Corpus, s
         f"({1000 * past / rate_hz:.0f} ms)"
         + (f", going on from step {trainer.step}" if trainer.step else "")
     )
-    watcher = Watcher(student, state, teacher, corpus, run.folder("samples"), say)
+    watcher = None
+    if replicator.is_chief:
+        watcher = Watcher(student, state, teacher, corpus, run.folder("samples"), say)
     return trainer.train(batches(corpus, config, teacher, trainer.step), watcher)
 
 
-def _teach_reader(
-    student: ParallelWaveNet, state: TrainState, config: DistillConfig, teacher, corpus: Corpus
+def teach_reader(
+    student: ParallelWaveNet, config: DistillConfig, teacher: SpeechModel, corpus: Corpus
 ) -> None:
     """Lets the reader of F0 learn its task before the flows rely on it."""
     if student.drafter is None or not config.pitch_steps:
@@ -101,15 +126,11 @@ def _teach_reader(
     clip_samples = READER_FRAMES * config.student.hop_samples
     source = source_of(corpus, "train", clip_samples, corpus_features(config, teacher))
     train_reader(reader, source, config.student.feature_channels, config.pitch_steps, config.seed)
-    for weight, average in zip(state.weights, state.average, strict=True):
-        average.assign(weight)
 
 
 def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     """An untrained student; its conditioner starts as the teacher's where there is room for it."""
-    student = ParallelWaveNet(
-        config.student, config.seed, teacher.data.mel(config.student.hop_samples)
-    )
+    student = _untrained(config, teacher)
     theirs = teacher.network.upsampler
     if student.upsampler is not None and theirs is not None:
         try:
@@ -121,6 +142,12 @@ def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
                 f"{config.student.condition_channels}."
             ) from error
     return student
+
+
+def _untrained(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
+    return ParallelWaveNet(
+        config.student, config.seed, teacher.data.mel(config.student.hop_samples)
+    )
 
 
 def corpus_features(config: DistillConfig, teacher: SpeechModel) -> tuple[Feature, ...]:
@@ -184,12 +211,17 @@ def run_config(
     }
 
 
-def _classifier(run, config: DistillConfig, corpus: Corpus, say) -> UnitClassifier | None:
+def _classifier(
+    run: RunDirectory, config: DistillConfig, corpus: Corpus, say, replicator: Replicator
+) -> UnitClassifier | None:
     """The run's classifier of speech units, trained first if there is none yet; None if unused."""
     if not (config.loss.feature or config.loss.style):
         return None
     path = run.path / UNITS
     if not path.exists():
         say("training a classifier of speech units for the perceptual loss")
-        save(train_units(corpus, seed=config.seed, say=say), path)
+        classifier = train_units(corpus, seed=config.seed, say=say)
+        if not replicator.is_chief:  # and on a disk that the chief does not share
+            return classifier
+        save(classifier, path)
     return load(path)

@@ -331,6 +331,16 @@ def load(path: str | os.PathLike[str]) -> UnitClassifier:
     return classifier
 
 
+def copied(classifier: UnitClassifier) -> UnitClassifier:
+    """The same classifier with variables of its own, made where this is called."""
+    copy = UnitClassifier(classifier.config)
+    for variable, original in zip(copy.variables, classifier.variables, strict=True):
+        variable.assign(tf.convert_to_tensor(original))
+    for name in STATISTICS:
+        setattr(copy, name, getattr(classifier, name))
+    return copy
+
+
 def _config(arrays: Arrays, path: Path) -> UnitConfig:
     try:
         values = json.loads(str(arrays["description"]))

@@ -11,10 +11,13 @@ from pixelcnn import shipped
 from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.evaluation import evaluate
 from pixelcnn.model import PictureModel, load
+from pixelcnn.portable import export_run
 from pixelcnn.presets import PRESETS
 from pixelcnn.shelf import Shelf
 from pixelcnn.training import train
 from replicator.errors import UserError
+from replicator.portable import adopt
+from replicator.replicator import Replicator
 from replicator.run_directory import RunDirectory
 
 
@@ -29,6 +32,16 @@ class PixelCNNArguments:
     workdir: Path
     """Run directory; one that holds the same configuration is resumed."""
     config: Annotated[PixelCNNTrainConfig, tyro.conf.arg(name="")]
+    portable: Path | None = None
+    """Do not train: write step, weights and pictures to this folder, for `python DIR/run.py` on a
+    machine with JAX and without TensorFlow."""
+    adopt: Path | None = None
+    """Take the weights that `run.py` made in this folder into the run directory first."""
+    strategy: str = "auto"
+    """What to run on: auto (what TF_CONFIG and the GPUs ask for), single (one device), local (every
+    GPU), local:N (N devices; without GPUs so many logical CPUs), multi_worker or parameter_server
+    (the cluster of TF_CONFIG), sharded:2x2 (weights and batches in shards, batch x model), tpu or
+    tpu:ADDRESS. A run may be resumed on another."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,6 +55,16 @@ class MultiscaleArguments:
     workdir: Path
     """Run directory; one that holds the same configuration is resumed."""
     config: Annotated[MultiscaleTrainConfig, tyro.conf.arg(name="")]
+    portable: Path | None = None
+    """Do not train: write step, weights and pictures to this folder, for `python DIR/run.py` on a
+    machine with JAX and without TensorFlow."""
+    adopt: Path | None = None
+    """Take the weights that `run.py` made in this folder into the run directory first."""
+    strategy: str = "auto"
+    """What to run on: auto (what TF_CONFIG and the GPUs ask for), single (one device), local (every
+    GPU), local:N (N devices; without GPUs so many logical CPUs), multi_worker or parameter_server
+    (the cluster of TF_CONFIG), sharded:2x2 (weights and batches in shards, batch x model), tpu or
+    tpu:ADDRESS. A run may be resumed on another."""
 
 
 def run_train(preset: str, arguments: list[str], parse) -> int:
@@ -51,9 +74,16 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     kind: Any = PixelCNNArguments if of_pixelcnn else MultiscaleArguments
     default = kind(tyro.MISSING, tyro.MISSING, chosen.config)
     given = parse(kind, arguments, f"onepass train {preset}", default, chosen.about)
-    outcome = train(preset, given.config, given.data, given.workdir)
+    replicator = Replicator.from_environment(given.strategy)  # before TensorFlow does anything
+    if given.portable:
+        export_run(preset, given.config, given.data, given.portable, given.workdir)
+        return 0
+    if given.adopt and replicator.is_chief:
+        print(f"{given.workdir} is at step {adopt(given.adopt, given.workdir)} now.")
+    outcome = train(preset, given.config, given.data, given.workdir, replicator=replicator)
     following = f"Next: onepass sample {given.workdir} --out pictures"
-    print(outcome.in_words(given.workdir, "best dev {:.3f} bits/dim", following))
+    if replicator.is_chief:
+        print(outcome.in_words(given.workdir, "best dev {:.3f} bits/dim", following))
     return outcome.exit_status
 
 

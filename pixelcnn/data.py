@@ -7,12 +7,10 @@ import tensorflow as tf
 
 from pixelcnn.captions import encode_caption
 from pixelcnn.corpus import Corpus, PictureSet
-from pixelcnn.draws import drawn, example_seeds, example_words
+from pixelcnn.draws import LANES, Arrays, example_seeds, example_words, picture_batch
 
 PARALLEL_BATCHES = 2
 BATCHES_AHEAD = 4
-LANES = 4  # words of each example: its seed, its flip, its crop's top and left
-Arrays = dict[str, np.ndarray]
 
 
 def as_dataset(make: Callable[[int], Arrays], first: int, stop: int, rows: int | None):
@@ -73,11 +71,6 @@ def _batch(stored: Mapping[str, np.ndarray], chosen: np.ndarray, seeds: np.ndarr
     return {**batch, "seed": example_seeds(seeds)}
 
 
-def _flipped(pictures: np.ndarray, flips: np.ndarray) -> np.ndarray:
-    mirrored = flips.reshape(-1, *[1] * (pictures.ndim - 1)).astype(bool)
-    return np.where(mirrored, pictures[:, :, ::-1], pictures)
-
-
 def _cropped(pictures: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
     """[batch, crop, crop, ...], each cut where its two words [2, batch] say."""
     places = pictures.shape[1] - crop + 1
@@ -122,14 +115,11 @@ def batches(
     stored = _stored(members)
 
     def make(step: int) -> Arrays:
-        chosen = drawn(seed, step, batch_size, len(members.names))
-        seeds, flips, *cuts = example_words(seed, step, batch_size, LANES)
-        batch = _batch(stored, chosen, seeds)
-        for name in {"levels", "map"} & batch.keys():
-            if flip:
-                batch[name] = _flipped(batch[name], flips >> np.uint64(63))
-            if crop is not None:
-                batch[name] = _cropped(batch[name], np.stack(cuts), crop)
+        batch = picture_batch(stored, seed, step, batch_size=batch_size, flip=flip)
+        if crop is not None:
+            cuts = example_words(seed, step, batch_size, LANES)[2:]
+            for name in {"levels", "map"} & batch.keys():
+                batch[name] = _cropped(batch[name], cuts, crop)
         return batch
 
     return as_dataset(make, start_step, np.iinfo(np.int64).max, batch_size)

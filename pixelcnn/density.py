@@ -7,9 +7,10 @@ import tensorflow as tf
 from likelihoods.initial import Initial
 from pixelcnn.conditioning import Conditioner
 from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
-from pixelcnn.mode import EXACT, Mode
+from pixelcnn.mode import EXACT, Mode, Share
 from pixelcnn.multiscale import Multiscale
 from pixelcnn.network import PixelCNN
+from replicator.replicator import Replicator
 
 AnyTrainConfig = PixelCNNTrainConfig | MultiscaleTrainConfig
 
@@ -64,8 +65,34 @@ class PictureDensity(tf.Module):
         return {str(self.config.data.size): tf.reduce_sum(nats, [1, 2])}
 
     def loss(self, batch: dict):
-        """Nats for each number of a picture, with `bits_per_dim` beside it, of a training batch."""
-        mode = Mode(tf.as_dtype(self.config.compute_dtype), batch["seed"][0])
+        """Nats for each number of a picture, with `bits_per_dim` beside it, of a training batch.
+
+        batch: of a shelf; of a replica's share of one, with what `PictureLoss.common` gives.
+        """
+        seed, share = batch["seed"][0], None
+        if "share" in batch:
+            seed = batch["seeds"][0, 0]
+            share = Share(batch["share"], batch["seeds"].shape[0])
+        mode = Mode(tf.as_dtype(self.config.compute_dtype), seed, share)
         nats = tf.add_n(list(self.nats(batch, mode, batch["seed"]).values()))
         value = -tf.reduce_mean(nats) / self.numbers
         return value, {"bits_per_dim": value / math.log(2.0)}
+
+
+class PictureLoss:
+    """The loss of a density, called with a batch, which replicas may share."""
+
+    def __init__(self, density: PictureDensity):
+        self.density = density
+
+    def __call__(self, batch: dict):
+        """See `PictureDensity.loss`."""
+        return self.density.loss(batch)
+
+    def common(self, batch: dict, replicator: Replicator) -> dict:
+        """What dropout needs: the whole batch has one mask, named after the seed of its first row.
+
+        Returns "seeds" int32 [replicas, rows, 2] of the whole batch and "share" int32 [], which of
+        these rows the batch holds; see `LossOfShares`.
+        """
+        return {"seeds": replicator.all_gather(batch["seed"]), "share": replicator.replica_id}

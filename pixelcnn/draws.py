@@ -1,8 +1,17 @@
-"""Which examples make up batch number n: a pure function of the seed and n, nothing to replay."""
+"""Which examples make up batch number n: a pure function of the seed and n, nothing to replay.
+
+NumPy alone and nothing of this package, so that the file can be carried to another machine: there
+`open_batches` draws the very batches that are drawn here.
+"""
 
 import functools
+from collections.abc import Callable, Mapping
+from pathlib import Path
 
 import numpy as np
+
+LANES = 4  # words of each picture: its seed, its flip, its crop's top and left
+Arrays = dict[str, np.ndarray]
 
 
 def words(seed: int, stream: int, count: int) -> np.ndarray:
@@ -49,3 +58,85 @@ def cyclic_shuffle(seed: int, count: int) -> np.ndarray:
     shuffled = np.empty(count, np.int64)
     shuffled[order] = np.roll(order, -1)
     return shuffled
+
+
+def flipped(pictures: np.ndarray, words: np.ndarray) -> np.ndarray:
+    """[batch, height, width, ...], those mirrored whose word has its highest bit set."""
+    mirrored = (words >> np.uint64(63)).reshape(-1, *[1] * (pictures.ndim - 1)).astype(bool)
+    return np.where(mirrored, pictures[:, :, ::-1], pictures)
+
+
+def picture_batch(
+    stored: Mapping[str, np.ndarray], seed: int, step: int, *, batch_size: int, flip: bool
+) -> Arrays:
+    """Batch `step`: int32 rows of what is stored, and "seed" int32 [batch, 2], new in every step.
+
+    Args:
+      stored: "levels" [pictures, height, width, channels] and whatever goes with each picture.
+      seed, batch_size: of the sequence.
+      flip: mirrors every other picture, by chance, and its "map" with it.
+    """
+    chosen = drawn(seed, step, batch_size, len(stored["levels"]))
+    seeds, flips = example_words(seed, step, batch_size, LANES)[:2]
+    batch = {name: array[chosen].astype(np.int32) for name, array in stored.items()}
+    for name in {"levels", "map"} & batch.keys() if flip else ():
+        batch[name] = flipped(batch[name], flips)
+    return {**batch, "seed": example_seeds(seeds)}
+
+
+def moments(
+    stored: Mapping[str, np.ndarray], chosen: np.ndarray, acting: np.ndarray, context: int
+) -> Arrays:
+    """The examples `chosen` of a video with the actions and states of the examples `acting`.
+
+    Example number e is step e % n + context of clip e // n, where n = steps - context.
+
+    Args:
+      stored: "frames" uint8 [clips, steps, height, width, channels], "actions" and "states" float32
+        [clips, steps, numbers].
+      chosen, acting: int64 [batch].
+      context: frames before the example's that belong to it.
+    """
+    choices = stored["frames"].shape[1] - context
+    clips, steps = chosen // choices, chosen % choices + context
+    before = np.arange(-context, 0)
+    acting_clips = (acting // choices)[:, None]
+    acting_steps = (acting % choices + context)[:, None] + before
+    return {
+        "levels": stored["frames"][clips, steps].astype(np.int32),
+        "past": stored["frames"][clips[:, None], steps[:, None] + before].astype(np.int32),
+        "action": stored["actions"][acting_clips, acting_steps],
+        "state": stored["states"][acting_clips, acting_steps],
+    }
+
+
+def video_batch(
+    stored: Mapping[str, np.ndarray],
+    seed: int,
+    step: int,
+    *,
+    batch_size: int,
+    context: int,
+    jitter: float,
+) -> Arrays:
+    """Batch `step`: `moments`, noise of size `jitter` in actions and states, and "seed"."""
+    clips, steps = stored["frames"].shape[:2]
+    chosen = drawn(seed, step, batch_size, clips * (steps - context))
+    batch = moments(stored, chosen, chosen, context)
+    for lane, name in enumerate(("action", "state")):
+        batch[name] = batch[name] + jitter * normals(seed, step, lane, batch[name].shape)
+    return {**batch, "seed": example_seeds(example_words(seed, step, batch_size, 1)[0])}
+
+
+def open_batches(folder: Path, settings: Mapping) -> Callable[[int], Arrays]:
+    """A function from a step to its batch, of an npz file.
+
+    settings: its "kind", "pictures" or "video", its name "file" inside the folder, and the keyword
+    arguments and the seed of `picture_batch` or `video_batch`.
+    """
+    rest = dict(settings)
+    kinds: dict[str, Callable[..., Arrays]] = {"pictures": picture_batch, "video": video_batch}
+    make = kinds[rest.pop("kind")]
+    with np.load(Path(folder) / rest.pop("file"), allow_pickle=False) as file:
+        stored = dict(file)
+    return functools.partial(make, stored, rest.pop("seed"), **rest)

@@ -5,11 +5,25 @@ from typing import NamedTuple
 import tensorflow as tf
 
 
+class Share(NamedTuple):
+    """Which of how many equal parts, one after another, of a batch this is.
+
+    number: int32 [], from 0. shares: a Python int.
+    """
+
+    number: tf.Tensor
+    shares: int
+
+
 class Mode(NamedTuple):
-    """dtype: what convolutions compute in. seed: int32 [2] of dropout; None drops nothing."""
+    """dtype: what convolutions compute in. seed: int32 [2] of dropout; None drops nothing.
+
+    share: of the batch that the mask of the seed is for; None: the whole of it.
+    """
 
     dtype: tf.DType = tf.float32
     seed: tf.Tensor | None = None
+    share: Share | None = None
 
     def dropped(self, units, rate: float, place: int):
         """The units, a share `rate` of them zero and the rest larger by as much.
@@ -23,7 +37,14 @@ class Mode(NamedTuple):
         if self.seed is None or not rate:
             return units
         seed = self.seed + tf.constant([0, place], tf.int32)
-        return tf.nn.experimental.stateless_dropout(units, rate, seed)
+        if self.share is None:
+            return tf.nn.experimental.stateless_dropout(units, rate, seed)
+        # The generator knows no rows: the mask of the whole batch is drawn, and cut.
+        shape, rows = tf.shape(units), tf.shape(units)[0]
+        everyone = tf.ones(tf.concat([[rows * self.share.shares], shape[1:]], 0), units.dtype)
+        kept = tf.nn.experimental.stateless_dropout(everyone, rate, seed)
+        own = kept[self.share.number * rows :][:rows]
+        return units * tf.ensure_shape(own, units.shape)
 
 
 EXACT = Mode()  # how densities are evaluated and pictures drawn

@@ -6,8 +6,15 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from pixelcnn.data import Arrays, as_dataset, check_batches
-from pixelcnn.draws import cyclic_shuffle, drawn, example_seeds, example_words, normals
+from pixelcnn.data import as_dataset, check_batches
+from pixelcnn.draws import (
+    Arrays,
+    cyclic_shuffle,
+    example_seeds,
+    example_words,
+    moments,
+    video_batch,
+)
 from pixelcnn.gathered import plural
 from pixelcnn.npz import check_shape, pair, read_arrays
 from pixelcnn.pictures import DataError, PictureRules
@@ -59,6 +66,11 @@ class Episodes:
     actions: np.ndarray
     states: np.ndarray
     views: int
+
+    @property
+    def stored(self) -> Arrays:
+        """What `draws.moments` takes."""
+        return {"frames": self.frames, "actions": self.actions, "states": self.states}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -184,27 +196,6 @@ def _members(video: Video, split: str, context: int) -> Episodes:
     return video.splits[split]
 
 
-def _batch(
-    episodes: Episodes, chosen: np.ndarray, acting: np.ndarray, context: int, seeds: np.ndarray
-) -> Arrays:
-    """The examples `chosen` with the actions and states of the examples `acting`.
-
-    Example number e is step e % n + context of clip e // n, where n = steps - context.
-    """
-    choices = episodes.frames.shape[1] - context
-    clips, steps = chosen // choices, chosen % choices + context
-    before = np.arange(-context, 0)
-    acting_clips = (acting // choices)[:, None]
-    acting_steps = (acting % choices + context)[:, None] + before
-    return {
-        "levels": episodes.frames[clips, steps].astype(np.int32),
-        "past": episodes.frames[clips[:, None], steps[:, None] + before].astype(np.int32),
-        "action": episodes.actions[acting_clips, acting_steps],
-        "state": episodes.states[acting_clips, acting_steps],
-        "seed": example_seeds(seeds),
-    }
-
-
 def _count(episodes: Episodes, context: int) -> int:
     return len(episodes.frames) * (episodes.frames.shape[1] - context)
 
@@ -240,12 +231,9 @@ def video_batches(
     episodes = _members(video, split, context)
 
     def make(step: int) -> Arrays:
-        chosen = drawn(seed, step, batch_size, _count(episodes, context))
-        seeds = example_words(seed, step, batch_size, 1)[0]
-        batch = _batch(episodes, chosen, chosen, context, seeds)
-        for lane, name in enumerate(("action", "state")):
-            batch[name] = batch[name] + jitter * normals(seed, step, lane, batch[name].shape)
-        return batch
+        return video_batch(
+            episodes.stored, seed, step, batch_size=batch_size, context=context, jitter=jitter
+        )
 
     return as_dataset(make, start_step, np.iinfo(np.int64).max, batch_size)
 
@@ -291,6 +279,7 @@ def whole_video(
     def make(step: int) -> Arrays:
         chosen = np.arange(step * batch_size, min((step + 1) * batch_size, count))
         seeds = example_words(0, step, batch_size, 1)[0, : len(chosen)]
-        return _batch(episodes, chosen, acting[chosen], context, seeds)
+        batch = moments(episodes.stored, chosen, acting[chosen], context)
+        return {**batch, "seed": example_seeds(seeds)}
 
     return as_dataset(make, 0, -(-count // batch_size), None)

@@ -2,15 +2,17 @@
 
 A folder holds `manifest.json`, a portable artifact and perhaps a weights file for every function,
 and, where there is a training step, `run.py` (portable_run.py), which trains with JAX and numpy
-alone and writes checkpoints that `adopt` brings back into a run directory.
+alone and writes checkpoints that `adopt` brings back into a run directory, and `batches.py`, the
+module that draws the batches: the same one that the trainer draws them with.
 """
 
 import contextlib
 import importlib.resources
+import inspect
 import json
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
-from types import MappingProxyType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 import numpy as np
@@ -20,7 +22,7 @@ from replicator.checkpoints import Arrays, Checkpoints, write_npz, write_text
 from replicator.errors import UserError
 from replicator.run_directory import RunDirectory
 from replicator.stablehlo import lower
-from replicator.state import LossFn, TrainState
+from replicator.state import LossFn, TrainState, variable_names
 
 FORMAT = 1
 MANIFEST = "manifest.json"
@@ -80,21 +82,23 @@ def export_training(
     loss_fn: LossFn,
     batch_spec: Mapping[str, tf.TensorSpec],
     *,
+    drawing: ModuleType,
     batches: dict[str, Any],
     config: dict[str, Any],
     changeable: Iterable[str] = (),
     frozen: Mapping[str, tf.Variable] = MappingProxyType({}),
     tensor_float_32: bool = True,
 ) -> Path:
-    """The folder, with the training step, run.py and the present state as its first checkpoint.
+    """The folder, with training step, run.py, batches.py and the present state as a checkpoint.
 
     Args:
       folder: new or empty of checkpoints.
       state: what the step moves on; its `num_steps` is how far run.py trains.
       loss_fn: of a batch.
       batch_spec: static shape and dtype of every entry of a batch.
-      batches: how run.py draws batch n; {"kind": "clips", "file": an npz inside the folder,
-        "split", "clip_samples", "batch_size", "seed"}.
+      drawing: the module that becomes batches.py; it imports NumPy alone, and what its
+        `open_batches(folder, settings)` gives is a function from a step to its batch.
+      batches: those settings, as JSON-able values.
       config: of the run; `adopt` compares it with that of the run directory.
       changeable: top-level keys of `config` in which the two may differ.
       frozen: by name, the variables that the loss reads and training leaves alone.
@@ -102,13 +106,7 @@ def export_training(
 
     Raises UserError if the folder holds checkpoints, ValueError as `export_function`.
     """
-    folder = _made(folder)
-    checkpoints = Checkpoints(folder / "checkpoints")
-    if checkpoints.steps():
-        raise UserError(
-            f"{folder} already holds checkpoints of an exported run; bring them back "
-            "or choose another folder."
-        )
+    folder = fresh(folder)
     slots = state.slots()
     export_function(
         guarded_step(state, loss_fn),
@@ -130,10 +128,57 @@ def export_training(
         },
     }
     _write_manifest(folder, manifest)
+    # Read, not imported: JAX need not be here.
     source = importlib.resources.files("replicator").joinpath("portable_run.py")
     write_text(folder / "run.py", source.read_text(encoding="utf-8"))
-    checkpoints.save(int(state.step.numpy()), state.arrays())
+    write_text(folder / "batches.py", inspect.getsource(drawing))
+    Checkpoints(folder / "checkpoints").save(int(state.step.numpy()), state.arrays())
     return folder
+
+
+def fresh(folder: Path) -> Path:
+    """The folder, made if missing; UserError if a run was exported to it before."""
+    folder = _made(folder)
+    if Checkpoints(folder / "checkpoints").steps():
+        raise UserError(
+            f"{folder} already holds checkpoints of an exported run; bring them back "
+            "or choose another folder."
+        )
+    return folder
+
+
+def restore(
+    state: TrainState, workdir: Path | None, config: dict[str, Any], changeable: Iterable[str]
+) -> None:
+    """Sets the state from the newest checkpoint of a run, if there is such a run and it has one.
+
+    Raises UserError if it is a run of another configuration; arguments as for `export_training`.
+    """
+    if workdir is None or not (Path(workdir) / "config.json").exists():
+        return
+    run = RunDirectory.open(workdir)
+    run.check(config, tuple(changeable))
+    arrays, _ = run.checkpoints().newest()
+    if arrays is not None:
+        state.restore(arrays)
+
+
+def ready(folder: Path, state: TrainState) -> str:
+    """What to do next with a folder that was exported, as a line."""
+    return (
+        f"{folder} is ready from step {int(state.step.numpy())}: carry it to a machine with JAX, "
+        f"then `python {Path(folder).name}/run.py`."
+    )
+
+
+def named_weights(network: tf.Module) -> dict[str, tf.Variable]:
+    """Every trainable variable under the name that checkpoints give it after `weights/`."""
+    return dict(zip(variable_names(network), network.trainable_variables, strict=True))
+
+
+def specs_of(batch: Arrays) -> dict[str, tf.TensorSpec]:
+    """The shape and dtype of every array."""
+    return {name: tf.TensorSpec(array.shape, array.dtype) for name, array in batch.items()}
 
 
 def guarded_step(state: TrainState, loss_fn: LossFn) -> PureFn:
@@ -144,11 +189,8 @@ def guarded_step(state: TrainState, loss_fn: LossFn) -> PureFn:
 
     def step(batch):
         values, metrics = state.update(loss_fn, batch)
-        good = tf.math.is_finite(metrics["loss"]) & tf.math.is_finite(metrics["gradient_norm"])
-        moved = {
-            f"{SLOT}{name}": tf.where(good, value, variable)
-            for (name, variable), value in zip(state.slots().items(), values, strict=True)
-        }
+        kept = state.guarded(values, metrics)
+        moved = {f"{SLOT}{name}": v for name, v in zip(state.slots(), kept, strict=True)}
         return {**metrics, **moved}
 
     return step

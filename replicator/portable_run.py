@@ -2,20 +2,23 @@
 
     python run.py --minutes 55
 
-Put beside `manifest.json` as run.py. It goes on from the newest checkpoint in `checkpoints/`,
-draws the same clips as the run that was exported, and writes checkpoints that the run directory
-takes back. In Python, `load(folder, name)` gives any exported function, a sampler for example.
+Put beside `manifest.json` and `batches.py` as run.py. It goes on from the newest checkpoint in
+`checkpoints/`, draws the same batches as the run that was exported, shares their rows among all
+devices, and writes checkpoints that the run directory takes back. In Python, `load(folder, name)`
+gives any exported function, a sampler for example.
 """
 
 import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
+import importlib.machinery
 import json
 import os
 import signal
 import sys
 import time
+import types
 import zipfile
 from collections import deque
 from collections.abc import Sequence
@@ -23,9 +26,10 @@ from pathlib import Path
 
 import jax.export
 import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 FORMAT = 1
-SLOT = "slot/"
+SLOT, AVERAGE = "slot/", "average/"
 STEPS_AHEAD = 8  # steps given to the device before the metrics of the first are waited for
 BATCHES_AHEAD = 4
 LINE_SECONDS = 10.0
@@ -40,10 +44,10 @@ def load(folder, name: str, weights: dict | None = None):
 
     Args:
       folder, name: where manifest.json is, and which of its functions.
-      weights: an array for each variable that it reads; by default those exported with it.
+      weights: arrays in place of variables that were exported with it, `averages` for example.
     """
     described = read_manifest(folder)["functions"][name]
-    weights = read_weights(folder, described) if weights is None else weights
+    weights = read_weights(folder, described) | (weights or {})
     held = on_device([weights[variable["name"]] for variable in described["captured"]])
     call = exported_call(folder, described)
     compiled = jax.jit(lambda held, inputs: call(*inputs, *held))
@@ -75,8 +79,7 @@ def read_weights(folder, described: dict) -> dict[str, np.ndarray]:
     """The variables that were exported with a function."""
     arrays = read_npz(Path(folder) / described["weights"])
     dtypes = {variable["name"]: variable["dtype"] for variable in described["captured"]}
-    # A view, because npz files hold bfloat16 as the uint16 of its bits.
-    return {name: array.view(dtypes[name]) for name, array in arrays.items()}
+    return {name: array.view(dtypes[name]) for name, array in arrays.items()}  # bfloat16 as uint16
 
 
 def on_device(arrays):
@@ -106,55 +109,51 @@ def read_npz(path: Path) -> dict[str, np.ndarray]:
         raise UserError(f"{path} cannot be read: {error}.") from error
 
 
-class Clips:
-    """Batches of clips of recordings, each a pure function of the seed and the step.
+def averages(folder) -> dict[str, np.ndarray]:
+    """The averaged weights of the newest checkpoint, by name, as `load` takes them."""
+    arrays = Checkpoints(Path(folder) / "checkpoints").newest()
+    return {n.removeprefix(AVERAGE): v for n, v in arrays.items() if n.startswith(AVERAGE)}
 
-    Word i of Philox-4x64 under the key (seed, step) picks start number floor(word * starts / 2^64)
-    of all starts, recording after recording; starts lie on multiples of the hop.
+
+def open_batches(folder, settings: dict):
+    """The function from a step to its batch that batches.py makes of the settings."""
+    module, path = types.ModuleType("batches"), Path(folder) / "batches.py"
+    try:
+        importlib.machinery.SourceFileLoader("batches", str(path)).exec_module(module)
+        return module.open_batches(Path(folder), settings)
+    except (OSError, zipfile.BadZipFile, ValueError, EOFError, KeyError) as error:
+        raise UserError(f"The batches of {folder} cannot be drawn: {error}.") from error
+
+
+class Devices:
+    """The devices that share the rows of every batch; each of them holds the whole state.
+
+    The step is a program for the whole batch. XLA splits it among the devices, so that every sum
+    over the batch, every statistic and every draw of noise is that of one device.
     """
 
-    def __init__(self, folder: Path, settings: dict):
-        split, self.settings = settings["split"], settings
-        arrays = read_npz(Path(folder) / settings["file"])
-        self.hop = json.loads(str(arrays["description"]))["hop_samples"]
-        self.sounds = np.split(arrays[f"{split}_waveform"], arrays[f"{split}_offsets"][1:-1])
-        self.speakers, self.frames = arrays[f"{split}_speaker"], None
-        if f"{split}_frames" in arrays:
-            borders = arrays[f"{split}_frame_offsets"][1:-1]
-            self.frames = np.split(arrays[f"{split}_frames"], borders)
-            self.silent = arrays["silent_frame"]
-        room = [max(0, len(sound) - settings["clip_samples"]) for sound in self.sounds]
-        self.ends = np.cumsum([samples // self.hop + 1 for samples in room])
+    def __init__(self, described: dict, wanted: int | None = None):
+        shapes = {spec["name"]: spec["shape"] for spec in described["inputs"]}
+        rows, found = sorted({shape[0] for shape in shapes.values() if shape}), jax.devices()
+        fitting = [n for n in range(1, len(found) + 1) if all(row % n == 0 for row in rows)]
+        if wanted is not None and wanted not in fitting:
+            raise UserError(
+                f"--devices must be one of {fitting}, got {wanted}: there are {len(found)}, and "
+                f"batches of {', '.join(map(str, rows))} rows."
+            )
+        self.used, self._num_found = found[: wanted or fitting[-1]], len(found)
+        mesh = Mesh(np.array(self.used), ("rows",))
+        self.everywhere = NamedSharding(mesh, PartitionSpec())
+        by_rows = NamedSharding(mesh, PartitionSpec("rows"))
+        self._places = {n: by_rows if shape else self.everywhere for n, shape in shapes.items()}
 
-    def batch(self, step: int) -> dict[str, np.ndarray]:
-        """Batch `step`: waveform, mask, speaker and, where there are features, frames."""
-        places, length = self.places(step), self.settings["clip_samples"]
-        cuts = [self.sounds[r][n : n + length] for r, n in places]
-        waves = [(2.0 * cut.astype(np.float64) + 1.0) / 65535.0 for cut in cuts]
-        found = {
-            "waveform": np.stack([_padded(wave, length) for wave in waves]),
-            "mask": np.stack([_padded(np.ones(len(cut)), length) for cut in cuts]),
-            "speaker": self.speakers[[recording for recording, _ in places]],
-        }
-        if self.frames is not None:
-            length //= self.hop
-            cuts = [self.frames[r][n // self.hop :][:length] for r, n in places]
-            found["frames"] = np.stack([_padded(cut, length, self.silent) for cut in cuts])
-        return found
+    def share(self, batch: dict[str, np.ndarray]) -> dict:
+        """What the step reads of a batch, on the devices: each has its rows."""
+        return jax.device_put({name: batch[name] for name in self._places}, self._places)
 
-    def places(self, step: int) -> list[tuple[int, int]]:
-        """Recording and first sample of each clip of batch `step`."""
-        key = np.array([self.settings["seed"] % 2**64, step], np.uint64)
-        words = np.random.Philox(key=key).random_raw(self.settings["batch_size"])
-        picked = [int(word) * int(self.ends[-1]) >> 64 for word in words]
-        which = np.searchsorted(self.ends, picked, side="right")
-        before = np.concatenate([[0], self.ends])[which]
-        return [(int(r), int(n)) for r, n in zip(which, (picked - before) * self.hop, strict=True)]
-
-
-def _padded(cut: np.ndarray, length: int, filling=0.0) -> np.ndarray:
-    rest = np.broadcast_to(filling, (length - len(cut), *cut.shape[1:]))
-    return np.concatenate([cut, rest]).astype(np.float32)
+    def __str__(self):
+        among = f" of {self._num_found}" if len(self.used) < self._num_found else ""
+        return f"{len(self.used)}{among} x {self.used[0].device_kind}"
 
 
 class Checkpoints:
@@ -200,26 +199,26 @@ class Checkpoints:
 class Training:
     """The state on the device and the step that moves it on."""
 
-    def __init__(self, folder: Path):
+    def __init__(self, folder: Path, num_devices: int | None = None):
         manifest = read_manifest(folder)
         self.settings = manifest["training"]
-        described, batches = manifest["functions"][self.settings["step"]], self.settings["batches"]
-        if batches["kind"] != "clips":
-            raise UserError(f"Batches of kind {batches['kind']} are not known here.")
-        self.batches = Clips(Path(folder), batches)
+        described = manifest["functions"][self.settings["step"]]
+        self.devices = Devices(described, num_devices)
+        self.batch = open_batches(folder, self.settings["batches"])
         self.checkpoints = Checkpoints(Path(folder) / "checkpoints")
-        self.state, self.alive = on_device((self._restored(), np.bool_(True)))
-        self._frozen = on_device(read_weights(folder, described))
+        held = self._restored(), np.bool_(True), read_weights(folder, described)
+        everywhere = self.devices.everywhere
+        self.state, self.alive, self._frozen = jax.device_put(held, everywhere)
         advance = _advance(exported_call(folder, described), described)
-        self._advance = jax.jit(advance, donate_argnums=(0, 1))
+        self._advance = jax.jit(advance, donate_argnums=(0, 1), out_shardings=everywhere)
 
     def advance(self, batch: dict[str, np.ndarray]) -> dict:
         """The metrics, still on the device, of one more step.
 
         After a loss or gradient that is not finite the state stays as it is, whatever follows.
         """
-        moved = self._advance(self.state, self.alive, self._frozen, batch)
-        self.state, self.alive, metrics = moved
+        given = self.state, self.alive, self._frozen, self.devices.share(batch)
+        self.state, self.alive, metrics = self._advance(*given)
         return metrics
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -301,10 +300,10 @@ def train(folder: Path, options: argparse.Namespace, noted: Sequence[str] = ()) 
 
     Raises UserError after a loss or gradient that is not finite, with the state before it saved.
     """
-    training = Training(folder)
+    training = Training(folder, options.devices)
     first = int(training.state["step"])
     total = training.settings["num_steps"] if options.steps is None else options.steps
-    say(f"{jax.devices()[0]}: from step {first} to {total}; the first one compiles.")
+    say(f"{training.devices}: from step {first} to {total}; the first one compiles.")
     report = Report(Path(folder) / "metrics.jsonl", first, total, options.report_steps)
     reason = _steps(training, first, report, options, noted)
     step = training.save(options.keep)
@@ -317,7 +316,7 @@ def train(folder: Path, options: argparse.Namespace, noted: Sequence[str] = ()) 
 def _steps(training: Training, first: int, report: Report, options, noted) -> str:
     pending: deque = deque()
     start = saved = time.monotonic()
-    for step, batch in ahead(training.batches.batch, first, report.num_steps):
+    for step, batch in ahead(training.batch, first, report.num_steps):
         pending.append((step + 1, training.advance(batch)))
         if len(pending) >= STEPS_AHEAD and not _settle(pending, report):
             return "diverged"
@@ -372,6 +371,7 @@ OPTIONS = (
     ("--steps", int, None, "updates in all, earlier ones counted; default: as exported"),
     ("--minutes", float, 0.0, "minutes after which to save and stop; 0: no limit"),
     ("--save-minutes", float, 5.0, "minutes between two checkpoints"),
+    ("--devices", int, None, "devices that share a batch; default: as many as divide its rows"),
     ("--keep", int, 2, "newest checkpoints kept"),
     ("--report-steps", int, 20, "steps between two lines of metrics.jsonl"),
     ("--folder", Path, Path(__file__).resolve().parent, "where manifest.json is"),

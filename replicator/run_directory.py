@@ -17,16 +17,23 @@ SHOWN = 4  # differences named in one line
 
 
 class RunDirectory:
-    """A folder that belongs to one configuration and, while training, to one process."""
+    """A folder that belongs to one configuration and, while training, to one process.
+
+    identity: what `claim` was told that the run is, without what may change.
+    """
 
     def __init__(self, path: Path):
         self.path = Path(path)
+        self.identity: dict = {}
         self._lock: IO[str] | None = None
+        self._is_chief = True
 
     @classmethod
-    def create(cls, path: Path, config: dict, changeable: Keys = ()) -> "RunDirectory":
+    def create(
+        cls, path: Path, config: dict, changeable: Keys = (), is_chief: bool = True
+    ) -> "RunDirectory":
         """The directory, new or resumed, locked for this process; see `locked` and `claim`."""
-        run = cls.locked(path)
+        run = cls.locked(path, is_chief)
         try:
             run.claim(config, changeable)
         except BaseException:
@@ -35,12 +42,20 @@ class RunDirectory:
         return run
 
     @classmethod
-    def locked(cls, path: Path) -> "RunDirectory":
+    def locked(cls, path: Path, is_chief: bool = True) -> "RunDirectory":
         """The directory, made if missing, locked for this process until `unlock`.
+
+        Args:
+          path: its place.
+          is_chief: False for a process that leaves the directory to another one of the same run:
+            it neither makes, locks nor writes it.
 
         Raises UserError if it is in use or cannot be written.
         """
         run = cls(path)
+        run._is_chief = is_chief
+        if not is_chief:
+            return run
         if run.path.exists() and not run.path.is_dir():
             raise UserError(f"The run directory {path} must be a folder, it is a file.")
         try:
@@ -134,6 +149,9 @@ class RunDirectory:
 
         Raises UserError if the run is another one, or cannot be written.
         """
+        self.identity = {k: v for k, v in config.items() if k not in changeable}
+        if not self._is_chief:
+            return
         self.check(config, changeable)
         given, file = json.loads(json.dumps(config)), self.path / "config.json"
         stored = self.config() if file.exists() else None

@@ -1,7 +1,7 @@
 """All that training changes: weights, Adam's moments, the Polyak average and the step."""
 
 import contextlib
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -21,10 +21,15 @@ class TrainState(tf.Module):
         self.optimizer, self.num_steps = optimizer, num_steps
         self.names = variable_names(network)
         self.weights = list(network.trainable_variables)
-        self.first = [tf.Variable(tf.zeros_like(w), trainable=False) for w in self.weights]
-        self.second = [tf.Variable(tf.zeros_like(w), trainable=False) for w in self.weights]
-        self.average = [tf.Variable(w, trainable=False) for w in self.weights]
+        self.first = self._slots("first", tf.zeros_like)
+        self.second = self._slots("second", tf.zeros_like)
+        self.average = self._slots("average", tf.convert_to_tensor)
         self.step = tf.Variable(0, trainable=False, dtype=tf.int32)
+
+    def _slots(self, kind: str, start: Callable[[tf.Variable], tf.Tensor]) -> list[tf.Variable]:
+        """A variable beside each weight, named after it, so that it is laid out alike."""
+        pairs = zip(self.names, self.weights, strict=True)
+        return [tf.Variable(start(w), trainable=False, name=f"{kind}/{n}") for n, w in pairs]
 
     def slots(self) -> dict[str, tf.Variable]:
         """Every variable under the name that checkpoints give it."""
@@ -40,13 +45,25 @@ class TrainState(tf.Module):
 
         A pure function: it reads the variables and assigns none.
         """
+        loss, told, gradients = self.gradients(loss_fn, batch)
+        values, figures = self.moved(gradients)
+        return values, {"loss": loss, **figures, **told}
+
+    def gradients(self, loss_fn: LossFn, batch: Batch):
+        """The loss of a batch, [], the metrics beside it, and a gradient for each weight."""
         with tf.GradientTape() as tape:
             loss, metrics = loss_fn(batch)
         gradients = tape.gradient(loss, self.weights)
         for name, gradient in zip(self.names, gradients, strict=True):
             if gradient is None:
                 raise ValueError(f"`loss_fn` must depend on every weight, not so on `{name}`.")
-        gradients = [tf.convert_to_tensor(g) for g in gradients]
+        return loss, metrics, [tf.convert_to_tensor(g) for g in gradients]
+
+    def moved(self, gradients: list[tf.Tensor]):
+        """The values of all slots after a step along the gradients, and what it was like.
+
+        A pure function of elementwise operations and sums, in `slots()` order.
+        """
         gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
         rate = self.optimizer.rate(self.step, self.num_steps)
         read = [
@@ -57,8 +74,21 @@ class TrainState(tf.Module):
             self.optimizer, rate, self.step, read[0], gradients, read[1], read[2]
         )
         average = polyak(self.optimizer, self.step, read[3], weights)
-        metrics = {"loss": loss, "gradient_norm": norm, "learning_rate": rate, **metrics}
-        return [self.step + 1, *weights, *first, *second, *average], metrics
+        values = [self.step + 1, *weights, *first, *second, *average]
+        return values, {"gradient_norm": norm, "learning_rate": rate}
+
+    def guarded(
+        self, values: list[tf.Tensor], metrics: Mapping[str, tf.Tensor], spread: bool = False
+    ) -> list[tf.Tensor]:
+        """The values, or those that the slots have where loss or gradient is not finite.
+
+        spread: chooses element by element, which is the same; DTensor knows no other way.
+        """
+        good = tf.math.is_finite(metrics["loss"]) & tf.math.is_finite(metrics["gradient_norm"])
+        pairs = zip(values, self.slots().values(), strict=True)
+        if spread:
+            return [tf.where(tf.broadcast_to(good, v.shape), v, old) for v, old in pairs]
+        return [tf.where(good, value, old) for value, old in pairs]
 
     def assign(self, values) -> None:
         """Sets every slot from values in `slots()` order."""
@@ -79,6 +109,13 @@ class TrainState(tf.Module):
                 )
         for name, variable in self.slots().items():
             variable.assign(arrays[name])
+
+    def start(self, weights: Sequence[tf.Variable]) -> None:
+        """Sets the weights, and their average with them, in the order of the network's."""
+        for weight, average, given in zip(self.weights, self.average, weights, strict=True):
+            value = tf.convert_to_tensor(given)
+            weight.assign(value)
+            average.assign(value)
 
     @contextlib.contextmanager
     def averaged(self):

@@ -223,7 +223,7 @@ def parsed(monkeypatch):
     def parsed(*words):
         seen = []
 
-        def train(preset, config, data, workdir):
+        def train(preset, config, data, workdir, replicator):
             seen.append(config)
             raise UserError("enough")
 

@@ -13,7 +13,7 @@ FLOORS = (
     ("wavenet", "pixelcnn"),
     ("distill",),
     ("serving",),
-    ("benchmarks",),
+    ("benchmarks", "examples"),
     ("onepass",),
     ("tests",),
 )

@@ -368,7 +368,7 @@ def test_every_preset_is_a_configuration_that_comes_back_from_json(name):
 def test_every_preset_goes_through_the_command_line(name, monkeypatch, mistake):
     seen = []
 
-    def train(preset, config, data, workdir):
+    def train(preset, config, data, workdir, replicator):
         seen.append((preset, config, data))
         raise UserError("enough")
 

@@ -5,23 +5,24 @@ import json
 import os
 import shutil
 import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import jax
 import numpy as np
+import points
 import pytest
 import soundfile
 import tensorflow as tf
+from carried import assert_equal, assert_same_training, run_alone
 
 from replicator import portable, portable_run
 from replicator.checkpoints import Checkpoints, read_npz
 from replicator.errors import UserError
-from replicator.loop import LoopConfig, Trainer, compile_step
+from replicator.loop import LoopConfig, Trainer
 from replicator.optimizer import OptimizerConfig
 from replicator.run_directory import RunDirectory
 from replicator.state import TrainState
+from replicator.step import compile_step
 from wavenet import exporting, training
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
@@ -46,6 +47,9 @@ CONFIG = TrainConfig(
     seed=5,
 )  # fmt: skip
 PLAIN = {"layers": 1, "stacks": 1, "residual_channels": 4, "gate_channels": 4, "skip_channels": 4}
+
+
+GOOD = {"bad_step": -1}
 
 
 def quiet(_):
@@ -125,35 +129,19 @@ def folder(data, workdir, tmp_path_factory):
     return exporting.export_run("tiny", CONFIG, data, folder, workdir, say=quiet)
 
 
-def joined(arrays, kind):
-    return np.concatenate([v.ravel() for k, v in arrays.items() if k.split("/")[0] == kind])
-
-
-def assert_same_training(found, expected, start):
-    """Parameters agree to 1e-6 of their norm, and what moved to 1e-4 of the distance it went."""
-    assert found.keys() == expected.keys()
-    assert found["step"] == expected["step"]
-    for kind in ("weights", "first", "second", "average"):
-        a, b, origin = (joined(arrays, kind) for arrays in (found, expected, start))
-        assert np.linalg.norm(a - b) < 1e-4 * np.linalg.norm(b - origin)
-        assert np.linalg.norm(a - b) < (5e-6 if kind in ("first", "second") else 1e-6) * (
-            np.linalg.norm(b)
-        )
-
-
 def test_run_py_draws_the_batches_of_the_pipeline(folder, prepared):
     config, corpus = prepared
     settings = portable.read_manifest(folder)["training"]["batches"]
-    clips = portable_run.Clips(folder, settings)
+    drawn = portable_run.open_batches(folder, settings)
     for step in (0, 1, 1_000_000):
         expected = next(iter(training.batches(corpus, config, step)))
-        found = clips.batch(step)
+        found = drawn(step)
         assert found.keys() == expected.keys() - {"levels"}
         for name in found:
             np.testing.assert_array_equal(found[name], expected[name])
             assert found[name].dtype == expected[name].dtype.as_numpy_dtype
-    drawn = {recording for step in range(50) for recording, _ in clips.places(step)}
-    assert drawn == {0, 1, 2}  # the recording shorter than a clip among them
+    lengths = {clip.sum() for step in range(50) for clip in drawn(step)["mask"]}
+    assert lengths == {200, 256}  # the recording shorter than a clip is among them
 
 
 def test_five_steps_in_jax_equal_five_in_tensorflow(folder, alone):
@@ -161,41 +149,17 @@ def test_five_steps_in_jax_equal_five_in_tensorflow(folder, alone):
     run = portable_run.Training(folder)
     assert_equal(run.arrays(), arrays[3])
     for step in range(3, 8):
-        run.advance(run.batches.batch(step))
+        run.advance(run.batch(step))
     assert_same_training(run.arrays(), arrays[8], arrays[3])
     assert run._advance._cache_size() == 1  # a second compilation may cost minutes
-
-
-def assert_equal(found, expected):
-    assert found.keys() == expected.keys()
-    for name in found:
-        np.testing.assert_array_equal(found[name], expected[name])
-
-
-BLOCKED = """
-import runpy, sys
-for name in ("tensorflow", "replicator", "wavenet", "likelihoods"):
-    sys.modules[name] = None
-sys.argv = ["run.py", *sys.argv[1:]]
-runpy.run_path("run.py", run_name="__main__")
-"""
-
-
-def run_alone(folder, *arguments):
-    """run.py in its own process, in which importing TensorFlow or this library fails."""
-    command = [sys.executable, "-W", "error", "-c", BLOCKED, *arguments]
-    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
-    return subprocess.run(
-        command, cwd=folder, env=environment, capture_output=True, text=True, check=False
-    )
 
 
 def test_training_may_cross_to_jax_and_back(folder, workdir, alone, tmp_path):
     run, arrays, metrics = alone
     out = Path(shutil.copytree(folder, tmp_path / "carried"))
-    done = run_alone(out, "--steps", "6", "--report-steps", "2")
+    done = run_alone(out, "--steps", "6", "--report-steps", "2", devices=3)
     assert done.returncode == 0, done.stderr
-    assert "from step 3 to 6" in done.stderr
+    assert "3 x cpu: from step 3 to 6" in done.stderr
     assert "training: 6/6 steps" in done.stderr
     assert portable.adopt(out, workdir) == 6
 
@@ -270,19 +234,6 @@ class Line(tf.Module):
         self.slope = tf.Variable([1.0, -2.0, 0.5])
 
 
-class Points:
-    """Batches of points, one of them poisoned."""
-
-    bad_step = -1
-
-    def __init__(self, *_):
-        pass
-
-    def batch(self, step):
-        x = np.random.default_rng(step).normal(size=(4, 3)).astype(np.float32)
-        return {"x": x * (np.nan if step == self.bad_step else 1.0), "unused": x}
-
-
 def line_state():
     network, scale = Line(), tf.Variable([2.0, 0.0, -1.0])
 
@@ -294,13 +245,12 @@ def line_state():
 
 
 @pytest.fixture
-def line(tmp_path, monkeypatch):
+def line(tmp_path):
     """A folder to train in, the state that was exported to it, and its loss."""
-    monkeypatch.setattr(portable_run, "Clips", Points)
     state, loss, scale = line_state()
     spec = {"x": tf.TensorSpec([4, 3], tf.float32)}
     folder = portable.export_training(
-        tmp_path / "line", state, loss, spec, batches={"kind": "clips"},
+        tmp_path / "line", state, loss, spec, drawing=points, batches=GOOD,
         config={"name": "line", "loop": 1}, changeable=("loop",), frozen={"scale": scale},
     )  # fmt: skip
     return folder, state, loss
@@ -308,6 +258,7 @@ def line(tmp_path, monkeypatch):
 
 def options(**changes):
     known = {"steps": None, "minutes": 0.0, "save_minutes": 5.0, "keep": 2, "report_steps": 5}
+    known["devices"] = None
     return argparse.Namespace(**known | changes)
 
 
@@ -318,9 +269,9 @@ def steps_in(folder):
 def test_any_pure_step_trains_frozen_variables_and_all(line):
     folder, state, loss = line
     assert portable_run.train(folder, options()) == "done"
-    step = compile_step(state, loss, jit_compile=False)
+    step, drawn = compile_step(state, loss, jit_compile=False), points.open_batches(None, GOOD)
     for number in range(12):
-        metrics = step({"x": tf.constant(Points().batch(number)["x"])})
+        metrics = step({"x": tf.constant(drawn(number)["x"])})
     found = read_npz(folder / "checkpoints/step_00000012.npz")
     for name, expected in state.arrays().items():
         np.testing.assert_allclose(found[name], expected, rtol=1e-5)
@@ -330,12 +281,13 @@ def test_any_pure_step_trains_frozen_variables_and_all(line):
     assert lines[-1]["largest"] == float(metrics["largest"])
 
 
-def test_a_step_that_is_not_finite_ends_the_run_before_it(line, monkeypatch):
+def test_a_step_that_is_not_finite_ends_the_run_before_it(line):
     folder, _, _ = line
     portable_run.train(folder, options(steps=3))
     good = read_npz(folder / "checkpoints/step_00000003.npz")
     (folder / "checkpoints/step_00000003.npz").unlink()
-    monkeypatch.setattr(Points, "bad_step", 3)
+    manifest = (folder / "manifest.json").read_text()
+    (folder / "manifest.json").write_text(manifest.replace('"bad_step": -1', '"bad_step": 3'))
     with pytest.raises(portable_run.UserError, match=r"Step 4 gave a loss .* not finite"):
         portable_run.train(folder, options())
     assert steps_in(folder) == [0, 3]
@@ -416,10 +368,37 @@ def test_adoption_makes_a_run_and_refuses_what_does_not_fit(line, tmp_path):
         portable.adopt(workdir, tmp_path / "other")
 
 
+def test_devices_that_cannot_share_the_rows_are_refused(line):
+    with pytest.raises(portable_run.UserError, match=r"must be one of \[1\], got 3: there are 1"):
+        portable_run.train(line[0], options(devices=3))
+
+
+def test_batches_that_cannot_be_drawn_are_one_line(line):
+    (line[0] / "batches.py").unlink()
+    with pytest.raises(portable_run.UserError, match=r"cannot be drawn: .*No such file"):
+        portable_run.train(line[0], options())
+
+
+def test_an_exported_function_may_read_the_average_of_what_was_trained(line):
+    folder, _, _ = line
+    portable_run.train(folder, options(steps=4))
+    network = Line()
+    portable.export_function(
+        lambda given: {"y": given["x"] * network.slope}, {"x": tf.TensorSpec([3], tf.float32)},
+        folder, "times", variables=portable.named_weights(network),
+    )  # fmt: skip
+    x = np.ones(3, np.float32)
+    average = read_npz(folder / "checkpoints/step_00000004.npz")["average/slope"]
+    call = portable_run.load(folder, "times", portable_run.averages(folder))
+    np.testing.assert_array_equal(call(x=x)["y"], average)
+    untrained = portable_run.load(folder, "times")(x=x)["y"]
+    np.testing.assert_array_equal(untrained, [1.0, -2.0, 0.5])
+
+
 def test_an_export_does_not_overwrite_a_trained_folder(line):
     folder, state, loss = line
     with pytest.raises(UserError, match="already holds checkpoints of an exported run"):
-        portable.export_training(folder, state, loss, {}, batches={}, config={})
+        portable.export_training(folder, state, loss, {}, drawing=points, batches={}, config={})
 
 
 def test_no_source_path_is_in_an_artifact(folder):

@@ -1,11 +1,16 @@
-"""Which clips make up batch number n: a pure function of the seed and n, with nothing to replay."""
+"""Which clips make up batch number n: a pure function of the seed and n, with nothing to replay.
+
+NumPy alone and nothing of this package, so that the file can be carried to another machine: there
+`open_batches` draws the very batches that are drawn here.
+"""
 
 import dataclasses
-from collections.abc import Sequence
+import functools
+import json
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
 
 import numpy as np
-
-from wavenet.audio import from_int16
 
 NO_CHANNELS = np.zeros(0, np.float32)
 
@@ -87,7 +92,7 @@ def _clip(source: ClipSource, recording: int, start: int) -> tuple[np.ndarray, n
     """The waveform and the mask of one clip, float32 [clip_samples] each."""
     cut = source.waveforms[recording][start : start + source.clip_samples]
     waveform, mask = np.zeros((2, source.clip_samples), np.float32)
-    waveform[: len(cut)] = from_int16(cut)
+    waveform[: len(cut)] = (2.0 * cut.astype(np.float64) + 1.0) / 65535.0  # audio.from_int16
     mask[: len(cut)] = 1.0
     return waveform, mask
 
@@ -136,3 +141,26 @@ def batch(
     if source.frames:
         result["frames"] = np.stack([_clip_frames(source, *place) for place in places])
     return result
+
+
+def open_batches(folder: Path, settings: Mapping) -> Callable[[int], dict[str, np.ndarray]]:
+    """A function from a step to its batch, of a file that `corpus.export_npz` wrote.
+
+    settings: its name "file" inside the folder, "split", "clip_samples", "batch_size", "seed".
+    """
+    split = settings["split"]
+    with np.load(Path(folder) / settings["file"], allow_pickle=False) as file:
+        stored = dict(file)
+    waveforms = np.split(stored[f"{split}_waveform"], stored[f"{split}_offsets"][1:-1])
+    frames: list[np.ndarray] = []
+    if f"{split}_frames" in stored:
+        frames = np.split(stored[f"{split}_frames"], stored[f"{split}_frame_offsets"][1:-1])
+    source = clip_source(
+        waveforms,
+        stored[f"{split}_speaker"],
+        settings["clip_samples"],
+        frames=frames,
+        padding=stored.get("silent_frame", NO_CHANNELS),
+        hop_samples=json.loads(str(stored["description"]))["hop_samples"],
+    )
+    return functools.partial(batch, source, settings["seed"], batch_size=settings["batch_size"])

@@ -8,6 +8,7 @@ import tyro
 
 from replicator.errors import UserError
 from replicator.portable import adopt
+from replicator.replicator import Replicator
 from replicator.run_directory import RunDirectory
 from wavenet import shipped
 from wavenet.evaluation import dev_corpus, evaluate
@@ -33,6 +34,11 @@ class TrainArguments:
     machine with JAX and without TensorFlow."""
     adopt: Path | None = None
     """Take the weights that `run.py` made in this folder into the run directory first."""
+    strategy: str = "auto"
+    """What to run on: auto (what TF_CONFIG and the GPUs ask for), single (one device), local (every
+    GPU), local:N (N devices; without GPUs so many logical CPUs), multi_worker or parameter_server
+    (the cluster of TF_CONFIG), sharded:2x2 (weights and batches in shards, batch x model), tpu or
+    tpu:ADDRESS. A run may be resumed on another."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -59,14 +65,16 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     given = parse(
         TrainArguments, arguments, f"onepass train {preset}", default, PRESETS[preset].about
     )
+    replicator = Replicator.from_environment(given.strategy)  # before TensorFlow does anything
     if given.portable:
         export_run(preset, given.config, given.data, given.portable, given.workdir)
         return 0
-    if given.adopt:
+    if given.adopt and replicator.is_chief:
         print(f"{given.workdir} is at step {adopt(given.adopt, given.workdir)} now.")
-    outcome = train(preset, given.config, given.data, given.workdir)
+    outcome = train(preset, given.config, given.data, given.workdir, replicator=replicator)
     following = f"Next: onepass sample {given.workdir} --out sounds"
-    print(outcome.in_words(given.workdir, "best dev {:.3f} bits/sample", following))
+    if replicator.is_chief:
+        print(outcome.in_words(given.workdir, "best dev {:.3f} bits/sample", following))
     return outcome.exit_status
 
 

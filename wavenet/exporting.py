@@ -6,9 +6,17 @@ from pathlib import Path
 import tensorflow as tf
 
 from replicator.checkpoints import write_npz
-from replicator.portable import export_function, export_training, storable
-from replicator.run_directory import RunDirectory
-from replicator.state import LossFn, TrainState, variable_names
+from replicator.portable import (
+    export_function,
+    export_training,
+    fresh,
+    named_weights,
+    ready,
+    restore,
+    storable,
+)
+from replicator.state import LossFn, TrainState
+from wavenet import clips
 from wavenet.config import WaveNetConfig
 from wavenet.corpus import Corpus, export_npz
 from wavenet.network import WaveNet
@@ -40,6 +48,7 @@ def export_run(
 
     Raises UserError, DataError or AudioError with a line that explains what to do.
     """
+    fresh(folder)
     report = scan_folder(data, config)
     config = config.resolved(len({r.speaker for r in report.of("train")}))
     corpus = prepare_corpus(report, config, workdir)
@@ -48,13 +57,9 @@ def export_run(
     network = WaveNet(config.network, config.seed)
     state = TrainState(network, config.optimizer, config.loop.num_steps)
     stored = run_config(preset, config, corpus, data)
-    if workdir is not None and (Path(workdir) / "config.json").exists():
-        restore(state, workdir, stored)
+    restore(state, workdir, stored, CHANGEABLE)
     export_corpus(folder, state, network, corpus, config, stored, tensor_float_32=tensor_float_32)
-    say(
-        f"{folder} is ready from step {int(state.step)}: carry it to a machine with JAX, then "
-        f"`python {Path(folder).name}/run.py`."
-    )
+    say(ready(folder, state))
     return Path(folder)
 
 
@@ -77,8 +82,8 @@ def export_corpus(
         config=stored,
         changeable=CHANGEABLE,
         tensor_float_32=tensor_float_32,
+        drawing=clips,
         batches={
-            "kind": "clips",
             "file": CLIPS,
             "split": "train",
             "clip_samples": config.data.clip_samples,
@@ -87,15 +92,6 @@ def export_corpus(
         },
     )
     export_npz(corpus, Path(folder) / CLIPS, config.data.features)
-
-
-def restore(state: TrainState, workdir: Path, stored: dict) -> None:
-    """Sets the state from the newest checkpoint of a run of this configuration, if it has one."""
-    run = RunDirectory.open(workdir)
-    run.check(stored, CHANGEABLE)
-    arrays, _ = run.checkpoints().newest()
-    if arrays is not None:
-        state.restore(arrays)
 
 
 def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
@@ -154,7 +150,7 @@ def export_sampler(
     }
     if num_frames is not None:
         functions["condition"] = _condition(network, batch, num_frames)
-    variables = named_variables(network)
+    variables = named_weights(network)
     for name, (fn, inputs) in functions.items():
         export_function(
             fn, inputs, folder, name, variables=variables, tensor_float_32=tensor_float_32
@@ -216,8 +212,3 @@ def _condition(network: WaveNet, batch: int, num_frames: int):
 def condition_channels(config: WaveNetConfig) -> int:
     """Channels of `network.condition`, which leaves the context stack aside."""
     return config.gate_inputs - (config.context_channels if config.context_layers else 0)
-
-
-def named_variables(network: WaveNet) -> dict[str, tf.Variable]:
-    """Every variable under the name that checkpoints give it after `weights/`."""
-    return dict(zip(variable_names(network), network.trainable_variables, strict=True))

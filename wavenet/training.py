@@ -1,5 +1,6 @@
 """Training a WaveNet: from a folder of recordings to a run directory."""
 
+import contextlib
 import math
 from pathlib import Path
 
@@ -8,8 +9,11 @@ import tensorflow as tf
 from replicator.errors import UserError
 from replicator.folders import shown
 from replicator.loop import Outcome, Trainer
+from replicator.meeting import chief_first, heard, placed
+from replicator.replicator import Replicator
 from replicator.run_directory import RunDirectory, stored_config, to_json
 from replicator.state import TrainState
+from replicator.step import check_rows
 from wavenet.corpus import Corpus, prepare
 from wavenet.data import clips
 from wavenet.network import WaveNet
@@ -23,7 +27,14 @@ CHANGEABLE = ("loop", "data_folder")
 FEATURES = "features"  # the folder of a run that keeps what was computed from recordings
 
 
-def train(preset: str, config: TrainConfig, data: Path, workdir: Path, say=print) -> Outcome:
+def train(
+    preset: str,
+    config: TrainConfig,
+    data: Path,
+    workdir: Path,
+    say=print,
+    replicator: Replicator | None = None,
+) -> Outcome:
     """Trains, or goes on training, in `workdir`; how it ended.
 
     Args:
@@ -32,6 +43,7 @@ def train(preset: str, config: TrainConfig, data: Path, workdir: Path, say=print
       data: a folder of recordings, see `scan`.
       workdir: the run directory, made if missing; a run there must have the same configuration.
       say: called with lines for the person watching.
+      replicator: what it runs on; None: one device. It changes nothing but the time it takes.
 
     Raises UserError, DataError or AudioError with a line that explains what to do.
     """
@@ -40,26 +52,33 @@ def train(preset: str, config: TrainConfig, data: Path, workdir: Path, say=print
             f"The run directory {workdir} must be outside the data folder {data}: its samples "
             "would be taken for recordings."
         )
-    report = scan_folder(data, config, _existing(Path(workdir) / FEATURES))
-    config = config.resolved(len({r.speaker for r in report.of("train")}))
-    run = RunDirectory.locked(workdir)
-    try:
-        run.check(_identity(preset, config), CHANGEABLE)
-        for line in report.lines():
-            say(line)
-        corpus = prepare_corpus(report, config, workdir)
-        for line in [*corpus.notes, *_schedule_notes(run, config)]:
-            say(line)
-        run.claim(run_config(preset, config, corpus, data), CHANGEABLE)
-        return _train(run, config, corpus, say)
-    finally:
-        run.unlock()
+    replicator = Replicator.single() if replicator is None else replicator
+    check_rows(config.data.batch_size, replicator)
+    say = heard(replicator, say)
+    with contextlib.ExitStack() as stack:
+        with chief_first(replicator):
+            report = scan_folder(data, config, _existing(Path(workdir) / FEATURES))
+            config = config.resolved(len({r.speaker for r in report.of("train")}))
+            run = RunDirectory.locked(workdir, replicator.is_chief)
+            stack.callback(run.unlock)
+            run.check(_identity(preset, config), CHANGEABLE)
+            for line in report.lines():
+                say(line)
+            cached = replicator.is_chief or (Path(workdir) / FEATURES).is_dir()
+            corpus = prepare_corpus(report, config, workdir if cached else None)
+            for line in [*corpus.notes, *_schedule_notes(run, config)]:
+                say(line)
+            run.claim(run_config(preset, config, corpus, data), CHANGEABLE)
+        return _train(run, config, corpus, say, replicator)
 
 
-def _train(run: RunDirectory, config: TrainConfig, corpus: Corpus, say) -> Outcome:
-    network = WaveNet(config.network, config.seed)
-    state = TrainState(network, config.optimizer, config.loop.num_steps)
-    trainer = Trainer(run, state, loss_function(network), config.loop)
+def _train(
+    run: RunDirectory, config: TrainConfig, corpus: Corpus, say, replicator: Replicator
+) -> Outcome:
+    with placed(replicator):
+        network = WaveNet(config.network, config.seed)
+        state = TrainState(network, config.optimizer, config.loop.num_steps)
+    trainer = Trainer(run, state, loss_function(network), config.loop, replicator)
     for line in trainer.resume():
         say(line)
     say(
@@ -68,7 +87,9 @@ def _train(run: RunDirectory, config: TrainConfig, corpus: Corpus, say) -> Outco
         f"({1000 * config.network.receptive_field / config.data.sample_rate_hz:.0f} ms)"
         + (f", going on from step {trainer.step}" if trainer.step else "")
     )
-    watcher = Watcher(network, state, corpus, config, run.folder("samples"))
+    watcher = None
+    if replicator.is_chief:
+        watcher = Watcher(network, state, corpus, config, run.folder("samples"))
     return trainer.train(batches(corpus, config, trainer.step), watcher)
 
 
@@ -86,11 +107,19 @@ def _schedule_notes(run: RunDirectory, config: TrainConfig) -> list[str]:
     ]
 
 
-def loss_function(network: WaveNet):
-    """The loss in nats a sample, with `bits_per_sample` beside it, of a batch of `clips`."""
+class ClipLoss:
+    """Called with a batch of `clips`; gives nats a sample, with `bits_per_sample` beside them."""
 
-    def loss(batch):
-        condition = None
+    def __init__(self, network: WaveNet):
+        self.network = network
+
+    def __call__(self, batch):
+        """The mean of the samples that are in no padding, and the metrics.
+
+        batch: of `clips` with levels; "counted" is the number of these samples, if they are to be
+        counted otherwise than here.
+        """
+        network, condition = self.network, None
         if network.config.gate_inputs:
             samples = batch["levels"].shape[1]
             condition = network.condition(
@@ -98,10 +127,19 @@ def loss_function(network: WaveNet):
             )
         parameters = network(network.inputs(batch["levels"]), condition)
         log_prob = network.likelihood.log_prob(parameters, batch["levels"])
-        value = -tf.reduce_sum(log_prob * batch["mask"]) / tf.reduce_sum(batch["mask"])
+        counted = batch.get("counted")
+        counted = tf.reduce_sum(batch["mask"]) if counted is None else counted
+        value = -tf.reduce_sum(log_prob * batch["mask"]) / counted
         return value, {"bits_per_sample": value / math.log(2.0)}
 
-    return loss
+    def common(self, batch, replicator: Replicator) -> dict[str, tf.Tensor]:
+        """What every replica divides by (see `LossOfShares`): shares differ in their padding."""
+        return {"counted": replicator.all_reduce(tf.reduce_sum(batch["mask"]), "mean")}
+
+
+def loss_function(network: WaveNet) -> ClipLoss:
+    """The loss in nats a sample of a batch of `clips`."""
+    return ClipLoss(network)
 
 
 def batches(corpus: Corpus, config: TrainConfig, start_step: int) -> tf.data.Dataset:

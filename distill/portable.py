@@ -1,0 +1,188 @@
+"""A student's training step and its draw for machines that have JAX and no TensorFlow."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import tensorflow as tf
+
+from distill.objective import Objective
+from distill.presets import DistillConfig
+from distill.student import ParallelWaveNet
+from distill.teacher import WaveNetDensity
+from distill.training import (
+    CHANGEABLE,
+    UNITS,
+    corpus_features,
+    corpus_for,
+    new_student,
+    run_config,
+    teach_reader,
+)
+from distill.units import UnitClassifier, load, save, train_units
+from replicator.portable import (
+    adopt,
+    export_function,
+    export_training,
+    fresh,
+    named_weights,
+    ready,
+    restore,
+    specs_of,
+)
+from replicator.state import TrainState
+from wavenet import clips
+from wavenet.corpus import Corpus, export_npz
+from wavenet.model import SpeechModel
+
+CLIPS = "clips.npz"
+
+
+def export_run(
+    preset: str,
+    config: DistillConfig,
+    teacher: SpeechModel,
+    teacher_path: Path,
+    data: Path,
+    folder: Path,
+    workdir: Path | None = None,
+    *,
+    tensor_float_32: bool = True,
+    say: Callable[[str], None] = print,
+) -> Path:
+    """The folder, with all that `python run.py` in it needs to distil the teacher elsewhere.
+
+    The teacher travels as variables that nothing changes, the classifier of speech units too.
+    Whatever learns before the first step, that classifier and the reader of F0, learns here.
+
+    Args:
+      preset, config, teacher, teacher_path, data, say: as for `training.distill`.
+      folder: new or empty of checkpoints.
+      workdir: a run directory to go on from; without one, or one without checkpoints, the weights
+        start as the seed says.
+      tensor_float_32: let an accelerator multiply in TensorFloat32.
+
+    Raises UserError, DataError or AudioError with a line that explains what to do.
+    """
+    folder = fresh(folder)
+    config = config.resolved(teacher, teacher_path)
+    stored = run_config(preset, config, teacher, teacher_path, data)
+    student = new_student(config, teacher)
+    state = TrainState(student, config.optimizer, config.loop.num_steps)
+    restore(state, workdir, stored, CHANGEABLE)
+    corpus = corpus_for(config, teacher, data, workdir, say)
+    classifier = _classifier(folder, workdir, config, corpus, say)
+    if not int(state.step.numpy()):
+        teach_reader(student, config, teacher, corpus)
+        state.start(student.trainable_variables)
+    _write(folder, student, state, config, teacher, corpus, classifier, stored, tensor_float_32)
+    say(ready(folder, state))
+    return folder
+
+
+def _write(
+    folder: Path,
+    student: ParallelWaveNet,
+    state: TrainState,
+    config: DistillConfig,
+    teacher: SpeechModel,
+    corpus: Corpus,
+    classifier: UnitClassifier | None,
+    stored: dict,
+    tensor_float_32: bool,
+) -> None:
+    """Writes clips, step and state."""
+    density, mel = WaveNetDensity(teacher.network), corpus.mel
+    settings = {
+        "file": CLIPS,
+        "split": "train",
+        "clip_samples": config.clips.clip_samples,
+        "batch_size": config.clips.batch_size,
+        "seed": config.seed,
+    }
+    export_npz(corpus, folder / CLIPS, corpus_features(config, teacher))
+    export_training(
+        folder,
+        state,
+        Objective(student, density, config.loss, config.seed, state.step, classifier, mel),
+        specs_of(clips.open_batches(folder, settings)(0)),
+        drawing=clips,
+        batches=settings,
+        config=stored,
+        changeable=CHANGEABLE,
+        frozen=_frozen(teacher, classifier),
+        tensor_float_32=tensor_float_32,
+    )
+
+
+def adopt_run(folder: Path, workdir: Path) -> int:
+    """What `replicator.portable.adopt` gives; the classifier of speech units comes along."""
+    step = adopt(folder, workdir)
+    theirs, ours = Path(folder) / UNITS, Path(workdir) / UNITS
+    if theirs.exists() and not ours.exists():
+        save(load(theirs), ours)
+    return step
+
+
+def _classifier(
+    folder: Path, workdir: Path | None, config: DistillConfig, corpus: Corpus, say
+) -> UnitClassifier | None:
+    """The run's classifier, or a new one, now in the folder too; None where no loss needs it."""
+    if not (config.loss.feature or config.loss.style):
+        return None
+    if workdir is not None and (Path(workdir) / UNITS).exists():
+        save(load(Path(workdir) / UNITS), folder / UNITS)
+    else:
+        say("training a classifier of speech units for the perceptual loss")
+        save(train_units(corpus, seed=config.seed, say=say), folder / UNITS)
+    return load(folder / UNITS)
+
+
+def _frozen(teacher: SpeechModel, classifier: UnitClassifier | None) -> dict[str, tf.Variable]:
+    """What the loss reads and training leaves alone, by name."""
+    held = {f"teacher/{i:03d}": v for i, v in enumerate(teacher.network.variables)}
+    units = {} if classifier is None else classifier.named()
+    return held | {f"units/{name}": variable for name, variable in units.items()}
+
+
+def export_sampler(
+    folder: Path,
+    student: ParallelWaveNet,
+    *,
+    batch: int,
+    num_frames: int,
+    name: str = "speak",
+    tensor_float_32: bool = True,
+) -> None:
+    """Writes a function that draws whole sounds in one pass with the student's current weights.
+
+    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] (which sounds of that
+    seed), `temperature` [], and, whichever the student has, `frames` float32 [batch, num_frames,
+    channels] and `speaker` int32 [batch]; it gives `sound` float32 [batch, samples] in [-1, 1],
+    that of `generation.generate`.
+
+    Args:
+      folder: may hold other exported functions.
+      student: what draws.
+      batch, num_frames: sizes, fixed; a frame is a sample where the student has no frames.
+      name: of the function.
+      tensor_float_32: let an accelerator multiply in TensorFloat32.
+    """
+    config, samples = student.config, num_frames * student.config.hop_samples
+    inputs = {
+        "seed": tf.TensorSpec([2], tf.uint32),
+        "rows": tf.TensorSpec([batch], tf.int32),
+        "temperature": tf.TensorSpec([], tf.float32),
+    }
+    if config.feature_channels:
+        inputs["frames"] = tf.TensorSpec([batch, num_frames, config.feature_channels], tf.float32)
+    if config.speakers:
+        inputs["speaker"] = tf.TensorSpec([batch], tf.int32)
+
+    def speak(given):
+        noise = student.noise(given["seed"], given["rows"], 0, samples) * given["temperature"]
+        condition, _ = student.condition(given.get("frames"), given.get("speaker"), samples)
+        sound = tf.cast(student.sample(noise, condition).output, tf.float32)
+        return {"sound": tf.clip_by_value(sound, -1.0, 1.0)}
+
+    weights = named_weights(student)
+    export_function(speak, inputs, folder, name, variables=weights, tensor_float_32=tensor_float_32)

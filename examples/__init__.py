@@ -1,0 +1,1 @@
+"""Models that show the Replicator at work, one file each; see docs/examples.md."""

@@ -1,0 +1,374 @@
+"""SN-GAN draws small pictures of a class: spectral normalisation and a projection discriminator.
+
+    python -m examples.sn_gan --out runs/sn_gan                     # the digits that are shipped
+    python -m examples.sn_gan --out runs/sn_gan --data FOLDER       # FOLDER/CLASS/*.png
+    python -m examples.sn_gan --out runs/sn_gan --strategy local:2
+
+Miyato et al. 2018, "Spectral Normalization for Generative Adversarial Networks" (1802.05957), and
+Miyato and Koyama 2018, "cGANs with Projection Discriminator" (1802.05637), their 32x32 ResNets.
+What it should reach: EXPECTED.
+The generator's batch norm reads the batches of all replicas; asynchronous, that of one worker.
+"""
+
+import dataclasses
+import sys
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+import tyro
+
+from pixelcnn.corpus import PictureRules, read_corpus
+from pixelcnn.sheets import write_png
+from pixelcnn.shipped import pictures_of
+from replicator.checkpoints import Checkpoints
+from replicator.errors import UserError
+from replicator.optimizer import OptimizerConfig, adam
+from replicator.progress import Progress
+from replicator.replicator import Replicator
+
+SIDE = 32  # pixels
+LATENT = 128
+EPSILON = 1e-4  # of batch norm
+MEMORY = 0.9  # of the moving averages that stand for the batch when drawing
+PLAIN = {"spectral": False, "bias": False}  # a bias would be taken away by the next batch norm
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Trains a class-conditional SN-GAN on pictures of 32x32."""
+
+    out: Path
+    """Folder for the sheets of samples and the checkpoints; a run that is there goes on."""
+    data: Path | None = None
+    """Pictures: a folder with a sub-folder a class, or an npz; default: the shipped digits."""
+    steps: int = 3000
+    """Updates of the generator."""
+    discriminator_steps: int = 5
+    """Updates of the discriminator for each of them."""
+    batch: int = 32
+    """Pictures in the global batch; 64 in the paper."""
+    width: int = 32
+    """Channels; in the paper 256 in the generator and 128 in the discriminator."""
+    learning_rate: float = 5e-4
+    """Adam's (beta1 0, beta2 0.9); 2e-4 in the paper."""
+    sheet_steps: int = 250
+    """Updates of the generator between sheets, and checkpoints."""
+    seed: int = 0
+    """Of weights, noise and batches."""
+    strategy: str = "auto"
+    """Where it trains: auto, single, local:2, multi_worker, parameter_server, sharded:2x2."""
+
+
+def unit(x):
+    """x with the Euclidean norm 1."""
+    return x * tf.math.rsqrt(tf.reduce_sum(tf.square(x)) + 1e-12)
+
+
+def power_iteration(kernel, u):
+    """The largest singular value of `kernel` [..., outputs] as a matrix W, and a better u.
+
+    One step from u [outputs, 1]: v = W u / |W u|, u = W^T v / |W^T v|, sigma = v^T W u.
+    """
+    W = tf.reshape(kernel, [-1, kernel.shape[-1]])
+    v = tf.stop_gradient(unit(W @ u))
+    u = tf.stop_gradient(unit(tf.matmul(W, v, transpose_a=True)))
+    return tf.reduce_sum(v * (W @ u)), u
+
+
+class Pass:
+    """A pass through a network: how replicas share, and what it has for variables afterwards.
+
+    all_gather: of the Replicator; None while drawing, where batch norm uses its moving averages.
+    """
+
+    def __init__(self, all_gather=None):
+        self.all_gather, self.left = all_gather, {}
+
+    def moments(self, x):
+        """Mean and variance [channels] of x over the batches of all replicas, in one exchange."""
+        mean = tf.reduce_mean(x, axis=[0, 1, 2])
+        variance = tf.reduce_mean(tf.square(x - mean), axis=[0, 1, 2])
+        means, variances = self.all_gather((mean, variance))  # [replicas, channels]
+        mean = tf.reduce_mean(means, axis=0)
+        return mean, tf.reduce_mean(variances + tf.square(means - mean), axis=0)
+
+
+class Layer(tf.Module):
+    """A matrix (shape [inputs, outputs]) or a convolution ([side, side, inputs, outputs])."""
+
+    def __init__(self, rng, *shape, spectral=True, bias=True):
+        super().__init__()
+        limit = np.sqrt(6.0 / (np.prod(shape[:-2]) * (shape[-2] + shape[-1])))  # Glorot
+        self.kernel = tf.Variable(rng.uniform(-limit, limit, shape).astype(np.float32))
+        self.bias = tf.Variable(tf.zeros(shape[-1:])) if bias else 0.0
+        start = rng.normal(size=[shape[-1], 1]).astype(np.float32)
+        self.u = tf.Variable(start, trainable=False) if spectral else None
+
+    def __call__(self, x, through: Pass):
+        """The layer's outputs; a spectral one divides its kernel by its largest singular value."""
+        kernel = tf.convert_to_tensor(self.kernel)
+        if self.u is not None:
+            sigma, u = power_iteration(kernel, self.u)
+            kernel = kernel / sigma
+            through.left[self.u.ref()] = u
+        product = x @ kernel if len(kernel.shape) == 2 else tf.nn.conv2d(x, kernel, 1, "SAME")
+        return product + self.bias
+
+
+class Norm(tf.Module):
+    """Batch norm with a scale and a shift for each class; labels are [batch, classes], one-hot."""
+
+    def __init__(self, classes, channels):
+        super().__init__()
+        self.scale = tf.Variable(tf.ones([classes, channels]))
+        self.shift = tf.Variable(tf.zeros([classes, channels]))
+        self.mean = tf.Variable(tf.zeros([channels]), trainable=False)
+        self.variance = tf.Variable(tf.ones([channels]), trainable=False)
+
+    def __call__(self, x, labels, through: Pass):
+        """x [batch, height, width, channels] normalised, then scaled and shifted."""
+        mean, variance = self.mean, self.variance
+        if through.all_gather is not None:
+            mean, variance = through.moments(x)
+            for average, new in ((self.mean, mean), (self.variance, variance)):
+                through.left[average.ref()] = MEMORY * average + (1.0 - MEMORY) * new
+        each = [-1, 1, 1, x.shape[-1]]
+        scale, shift = (tf.reshape(labels @ table, each) for table in (self.scale, self.shift))
+        return (x - mean) * tf.math.rsqrt(variance + EPSILON) * scale + shift
+
+
+def up(x):
+    """Every pixel four times."""
+    _, height, width, channels = x.shape
+    x = tf.tile(tf.reshape(x, [-1, height, 1, width, 1, channels]), [1, 1, 2, 1, 2, 1])
+    return tf.reshape(x, [-1, 2 * height, 2 * width, channels])
+
+
+def down(x):
+    """The mean of every 2x2 pixels."""
+    _, height, width, channels = x.shape
+    x = tf.reshape(x, [-1, height // 2, 2, width // 2, 2, channels])
+    return tf.reduce_mean(x, axis=[2, 4])
+
+
+class UpBlock(tf.Module):
+    """A residual block of the generator."""
+
+    def __init__(self, rng, classes, width):
+        super().__init__()
+        self.norms = [Norm(classes, width) for _ in range(2)]
+        self.layers = [Layer(rng, 3, 3, width, width, **PLAIN) for _ in range(2)]
+        self.shortcut = Layer(rng, 1, 1, width, width, **PLAIN)
+
+    def __call__(self, x, labels, through: Pass):
+        """[batch, 2 height, 2 width, channels]."""
+        y = self.layers[0](up(tf.nn.relu(self.norms[0](x, labels, through))), through)
+        y = self.layers[1](tf.nn.relu(self.norms[1](y, labels, through)), through)
+        return y + up(self.shortcut(x, through))
+
+
+class Generator(tf.Module):
+    """From latents [batch, LATENT] and one-hot labels to pictures."""
+
+    def __init__(self, rng, classes, width):
+        super().__init__()
+        self.start = Layer(rng, LATENT, 4 * 4 * width, spectral=False)
+        self.blocks = [UpBlock(rng, classes, width) for _ in range(3)]
+        self.norm = Norm(1, width)
+        self.end = Layer(rng, 3, 3, width, 3, spectral=False)
+
+    def __call__(self, latents, labels, through: Pass):
+        """[batch, 32, 32, 3] in [-1, 1]."""
+        x = self.start(latents, through)
+        x = tf.reshape(x, [-1, 4, 4, x.shape[-1] // 16])
+        for block in self.blocks:
+            x = block(x, labels, through)
+        x = tf.nn.relu(self.norm(x, tf.ones_like(labels[:, :1]), through))
+        return tf.tanh(self.end(x, through))
+
+
+class DownBlock(tf.Module):
+    """A residual block of the discriminator."""
+
+    def __init__(self, rng, inputs, width, halve):
+        super().__init__()
+        self.layers = [Layer(rng, 3, 3, inputs, width), Layer(rng, 3, 3, width, width)]
+        self.shortcut = Layer(rng, 1, 1, inputs, width) if halve else None
+        self.first = inputs == 3
+
+    def __call__(self, x, through: Pass):
+        """[batch, height, width, channels], halved in height and width or not."""
+        y = self.layers[0](x if self.first else tf.nn.relu(x), through)
+        y = self.layers[1](tf.nn.relu(y), through)
+        return x + y if self.shortcut is None else down(y) + self.shortcut(down(x), through)
+
+
+class Discriminator(tf.Module):
+    """From pictures and one-hot labels to psi(phi(x)) + <embedding(y), phi(x)>."""
+
+    def __init__(self, rng, classes, width):
+        super().__init__()
+        blocks = [(3, True), (width, True), (width, False), (width, False)]
+        self.blocks = [DownBlock(rng, inputs, width, halve) for inputs, halve in blocks]
+        self.psi = Layer(rng, width, 1)
+        self.embedding = Layer(rng, classes, width, bias=False)
+
+    def __call__(self, pictures, labels, through: Pass):
+        """Float32 [batch], high where a picture looks like a real one of its class."""
+        x = pictures
+        for block in self.blocks:
+            x = block(x, through)
+        phi = tf.reduce_sum(tf.nn.relu(x), axis=[1, 2])
+        projection = tf.reduce_sum(self.embedding(labels, through) * phi, axis=1)
+        return tf.reshape(self.psi(phi, through), [-1]) + projection
+
+
+class Player(tf.Module):
+    """A network and its Adam."""
+
+    def __init__(self, network, learning_rate):
+        super().__init__()
+        self.network, self.weights = network, list(network.trainable_variables)
+        self.state = [v for v in network.variables if not v.trainable]
+        self.first = [tf.Variable(tf.zeros_like(w), trainable=False) for w in self.weights]
+        self.second = [tf.Variable(tf.zeros_like(w), trainable=False) for w in self.weights]
+        self.step = tf.Variable(0, trainable=False)
+        self.adam = OptimizerConfig(learning_rate=learning_rate, beta1=0.0, beta2=0.9)
+
+    def slots(self):
+        """What an update of this player sets."""
+        return [*self.weights, *self.first, *self.second, *self.state, self.step]
+
+    def moved(self, figures, gradients):
+        """New values of the slots and the loss, from figures and gradients of all replicas."""
+        rate, now = self.adam.learning_rate, (self.first, self.second)
+        weights, first, second = adam(self.adam, rate, self.step, self.weights, gradients, *now)
+        return [*weights, *first, *second, *figures["state"], self.step + 1], figures["loss"]
+
+
+class Game(tf.Module):
+    """Both players, and what a replica does with its rows in the steps of the Replicator."""
+
+    def __init__(self, settings: Settings, classes: int, replicator: Replicator):
+        super().__init__()
+        self.replicator, rate = replicator, settings.learning_rate
+        rng = np.random.default_rng(settings.seed)
+        self.generator = Player(Generator(rng, classes, settings.width), rate)
+        self.discriminator = Player(Discriminator(rng, classes, settings.width), rate)
+
+    def compiled(self, local, player: Player | None = None):
+        """The step that computes `local` on every replica's rows and moves the player on."""
+        moved, slots = (player.moved, player.slots()) if player else (lambda f, _: ([], f), [])
+        networks = (self.generator.network, self.discriminator.network)
+        reads = [variable for network in networks for variable in network.variables]
+        return self.replicator.compile_training(local, moved, slots, reads=reads)
+
+    def judge(self, batch):
+        """Hinge loss, state and gradients of the discriminator."""
+        share, player, through = Pass(self.replicator.all_gather), self.discriminator, Pass()
+        fake = self.generator.network(batch["latents"], batch["asked"], share)
+        pictures = in_turns(batch["pictures"], fake)
+        labels = in_turns(batch["labels"], batch["asked"])
+        with tf.GradientTape() as tape:
+            scores = tf.reshape(player.network(pictures, labels, through), [-1, 2])
+            loss = 2.0 * tf.reduce_mean(tf.nn.relu(1.0 - scores * [1.0, -1.0]))
+        state = [through.left[v.ref()] for v in player.state]
+        return {"loss": loss, "state": state}, tape.gradient(loss, player.weights)
+
+    def forge(self, batch):
+        """Loss, state and gradients of the generator."""
+        player, through = self.generator, Pass(self.replicator.all_gather)
+        with tf.GradientTape() as tape:
+            fake = player.network(batch["latents"], batch["asked"], through)
+            loss = -tf.reduce_mean(self.discriminator.network(fake, batch["asked"], Pass()))
+        state = [through.left[v.ref()] for v in player.state]
+        return {"loss": loss, "state": state}, tape.gradient(loss, player.weights)
+
+    def draw(self, batch):
+        """Pictures [replicas, batch, 32, 32, 3], of all replicas."""
+        pictures = self.generator.network(batch["latents"], batch["asked"], Pass())
+        return self.replicator.all_gather(pictures), []
+
+
+def in_turns(a, b):
+    """Rows a0 b0 a1 b1 ..., so that a reshape parts real and false."""
+    return tf.reshape(tf.stack([a, b], axis=1), [-1, *a.shape[1:]])
+
+
+def batches(settings: Settings, pictures, labels, classes: int, start: int):
+    """A tf.data.Dataset of global batches from `start` on; batch i is a function of (seed, i)."""
+
+    def batch(number):
+        rows, seeds = settings.batch, [[3 * settings.seed + i, number] for i in range(3)]
+        chosen = tf.random.stateless_uniform([rows], seeds[0], 0, len(pictures), tf.int32)
+        asked = tf.random.stateless_uniform([rows], seeds[1], 0, classes, tf.int32)
+        return {
+            "pictures": tf.cast(tf.gather(pictures, chosen), tf.float32) / 127.5 - 1.0,
+            "labels": tf.one_hot(tf.gather(labels, chosen), classes),
+            "latents": tf.random.stateless_normal([rows, LATENT], seeds[2]),
+            "asked": tf.one_hot(asked, classes),
+        }
+
+    return tf.data.Dataset.counter(start).map(batch).prefetch(2)
+
+
+def read(source: Path):
+    """Uint8 pictures [n, 32, 32, 3], int32 labels [n] and the number of classes."""
+    corpus = read_corpus(source, PictureRules(SIDE, 3))
+    if not corpus.classes:
+        raise UserError(f"The pictures of {source} have no classes.")
+    sets = corpus.splits.values()  # a GAN has no use for dev
+    labels = np.concatenate([s.labels for s in sets if s.labels is not None])
+    return np.concatenate([s.pictures for s in sets]), labels, len(corpus.classes)
+
+
+def sheet(draw, replicator: Replicator, classes: int, columns: int = 8):
+    """Uint8 [classes * 32, columns * 32, 3]: a row of samples for each class."""
+    rows = classes * columns
+    latents = tf.random.stateless_normal([rows, LATENT], [0, 0])
+    asked = tf.one_hot(np.arange(rows) // columns, classes)
+    dataset = tf.data.Dataset.from_tensors({"latents": latents, "asked": asked})
+    levels = np.round(127.5 * (np.asarray(draw(iter(replicator.batches(dataset)))) + 1.0))
+    pictures = np.uint8(levels).reshape(classes, columns, SIDE, SIDE, 3)
+    return pictures.transpose(0, 2, 1, 3, 4).reshape(classes * SIDE, columns * SIDE, 3)
+
+
+def train(settings: Settings) -> None:
+    """Plays on from the newest checkpoint; leaves sheets of samples in `settings.out`."""
+    replicator = Replicator.from_environment(settings.strategy)
+    pictures, labels, classes = read(settings.data or pictures_of("shipped-digits"))
+    with replicator.scope():
+        game = Game(settings, classes, replicator)
+    checkpoints = Checkpoints(settings.out / "checkpoints")
+    for name, value in (checkpoints.newest()[0] or {}).items():
+        game.variables[int(name)].assign(value)
+    judge = game.compiled(game.judge, game.discriminator)
+    forge, draw = game.compiled(game.forge, game.generator), game.compiled(game.draw)
+    done = int(game.generator.step.numpy())
+    start = done * (settings.discriminator_steps + 1)
+    stream = iter(replicator.batches(batches(settings, pictures, labels, classes, start)))
+    with Progress(settings.steps, "sn_gan", "step", done=done) as progress:
+        for step in range(done + 1, settings.steps + 1):
+            for _ in range(settings.discriminator_steps):
+                hinge = judge(stream)
+            progress.advance(discriminator=float(hinge), generator=float(forge(stream)))
+            if step % settings.sheet_steps == 0 or step == settings.steps:
+                samples = sheet(draw, replicator, classes)  # every worker draws, the chief writes
+                if replicator.is_chief:
+                    values = {str(i): v.numpy() for i, v in enumerate(game.variables)}
+                    checkpoints.save(step, values)
+                    write_png(settings.out / f"step_{step:06d}.png", samples)
+
+
+def main(arguments=None) -> None:
+    """Reads the command line and trains."""
+    settings = tyro.cli(Settings, args=arguments, description=__doc__)
+    try:
+        train(settings)
+    except UserError as error:
+        sys.exit(f"sn_gan: {error}")
+
+
+if __name__ == "__main__":
+    main()

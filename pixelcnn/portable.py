@@ -1,0 +1,201 @@
+"""A picture model's training step and sampler for machines that have JAX and no TensorFlow."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pixelcnn import draws
+from pixelcnn.captions import encode_caption
+from pixelcnn.density import AnyTrainConfig, PictureDensity
+from pixelcnn.drawing import Draw, draw, words_for
+from pixelcnn.sampler import Given, picture_words, sample
+from pixelcnn.shelf import NEEDED, Shelf
+from pixelcnn.training import CHANGEABLE, run_config
+from pixelcnn.video_data import Video
+from replicator.checkpoints import Arrays, write_npz
+from replicator.portable import (
+    export_function,
+    export_training,
+    fresh,
+    named_weights,
+    ready,
+    restore,
+    specs_of,
+)
+from replicator.state import TrainState
+
+PICTURES = "pictures.npz"
+Specs = dict[str, tf.TensorSpec]
+
+
+def export_run(
+    preset: str,
+    config: AnyTrainConfig,
+    data: Path | str,
+    folder: Path,
+    workdir: Path | None = None,
+    *,
+    tensor_float_32: bool = True,
+    say: Callable[[str], None] = print,
+) -> Path:
+    """The folder, with all that `python run.py` in it needs to train the model elsewhere.
+
+    Args:
+      preset, config, data, say: as for `training.train`.
+      folder: new or empty of checkpoints.
+      workdir: a run directory to go on from; without one, or one without checkpoints, the weights
+        start as the seed says.
+      tensor_float_32: let an accelerator multiply in TensorFloat32.
+
+    Raises UserError or DataError with a line that explains what to do.
+    """
+    fresh(folder)
+    shelf = Shelf.read(data, config)
+    config = shelf.resolved
+    for line in shelf.notes:
+        say(line)
+    density = PictureDensity(config)
+    state = TrainState(density, config.optimizer, config.loop.num_steps)
+    stored = run_config(preset, config, shelf, data)
+    restore(state, workdir, stored, CHANGEABLE)
+    arrays, settings = carried(shelf.source, config)
+    write_npz(Path(folder) / PICTURES, arrays)
+    export_training(
+        folder,
+        state,
+        density.loss,
+        specs_of(draws.open_batches(Path(folder), settings)(0)),
+        drawing=draws,
+        batches=settings,
+        config=stored,
+        changeable=CHANGEABLE,
+        tensor_float_32=tensor_float_32,
+    )
+    say(ready(folder, state))
+    return Path(folder)
+
+
+def carried(source: Any, config: AnyTrainConfig) -> tuple[Arrays, dict[str, Any]]:
+    """What `draws.open_batches` draws the run's batches from, and its settings.
+
+    source: the `Corpus` or the `Video` of a shelf. config: resolved.
+    """
+    drawn = {"file": PICTURES, "batch_size": config.data.batch_size, "seed": config.seed}
+    if isinstance(source, Video):
+        conditioning = config.conditioning
+        noted = {"context": conditioning.context_frames, "jitter": conditioning.jitter}
+        return source.splits["train"].stored, {"kind": "video", **drawn, **noted}
+    members = source.splits["train"]
+    arrays = {"levels": members.pictures}
+    needed = NEEDED.get(config.conditioning.kind)
+    if needed == "label":
+        arrays["label"] = members.labels
+    elif needed == "caption":
+        arrays["caption"] = np.stack([encode_caption(c) for c in members.captions]).astype(np.uint8)
+    elif needed == "map":
+        arrays["map"] = members.maps
+    return arrays, {"kind": "pictures", **drawn, "flip": config.data.flip}
+
+
+def export_sampler(
+    folder: Path,
+    density: PictureDensity,
+    *,
+    size: int | None = None,
+    start_size: int | None = None,
+    name: str = "draw",
+    tensor_float_32: bool = True,
+) -> None:
+    """Writes a function that draws a picture with the density's current weights.
+
+    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [1] (which picture of the seed)
+    and of the condition `label` int32 [1], `caption` int32 [1, 201], see `encode_caption`, `map`
+    int32 [1, size, size], or `past`, `action` and `state`, as a batch of one has them; further
+
+    - of a PixelCNN: `temperature` [], `given` int32 [1, size, size, channels] and `given_count`
+      int32 [], of how many of its pixels are kept, in raster order. It gives `picture`.
+    - of a multiscale model: `temperatures` [scales], base first, and `start` int32 [1, start_size,
+      start_size, channels] where it is to begin with one. It gives `picture_8`, `picture_16`, ...,
+      every scale.
+
+    Pictures are int32 [1, side, side, channels]. It draws one at a time, as `generation.Painter`
+    does: no batch size can move the last bit of a sum, and with it a pixel.
+
+    Args:
+      folder: may hold other exported functions.
+      density: what draws.
+      size: side, in pixels; None: as trained.
+      start_size: side of the pictures to enlarge (multiscale); None: it draws the base itself.
+      name: of the function.
+      tensor_float_32: let an accelerator multiply in TensorFloat32.
+    """
+    size = density.config.data.size if size is None else size
+    make = _pixelcnn_sampler if density.multiscale is None else _multiscale_sampler
+    fn, own = make(density, size, start_size)
+    inputs = {
+        "seed": tf.TensorSpec([2], tf.uint32),
+        "rows": tf.TensorSpec([1], tf.int32),
+        **condition_specs(density.config),
+        **own,
+    }
+    export_function(
+        fn, inputs, folder, name, variables=named_weights(density), tensor_float_32=tensor_float_32
+    )
+
+
+def condition_specs(config: AnyTrainConfig) -> Specs:
+    """What a batch of one says of its condition; config: resolved."""
+    side, conditioning = config.data.size, config.conditioning
+    steps = conditioning.context_frames
+    frames = [1, steps, side, side, config.data.channels]
+    video = {"past": tf.TensorSpec(frames, tf.int32)}
+    channels = {"action": conditioning.action_channels, "state": conditioning.state_channels}
+    for name, count in channels.items():
+        if count:
+            video[name] = tf.TensorSpec([1, steps, count], tf.float32)
+    kinds: dict[str, Specs] = {
+        "class": {"label": tf.TensorSpec([1], tf.int32)},
+        "text": {"caption": tf.TensorSpec([1, len(encode_caption(""))], tf.int32)},
+        "map": {"map": tf.TensorSpec([1, side, side], tf.int32)},
+        "video": video,
+    }
+    return kinds.get(conditioning.kind, {})
+
+
+def _pixelcnn_sampler(density: PictureDensity, size: int, start_size: int | None):
+    network: Any = density.pixelcnn
+    if start_size is not None:
+        raise ValueError("`start_size` must be None for a PixelCNN, which cannot enlarge.")
+    pictures = [1, size, size, density.config.data.channels]
+    own = {
+        "temperature": tf.TensorSpec([], tf.float32),
+        "given": tf.TensorSpec(pictures, tf.int32),
+        "given_count": tf.TensorSpec([], tf.int32),
+    }
+
+    def drawn(inputs):
+        words = picture_words(network, inputs["seed"], inputs["rows"], size, size)
+        given = Given(inputs["given"], inputs["given_count"])
+        condition = density.conditioner(inputs)
+        return {"picture": sample(network, words, condition, given, inputs["temperature"])}
+
+    return drawn, own
+
+
+def _multiscale_sampler(density: PictureDensity, size: int, start_size: int | None):
+    model: Any = density.multiscale
+    own = {"temperatures": tf.TensorSpec([len(model.sizes)], tf.float32)}
+    if start_size is not None:
+        pictures = [1, start_size, start_size, density.config.data.channels]
+        own["start"] = tf.TensorSpec(pictures, tf.int32)
+
+    def drawn(inputs):
+        words = words_for(model, inputs["seed"], inputs["rows"], size)
+        wish = Draw(words, density.conditioner(inputs), inputs["temperatures"])
+        scales = draw(model, wish, size, inputs.get("start"))
+        return {f"picture_{picture.shape[1]}": picture for picture in scales}
+
+    return drawn, own

@@ -1,0 +1,94 @@
+"""Tensors of any dtype as float32, float64 or int64, which every engine can sum.
+
+Two ways: as numbers, for sums, and as bits, for what must arrive unchanged. There is no int32 among
+them: TensorFlow keeps it on the host and mirrored strategies cannot reduce several at once.
+"""
+
+import tensorflow as tf
+
+_ENGINE = (tf.float32, tf.float64, tf.int64)
+_INTEGERS = (tf.bool, tf.int8, tf.int16, tf.int32, tf.uint8, tf.uint16, tf.uint32)
+_WIDENED = {tf.float16: tf.float32, tf.bfloat16: tf.float32} | {
+    dtype: tf.int64 for dtype in _INTEGERS
+}
+_SAME_BITS = {
+    tf.float32: tf.int32,
+    tf.float64: tf.int64,
+    tf.float16: tf.int16,
+    tf.bfloat16: tf.int16,
+    tf.uint64: tf.int64,
+    tf.complex64: tf.int64,
+    tf.complex128: tf.int64,
+}
+# Byte b is number b + 1, so that 0 is the end of a string.
+_CHARACTERS = [b"", *(bytes([byte]) for byte in range(256))]
+
+
+def is_number(dtype: tf.DType) -> bool:
+    """Whether values of the dtype can be summed."""
+    return dtype != tf.bool and (dtype in _ENGINE or dtype in _WIDENED or dtype in _SAME_BITS)
+
+
+def is_ordered(dtype: tf.DType) -> bool:
+    """Whether values of the dtype have a smallest and a largest."""
+    return is_number(dtype) and not dtype.is_complex
+
+
+def sum_as_numbers(tensors: list, engine_sum) -> list:
+    """`engine_sum` (list to list) of tensors of any numbers.
+
+    Half precision is summed in float32 and rounded once; integers wrap around.
+    """
+    sums = engine_sum([_to_numbers(tensor) for tensor in tensors])
+    return [_from_numbers(s, t.dtype) for s, t in zip(sums, tensors, strict=True)]
+
+
+def _to_numbers(tensor):
+    if tensor.dtype.is_complex:
+        return tf.stack([tf.math.real(tensor), tf.math.imag(tensor)])
+    if tensor.dtype == tf.uint64:
+        return tf.bitcast(tensor, tf.int64)
+    return tf.cast(tensor, _WIDENED.get(tensor.dtype, tensor.dtype))
+
+
+def _from_numbers(tensor, dtype: tf.DType):
+    if dtype.is_complex:
+        return tf.complex(tensor[0], tensor[1])
+    return tf.bitcast(tensor, dtype) if dtype == tf.uint64 else tf.cast(tensor, dtype)
+
+
+def to_bits(tensor):
+    """The tensor as int64, whose sum with zeros gives it back unchanged.
+
+    Raises:
+      ValueError: the dtype cannot travel (strings: `to_bytes` first).
+    """
+    if tensor.dtype in _SAME_BITS:
+        tensor = tf.bitcast(tensor, _SAME_BITS[tensor.dtype])
+    if tensor.dtype != tf.int64 and tensor.dtype not in _INTEGERS:
+        raise ValueError(f"Tensors of type {tensor.dtype.name} cannot go from replica to replica.")
+    return tf.cast(tensor, tf.int64)
+
+
+def from_bits(tensor, dtype: tf.DType):
+    """The inverse of `to_bits`."""
+    if dtype not in _SAME_BITS:
+        return tf.cast(tensor, dtype)
+    return tf.bitcast(tf.cast(tensor, _SAME_BITS[dtype]), dtype)
+
+
+def longest(tensor):
+    """int32 [], the bytes of the longest string, 1 at least."""
+    return tf.maximum(tf.reduce_max(tf.strings.length(tensor)), 1)
+
+
+def to_bytes(tensor, width):
+    """The strings [...] as int32 [..., width], 0 after the last byte."""
+    data = tf.cast(tf.io.decode_raw(tensor, tf.uint8, fixed_length=width), tf.int32)
+    inside = tf.range(width) < tf.strings.length(tensor)[..., tf.newaxis]
+    return tf.where(inside, data + 1, 0)
+
+
+def from_bytes(numbers):
+    """The inverse of `to_bytes`."""
+    return tf.strings.reduce_join(tf.gather(tf.constant(_CHARACTERS), numbers), axis=-1)

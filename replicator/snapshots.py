@@ -1,0 +1,85 @@
+"""Variables that a step reads once, so that what it adds is the difference to what it has read."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import tensorflow as tf
+
+# A read that is repeated must be known to every tape as a read; there is no public way to say so.
+from tensorflow.python.eager import record
+from tensorflow.python.ops import resource_variable_ops
+
+
+class Snapshots:
+    """What the step that a thread traces has read so far."""
+
+    def __init__(self):
+        self._thread = threading.local()
+
+    @contextlib.contextmanager
+    def of_step(self) -> Iterator[None]:
+        """A context in which this thread traces a step."""
+        self._thread.graph = tf.compat.v1.get_default_graph()
+        self._thread.values = {}
+        try:
+            yield
+        finally:
+            self._thread.values = None
+
+    def values(self) -> dict[int, Any] | None:
+        """What was read, by variable; None outside of a step and in functions within it."""
+        values = getattr(self._thread, "values", None)
+        if values is None or tf.compat.v1.get_default_graph() is not self._thread.graph:
+            return None
+        return values
+
+    def create(self, next_creator, **options):
+        """A variable creator; for tf.variable_creator_scope, outside of a strategy's scope."""
+        known = {key: options[key] for key in _OPTIONS if options.get(key) is not None}
+        return SnapshotVariable(self, known)
+
+
+_OPTIONS = ("initial_value", "trainable", "name", "dtype", "shape", "constraint")
+
+
+class SnapshotVariable(resource_variable_ops.ResourceVariable):
+    """A variable of which a step sees one value, until it sets another."""
+
+    def __init__(self, snapshots: Snapshots, options: dict[str, Any]):
+        self._snapshots = snapshots
+        super().__init__(**options)
+
+    def _read_variable_op(self, no_copy=False):
+        values = self._snapshots.values()
+        if values is None:
+            return super()._read_variable_op(no_copy)
+        if id(self) not in values:
+            values[id(self)] = super()._read_variable_op(no_copy)
+            return values[id(self)]
+        resource_variable_ops.variable_accessed(self)
+        with record.stop_recording():
+            value = tf.identity(values[id(self)])
+        record.record_operation(
+            "ReadVariableOp", [value], [self.handle], lambda upstream: [upstream]
+        )
+        return value
+
+    def assign(self, value, use_locking=None, name=None, read_value=True):
+        """Sets the variable; what the step reads next is what it is then."""
+        self._forget()
+        return super().assign(value, use_locking, name, read_value)
+
+    def assign_add(self, delta, use_locking=None, name=None, read_value=True):
+        """Adds to the variable, whatever others have added."""
+        self._forget()
+        return super().assign_add(delta, use_locking, name, read_value)
+
+    def assign_sub(self, delta, use_locking=None, name=None, read_value=True):
+        """Subtracts from the variable, whatever others have added."""
+        self._forget()
+        return super().assign_sub(delta, use_locking, name, read_value)
+
+    def _forget(self) -> None:
+        (self._snapshots.values() or {}).pop(id(self), None)

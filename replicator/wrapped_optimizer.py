@@ -1,0 +1,56 @@
+"""An optimiser of any make whose gradients are means over replicas."""
+
+import inspect
+
+import tensorflow as tf
+
+
+class WrappedOptimizer(tf.Module):
+    """`apply_gradients` with the mean of gradients over replicas; all else is the optimiser's.
+
+    The optimiser belongs to the wrapper from then on: its own reduction is switched off.
+    """
+
+    def __init__(self, replicator, optimizer):
+        super().__init__(name="wrapped_optimizer")
+        if not hasattr(optimizer, "apply_gradients"):
+            raise ValueError(
+                f"`optimizer` must have `apply_gradients`, got a {type(optimizer).__name__}."
+            )
+        self._replicator = replicator
+        self.optimizer = optimizer
+        self._options = {}
+        known = inspect.signature(optimizer.apply_gradients).parameters
+        if "skip_gradients_aggregation" in known:
+            self._options["skip_gradients_aggregation"] = True
+        elif "experimental_aggregate_gradients" in known:
+            self._options["experimental_aggregate_gradients"] = False
+        elif hasattr(optimizer, "_all_reduce_sum_gradients"):
+            # Keras 3 has no switch, and dividing by the replicas would clip other gradients.
+            optimizer._all_reduce_sum_gradients = list
+
+    def __getattr__(self, name: str):
+        if "optimizer" not in self.__dict__:  # the module itself is still being made
+            raise AttributeError(name)
+        return getattr(self.optimizer, name)
+
+    @property
+    def variables(self):
+        """The optimiser's variables."""
+        variables = self.optimizer.variables
+        return variables() if callable(variables) else variables
+
+    def apply_gradients(self, grads_and_vars, **options):
+        """Applies the mean over replicas of (gradient, variable) pairs; in a step only."""
+        gradients, variables = zip(*grads_and_vars, strict=True)
+        gradients = self._replicator.all_reduce(list(gradients), "mean")
+        pairs = zip(gradients, variables, strict=True)
+        return self.optimizer.apply_gradients(pairs, **self._options, **options)
+
+    def apply(self, gradients, variables):
+        """`apply_gradients` of two lists."""
+        return self.apply_gradients(zip(gradients, variables, strict=True))
+
+    def minimize(self, loss, variables, tape):
+        """Applies the gradients of a loss that `tape` has watched."""
+        return self.apply(tape.gradient(loss, variables), variables)

@@ -1,0 +1,49 @@
+"""Exported folders, trained by their own run.py, and how near that comes to TensorFlow."""
+
+import os
+import subprocess
+import sys
+
+import numpy as np
+
+
+def joined(arrays, kind):
+    return np.concatenate([v.ravel() for k, v in arrays.items() if k.split("/")[0] == kind])
+
+
+def assert_same_training(found, expected, start):
+    """Parameters agree to 1e-6 of their norm, and what moved to 1e-4 of the distance it went."""
+    assert found.keys() == expected.keys()
+    assert found["step"] == expected["step"]
+    for kind in ("weights", "first", "second", "average"):
+        a, b, origin = (joined(arrays, kind) for arrays in (found, expected, start))
+        assert np.linalg.norm(a - b) < 1e-4 * np.linalg.norm(b - origin)
+        assert np.linalg.norm(a - b) < (5e-6 if kind in ("first", "second") else 1e-6) * (
+            np.linalg.norm(b)
+        )
+
+
+def assert_equal(found, expected):
+    assert found.keys() == expected.keys()
+    for name in found:
+        np.testing.assert_array_equal(found[name], expected[name])
+
+
+BLOCKED = """
+import runpy, sys
+for name in ("tensorflow", "replicator", "wavenet", "pixelcnn", "distill", "likelihoods"):
+    sys.modules[name] = None
+sys.argv = ["run.py", *sys.argv[1:]]
+runpy.run_path("run.py", run_name="__main__")
+"""
+
+
+def run_alone(folder, *arguments, devices=1):
+    """run.py in its own process, in which importing TensorFlow or this library fails."""
+    command = [sys.executable, "-W", "error", "-c", BLOCKED, *arguments]
+    environment = os.environ | {"JAX_PLATFORMS": "cpu", "JAX_DISABLE_MOST_OPTIMIZATIONS": "1"}
+    environment["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={devices}"
+    return subprocess.run(
+        command, cwd=folder, env=environment, capture_output=True, text=True, check=False,
+        timeout=240,
+    )  # fmt: skip

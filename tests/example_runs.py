@@ -1,0 +1,25 @@
+"""Runs the examples small, each on its command line; see test_examples.py."""
+
+import sys
+
+from examples import d4pg, resnet50, sn_gan
+
+D4PG = "--episodes 2 --updates 4 --updates-per-call 2 --batch 16 --hidden 8"
+RESNET = "--steps 2 --batch 4 --side 32 --blocks 1 1 --width 4 --warmup-steps 1"
+GAN = "--batch 8 --width 4 --sheet-steps 1"
+
+
+def main(strategy, out, pictures):
+    def run(example, name, words):
+        example.main(["--strategy", strategy, "--out", f"{out}/{name}", *words.split()])
+
+    run(d4pg, "d4pg", D4PG)
+    run(resnet50, "resnet50", f"{RESNET} --data {pictures}")
+    run(sn_gan, "sn_gan", f"{GAN} --steps 1")
+    if strategy == "single":
+        run(sn_gan, "sn_gan", f"{GAN} --steps 2")
+        run(sn_gan, "straight", f"{GAN} --steps 2")
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

@@ -1,0 +1,156 @@
+"""Training that tests/test_replicator.py compares: run in a process with four logical CPUs."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+import tf_keras
+from replicator_checks import SIZES, endless, replicator_of
+
+from replicator.replicator import Replicator
+
+STEPS = 5
+
+
+class Momentum:
+    """An optimiser of a user's own: plain variables, plain assigns."""
+
+    def __init__(self):
+        self.slots = None
+
+    def build(self, variables):
+        self.slots = [tf.Variable(tf.zeros_like(v), trainable=False) for v in variables]
+
+    def apply_gradients(self, pairs):
+        for slot, (gradient, variable) in zip(self.slots, pairs, strict=True):
+            value = 0.9 * slot + gradient
+            slot.assign(value)
+            variable.assign(variable - 0.05 * value)
+
+
+def optimizer_of(kind):
+    # The clipping tells the mean of the gradients from their sum and from one replica's own.
+    makes = {
+        "keras": lambda: keras.optimizers.Adam(0.05, global_clipnorm=0.1),
+        "keras_sgd": lambda: keras.optimizers.SGD(0.02, momentum=0.9),
+        "tf_keras": lambda: tf_keras.optimizers.Adam(0.05, global_clipnorm=0.1),
+        "tf_keras_sgd": lambda: tf_keras.optimizers.SGD(0.02, momentum=0.9),
+        "legacy": lambda: tf_keras.optimizers.legacy.Adam(0.05),
+        "own": Momentum,
+    }
+    return makes[kind]()
+
+
+def batches():
+    generator = np.random.default_rng(3)
+    return endless(*generator.normal(size=(3, 8, 4)).astype(np.float32))
+
+
+def weights_of(replicator):
+    """Returns two variables, the second on the last logical device."""
+    generator = np.random.default_rng(4)
+    first, second = generator.normal(size=(4, 6)), generator.normal(size=(6, 1))
+    with replicator.scope():
+        a = tf.Variable(first, dtype=tf.float32)
+        with replicator.logical_device(replicator.num_logical_devices - 1):
+            b = tf.Variable(second, dtype=tf.float32)
+    return [a, b]
+
+
+def loss_of(replicator, weights, batch):
+    hidden = tf.tanh(batch @ weights[0])
+    with replicator.logical_device(replicator.num_logical_devices - 1):
+        return tf.reduce_mean(tf.square(hidden @ weights[1] - 1.0))
+
+
+def trained(replicator, kind, steps_per_call=1):
+    """Returns the weights after STEPS steps, and the losses that the calls gave."""
+    weights = weights_of(replicator)
+    with replicator.scope():
+        optimizer = replicator.wrap_optimizer(optimizer_of(kind))
+        if hasattr(optimizer.optimizer, "build"):
+            optimizer.build(weights)
+        else:
+            optimizer._create_all_weights(weights)
+
+    def step(batch):
+        with tf.GradientTape() as tape:
+            loss = loss_of(replicator, weights, batch)
+        optimizer.apply_gradients(zip(tape.gradient(loss, weights), weights, strict=True))
+        return loss
+
+    call, iterator = replicator.compile(step, steps_per_call), iter(replicator.batches(batches()))
+    losses = [float(call(iterator)) for _ in range(STEPS // steps_per_call)]
+    return [w.numpy() for w in weights], losses
+
+
+def check_optimizers():
+    kinds = ("keras", "keras_sgd", "tf_keras", "tf_keras_sgd", "legacy", "own")
+    return {kind: {size: trained(replicator_of(size), kind) for size in SIZES} for kind in kinds}
+
+
+def check_steps_per_call():
+    return {size: trained(replicator_of(size), "own", STEPS) for size in SIZES}
+
+
+def check_logical_devices():
+    cpus = [f"/device:CPU:{k}" for k in range(4)]
+    replicators = {
+        "two on one": Replicator.single(logical_devices=cpus[1:3]),
+        "two on each of two": Replicator.local(cpus, devices_per_replica=2),
+    }
+    devices = {}
+    for name, replicator in replicators.items():
+        variables = weights_of(replicator)
+        devices[name] = [[v.device[-5:] for v in variable.values] for variable in variables]
+    return devices, {k: trained(replicator, "own") for k, replicator in replicators.items()}
+
+
+def check_ops_on_logical_devices():
+    replicator, found = Replicator.local(4, devices_per_replica=2), []
+
+    def step(batch):
+        with replicator.logical_device(1):
+            found.append((batch + 1.0).device[-5:])
+        return None
+
+    replicator.compile(step)(iter(replicator.batches(batches())))
+    return found
+
+
+def check_training():
+    results = {}
+    for size in SIZES:
+        replicator = replicator_of(size)
+        weights = weights_of(replicator)
+
+        def local(batch, replicator=replicator, weights=weights):
+            with tf.GradientTape() as tape:
+                loss = loss_of(replicator, weights, batch)
+            return {"loss": loss}, tape.gradient(loss, weights)
+
+        def moved(figures, gradients, weights=weights):
+            return [w - 0.1 * g for w, g in zip(weights, gradients, strict=True)], figures
+
+        call = replicator.compile_training(local, moved, weights)
+        iterator = iter(replicator.batches(batches()))
+        losses = [float(call(iterator)["loss"]) for _ in range(STEPS)]
+        results[size] = [w.numpy() for w in weights], losses
+    return results
+
+
+def check_run():
+    replicator = replicator_of(2)
+    with replicator.scope():
+        count = tf.Variable(0, trainable=False)
+
+    def step(batch):
+        replicator.update([count], [count + 1])
+        return count + 0
+
+    def run(num_steps):
+        return replicator.run(step, lambda context: batches(), num_steps, steps_per_call=3)
+
+    try:
+        return int(run(6)), run(5)
+    except ValueError as error:
+        return int(count.numpy()), str(error)

@@ -1,0 +1,179 @@
+"""Tiny runs of every trainer, each in need of what a share of a batch does not hold.
+
+As a program, `python strategy_runs.py STRATEGY FOLDER RUN...` makes them under a strategy, see
+`main`, and `python strategy_runs.py data FOLDER` what they learn from.
+"""
+
+import dataclasses
+import functools
+import json
+import sys
+from pathlib import Path
+
+import numpy as np
+import soundfile
+from runs import NEVER, TINY
+
+from distill import training as distillation
+from distill import watching as of_students
+from distill.config import StudentConfig
+from distill.presets import ClipConfig, DistillConfig, LossConfig
+from distill.teacher import load_teacher
+from pixelcnn import training as of_pictures
+from pixelcnn import watching as of_painters
+from pixelcnn.conditioning import ConditioningConfig
+from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.factor import FactorConfig
+from pixelcnn.multiscale import MultiscaleConfig
+from pixelcnn.network import PixelCNNConfig
+from pixelcnn.outputs import OutputConfig
+from replicator.errors import UserError
+from replicator.loop import LoopConfig
+from replicator.optimizer import OptimizerConfig
+from replicator.replicator import Replicator
+from wavenet import training as of_sounds
+from wavenet import watching as of_speakers
+
+STEPS, ROWS, RATE_HZ, CLIP = 20, 4, 16_000, 2560
+ADAM = OptimizerConfig(learning_rate=1e-3, warmup_steps=3, clip_norm=1.0, average_decay=0.9)
+LOOP = LoopConfig(num_steps=STEPS, report_every_steps=1, evaluate_every_steps=NEVER)
+GREY = OutputConfig(components=2, channels=1)
+PIXELS = dict(
+    output=GREY,
+    conditioning=ConditioningConfig("class"),
+    optimizer=ADAM,
+    loop=LOOP,
+    compute_dtype="float32",
+)
+CONFIGS = {
+    # Recordings shorter than a clip: every share has its own number of samples that count.
+    "wavenet": dataclasses.replace(
+        TINY,
+        data=dataclasses.replace(
+            TINY.data,
+            by_speaker=True,
+            clip_samples=CLIP,
+            batch_size=ROWS,
+            min_seconds=0.05,
+            level_db=None,
+        ),
+        optimizer=ADAM,
+        loop=LOOP,
+    ),
+    # Dropout: one mask for the whole batch.
+    "pixelcnn": PixelCNNTrainConfig(
+        **PIXELS,
+        data=DataConfig(8, 1, batch_size=ROWS),
+        network=PixelCNNConfig(layers=1, units=8, output_units=8, dropout=0.3),
+    ),
+    # Random crops, and a mask of patches.
+    "multiscale": MultiscaleTrainConfig(
+        **PIXELS,
+        data=DataConfig(8, 1, batch_size=ROWS),
+        network=MultiscaleConfig(
+            2, factor=FactorConfig("B", 1, 8, 8, 2, 1, 4, dropout=0.3), crop=4
+        ),
+        parts=("8.3",),
+    ),
+    # Noise by row, other rows' conditions, energies of the batch, a prepared state and classifier.
+    "distill": DistillConfig(
+        StudentConfig(
+            flows=(1,),
+            filter_width=2,
+            residual_channels=4,
+            gate_channels=4,
+            front_width=4,
+            condition_channels=6,
+            draft_passes=1,
+            sample_rate_hz=RATE_HZ,
+        ),
+        LossConfig(draws=2, squared=1.0, multi=0.0, feature=1.0, style=1.0, contrastive=0.3),
+        ClipConfig(clip_samples=CLIP, batch_size=ROWS),
+        ADAM,
+        LOOP,
+        pitch_steps=2,
+    ),
+}
+
+
+def make_data(folder: Path) -> None:
+    """Fills a folder with recordings of two speakers, with pictures, and with a teacher's run."""
+    draws = np.random.default_rng(0)
+    for split, lengths in {"train": [2000, 1000, 9000, 3000, 1500, 6000], "dev": [4000]}.items():
+        for i, samples in enumerate(lengths):
+            place = folder / "sounds" / split / ("ann", "bob")[i % 2]
+            place.mkdir(parents=True, exist_ok=True)
+            tone = np.sin(np.arange(samples) * (0.05 + 0.02 * i))
+            sound = 0.3 * tone + 0.05 * draws.normal(size=samples)
+            soundfile.write(place / f"{i}.wav", sound, RATE_HZ, subtype="PCM_16")
+    make_pictures(folder)
+    train("wavenet", folder, folder / "teacher", None, num_steps=2)
+
+
+def make_pictures(folder: Path) -> None:
+    """Fills FOLDER/pictures."""
+    draws = np.random.default_rng(0)
+    (folder / "pictures").mkdir()
+    for split, count in {"train": 24, "dev": 8}.items():
+        np.savez(
+            folder / "pictures" / f"toy_{split}.npz",
+            images=draws.integers(0, 256, [count, 8, 8]).astype(np.uint8),
+            labels=np.arange(count) % 3,
+            classes=np.array(["cat", "dog", "eel"]),
+        )
+
+
+def train(trainer: str, folder: Path, workdir: Path, replicator: Replicator | None, **loop):
+    """Trains one of CONFIGS in a run directory, without evaluations; how it ended."""
+    config = CONFIGS[trainer]
+    config = dataclasses.replace(config, loop=dataclasses.replace(config.loop, **loop))
+    told = dict(say=lambda line: None, replicator=replicator)
+    if trainer == "wavenet":
+        return of_sounds.train("tiny", config, folder / "sounds", workdir, **told)
+    if trainer == "distill":
+        teacher = folder / "teacher"
+        model = load_teacher(teacher)
+        data = folder / "sounds"
+        return distillation.distill("tiny", config, model, teacher, data, workdir, **told)
+    return of_pictures.train("tiny", config, folder / "pictures", workdir, **told)
+
+
+def blind() -> None:
+    """Leaves out what takes long: evaluations, and most of the training of a classifier."""
+    for watcher in (of_speakers.Watcher, of_painters.Watcher, of_students.Watcher):
+        watcher.__init__ = lambda *_: None
+        watcher.__call__ = lambda *_: 1.0
+    small = functools.partial(distillation.train_units, num_units=6, channels=4, steps=3)
+    distillation.train_units = small
+
+
+def main(strategy: str, folder: str, *words: str) -> int:
+    """Makes runs FOLDER/RUN under a strategy, one after another; the exit status of the last.
+
+    Args:
+      strategy: the word for it.
+      folder: filled by `make_data`.
+      words: RUN, whose last part is a key of CONFIGS, or RUN={options of the loop as JSON}.
+    """
+    blind()
+    status = 0
+    try:
+        replicator = Replicator.from_environment(strategy)
+        for word in words:
+            run, _, options = word.partition("=")
+            workdir, loop = Path(folder) / run, json.loads(options or "{}")
+            outcome = train(workdir.name, Path(folder), workdir, replicator, **loop)
+            print(f"{run} {outcome.step} {outcome.reason} {outcome.seconds:.1f}", flush=True)
+            status = outcome.exit_status
+    except UserError as error:
+        print(f"onepass: {error}", file=sys.stderr, flush=True)
+        return 2
+    return status
+
+
+if __name__ == "__main__":
+    if sys.argv[1] == "data":
+        blind()
+        make_data(Path(sys.argv[2]))
+    else:
+        sys.exit(main(*sys.argv[1:]))
