@@ -5,8 +5,10 @@
     python -m examples.d4pg --out runs/d4pg --strategy local:2
 
 Barth-Maron et al. 2018, "Distributed Distributional Deterministic Policy Gradients", with the
-categorical critic of Bellemare et al. 2017. What it should reach: EXPECTED. Each process acts for
-itself, with its own seed and replay; the learner's batches are shared by the replicas.
+categorical critic of Bellemare et al. 2017. What it should reach: a return of
+about -190, where a random policy has -1160, in some minutes on two cores; two of three seeds did.
+Each process acts for itself, with its own seed and replay; the learner's batches are shared by the
+replicas.
 """
 
 import dataclasses

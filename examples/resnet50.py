@@ -7,7 +7,7 @@
 He et al. 2016, "Deep Residual Learning for Image Recognition" (1512.03385), as v1.5: the 3x3
 convolution of a bottleneck has the stride. Trained by the recipe of Goyal et al. 2017 (1706.02677):
 Nesterov momentum, a rate that grows with the batch, a warm-up and three falls. What it reaches on
-ImageNet is theirs (about 76 percent); it was not trained there here. Cost: EXPECTED.
+ImageNet is theirs (about 76 percent); it was not trained there here.
 Asynchronous (parameter_server), the statistics of a batch are those of one worker.
 """
 

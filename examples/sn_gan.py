@@ -6,7 +6,8 @@
 
 Miyato et al. 2018, "Spectral Normalization for Generative Adversarial Networks" (1802.05957), and
 Miyato and Koyama 2018, "cGANs with Projection Discriminator" (1802.05637), their 32x32 ResNets.
-What it should reach: EXPECTED.
+What it should reach: hands that show the digit of their row, after 2,500 steps, within an
+hour of two busy cores.
 The generator's batch norm reads the batches of all replicas; asynchronous, that of one worker.
 """
 

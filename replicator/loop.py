@@ -310,7 +310,7 @@ class Trainer:
         if looks.log is None or looks.evaluate is None:
             return
         self.save()
-        with getattr(self.replicator, "whole", contextlib.nullcontext)():
+        with self.replicator.whole():
             score = looks.evaluate(looks.log, self.step)
         best = self.checkpoints.mark_scored(self.step, score)
         looks.progress.say(f"step {self.step}: dev {score:.4f}{' (best)' if best else ''}")

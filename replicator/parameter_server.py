@@ -29,6 +29,7 @@ from replicator.snapshots import Snapshots
 
 WORKER_SECONDS = 120.0  # without an update while a worker is silent, after which a run gives up
 SERVER_SECONDS = 30.0  # that a parameter server may be silent
+LEAVING_SECONDS = 10.0  # that threads of TensorFlow may hold up a process whose server is gone
 LAST_SECONDS = 60.0  # the same, after which the process ends whatever it waits for
 _LOOK_SECONDS, _AHEAD = 1.0, 2
 
@@ -237,10 +238,19 @@ class _Health:
 
 
 def _end_if_stuck(cluster: Cluster) -> None:
-    """Ends this process where it could wait for ever: reading from a server that was stopped."""
+    """Ends this process where it could wait for ever.
+
+    That is where it reads from a server that was stopped, and when it leaves for want of one.
+    """
     spoken = dict.fromkeys(cluster.addresses["ps"], time.monotonic())
+    leaving = None
     while True:
         time.sleep(LAST_SECONDS / 10)
+        if not threading.main_thread().is_alive():
+            leaving = time.monotonic() if leaving is None else leaving
+            late = time.monotonic() - leaving > LEAVING_SECONDS
+            if late and not all(answers(address) for address in spoken):
+                os._exit(2)
         for index, address in enumerate(spoken):
             # One that is gone is an error at once, wherever it is read.
             if speaks(address) or not answers(address):

@@ -168,6 +168,15 @@ class Replicator(abc.ABC):
     def scope(self) -> contextlib.AbstractContextManager:
         """A context; everything with variables, optimisers too, is made in it, before the steps."""
 
+    @property
+    def num_devices(self) -> int:
+        """The number of devices that share the rows of a trainer's batch."""
+        return self.num_replicas
+
+    def whole(self) -> contextlib.AbstractContextManager:
+        """A context, outside steps, to read variables in, whole, wherever their parts are kept."""
+        return contextlib.nullcontext()
+
     @abc.abstractmethod
     def dataset(self, input_fn: InputFn):
         """The iterable of all replicas' input, for `iter` and then a compiled step.
@@ -347,8 +356,7 @@ class Replicator(abc.ABC):
         """Function applied to the tensors of a nest, None left out, after the order was checked."""
         self._here(primitive)
         leaves = tf.nest.flatten(value)
-        # Not the read of a variable itself: a worker's collective refuses that.
-        tensors = [tf.identity(tf.convert_to_tensor(v)) for v in leaves if v is not None]
+        tensors = [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]
         self._note(primitive, tensors)
         results = iter(function(self, tensors) if tensors else [])
         return tf.nest.pack_sequence_as(

@@ -96,7 +96,7 @@ def of_whole(loss_fn: LossFn, batch: Batch, replicator: Replicator) -> Batch:
 
 def check_rows(rows: int, replicator: Replicator) -> None:
     """Returns nothing; raises UserError unless the replicas can share so many rows evenly."""
-    shares = getattr(replicator, "num_devices", replicator.num_replicas)
+    shares = replicator.num_devices
     if not replicator.is_async and rows % shares:
         raise UserError(
             f"`batch_size` must be a multiple of {shares}, the replicas that share a batch, "

@@ -66,7 +66,9 @@ class SynchronousReplicator(Replicator):
 
     def _sum(self, tensors: list) -> list:
         context = tf.distribute.get_replica_context()
-        return list(context.all_reduce(tf.distribute.ReduceOp.SUM, tensors))
+        # Copies, because a worker's collective refuses the very read of a variable.
+        copies = [tf.identity(tensor) for tensor in tensors]
+        return list(context.all_reduce(tf.distribute.ReduceOp.SUM, copies))
 
     def _agree(self, calls: list[str]) -> None:
         """Raises OrderError unless all workers traced the same calls."""
@@ -124,7 +126,8 @@ class _Call:
             self._is_agreed = True
         try:
             return self._function(iterator)
-        except tf.errors.InvalidArgumentError as error:
+        # Where input ends at the same time, that is the first of several causes.
+        except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
             raise (
                 uneven(error, self._replicator.num_replicas) or met_in_other_shapes(error) or error
             ) from None

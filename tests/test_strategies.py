@@ -116,7 +116,10 @@ def assert_near(found, expected):
             np.testing.assert_allclose(found[name], value, rtol=0, atol=bound, err_msg=name)
 
 
-@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name == "local:4")) for name in STRATEGIES],
+)
 def test_a_strategy_gives_the_parameters_of_one_device(folder, name):
     strategy, tasks = STRATEGIES[name]
     runs = [f"{name}/{trainer}" for trainer in CONFIGS]
@@ -125,6 +128,7 @@ def test_a_strategy_gives_the_parameters_of_one_device(folder, name):
         assert_near(newest(folder / name / trainer), newest(folder / "single" / trainer))
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_under_any_other_strategy(folder):
     visited = [name for name in STRATEGIES if name != "local:4"]
     for number, name in enumerate([*visited, "single"], 2):
@@ -134,6 +138,7 @@ def test_a_run_goes_on_under_any_other_strategy(folder):
     assert_near(newest(folder / CROSSING), newest(folder / "single" / "pixelcnn"))
 
 
+@pytest.mark.slow
 def test_replicas_may_be_compiled_too(folder):
     loop = '{"jit_compile": true, "num_steps": 5}'
     make("single", {}, folder, f"jit_single/wavenet={loop}")
@@ -182,6 +187,7 @@ def test_workers_stop_after_the_same_step_and_go_on_exactly(folder):
     assert_same(newest(run), newest(folder / "whole" / "pixelcnn"))
 
 
+@pytest.mark.slow
 def test_a_worker_that_is_shot_ends_the_others_in_a_line(folder):
     run = folder / "shot" / "pixelcnn"
     with processes("multi_worker", {"worker": 2}, folder, f"shot/pixelcnn={ENDLESS}") as pair:
