@@ -300,7 +300,7 @@ def test_the_mean_over_shares_is_the_whole_and_needs_what_they_have_in_common(ca
 
 def replicas(count):
     return types.SimpleNamespace(
-        name="local", num_replicas=count, is_async=False, is_chief=True, num_workers=1
+        name="local", num_replicas=count, num_devices=count, is_async=False, is_chief=True
     )
 
 
