@@ -58,7 +58,7 @@ def distill(
     """
     replicator = Replicator.single() if replicator is None else replicator
     config = config.resolved(teacher, teacher_path)
-    check_rows(config.clips.batch_size, replicator)
+    check_rows(config.clips.batch_size, replicator, config.optimizer.accumulate)
     say = heard(replicator, say)
     with contextlib.ExitStack() as stack:
         with chief_first(replicator):

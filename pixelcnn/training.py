@@ -52,7 +52,7 @@ def train(
             "would be taken for pictures."
         )
     replicator = Replicator.single() if replicator is None else replicator
-    check_rows(config.data.batch_size, replicator)
+    check_rows(config.data.batch_size, replicator, config.optimizer.accumulate)
     say = heard(replicator, say)
     with contextlib.ExitStack() as stack:
         with chief_first(replicator):

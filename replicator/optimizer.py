@@ -35,6 +35,9 @@ class OptimizerConfig:
     """Global norm that a gradient is clipped to; 0: never."""
     average_decay: float = 0.999
     """Decay of the Polyak average of the weights, which samples and evaluations use."""
+    accumulate: int = 1
+    """Parts of a batch whose gradients are added up one after another, so that a step needs the
+    memory of one part alone; the step is the same."""
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for a rate or decay out of range."""
@@ -44,7 +47,8 @@ class OptimizerConfig:
             self._require(name, "in [0, 1)", 0 <= getattr(self, name) < 1)
         for name in ("warmup_steps", "clip_norm"):
             self._require(name, "0 or more", getattr(self, name) >= 0)
-        self._require("halve_every_steps", "at least 1", self.halve_every_steps >= 1)
+        for name in ("halve_every_steps", "accumulate"):
+            self._require(name, "at least 1", getattr(self, name) >= 1)
 
     def _require(self, name: str, rule: str, holds: bool) -> None:
         if not holds:

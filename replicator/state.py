@@ -8,8 +8,8 @@ import tensorflow as tf
 
 from replicator.errors import UserError
 from replicator.optimizer import OptimizerConfig, adam, clip_by_global_norm, polyak
+from replicator.parts import Batch, accumulated, prepared
 
-Batch = dict[str, tf.Tensor]
 LossFn = Callable[[Batch], tuple[tf.Tensor, dict[str, tf.Tensor]]]
 
 
@@ -45,12 +45,22 @@ class TrainState(tf.Module):
 
         A pure function: it reads the variables and assigns none.
         """
+        batch = prepared(loss_fn, batch, self.optimizer.accumulate)
         loss, told, gradients = self.gradients(loss_fn, batch)
         values, figures = self.moved(gradients)
         return values, {"loss": loss, **figures, **told}
 
     def gradients(self, loss_fn: LossFn, batch: Batch):
-        """The loss of a batch, [], the metrics beside it, and a gradient for each weight."""
+        """The loss of a batch, [], the metrics beside it, and a gradient for each weight.
+
+        batch: `prepared` for as many parts as the optimiser accumulates.
+        """
+        parts = self.optimizer.accumulate
+        if parts == 1:
+            return self._gradients(loss_fn, batch)
+        return accumulated(lambda part: self._gradients(loss_fn, part), batch, parts)
+
+    def _gradients(self, loss_fn: LossFn, batch: Batch):
         with tf.GradientTape() as tape:
             loss, metrics = loss_fn(batch)
         gradients = tape.gradient(loss, self.weights)

@@ -1,27 +1,15 @@
 """One update of a TrainState, compiled: on one device, or on the replicas of a strategy."""
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Protocol, runtime_checkable
 
 import tensorflow as tf
 
 from replicator.errors import UserError
+from replicator.parts import prepared
 from replicator.replicator import Replicator
 from replicator.state import Batch, LossFn, TrainState
 
 Metrics = Mapping[str, tf.Tensor]
-
-
-@runtime_checkable
-class LossOfShares(Protocol):
-    """A loss that is no plain mean over rows, and says what a replica's share of them lacks."""
-
-    def common(self, batch: Batch, replicator: Replicator) -> Batch:
-        """What the batches of all replicas have in common, to be added to one of them.
-
-        Called in a step, before the loss, where there is more than one replica. With it the mean of
-        the losses of all shares is the loss of the whole batch, and so are the gradients.
-        """
 
 
 def compile_step(
@@ -63,7 +51,7 @@ def compile_shared_step(
     """
 
     def local(batch: Batch):
-        batch = of_whole(loss_fn, batch, replicator)
+        batch = prepared(loss_fn, batch, state.optimizer.accumulate, replicator)
         # XLA's function is one for each replica, because it holds on to that one's variables.
         jitted = jit_compile and not replicator.is_async
         pure = tf.function(gradients, jit_compile=True, autograph=False) if jitted else gradients
@@ -87,18 +75,15 @@ def is_alone(replicator: Replicator) -> bool:
     return replicator.name == "single" and replicator.num_logical_devices == 1
 
 
-def of_whole(loss_fn: LossFn, batch: Batch, replicator: Replicator) -> Batch:
-    """The share of a batch with what the loss must know of the whole of it."""
-    if replicator.num_replicas == 1 or not isinstance(loss_fn, LossOfShares):
-        return batch
-    return {**batch, **loss_fn.common(batch, replicator)}
+def check_rows(rows: int, replicator: Replicator, parts: int = 1) -> None:
+    """Returns nothing; raises UserError unless the replicas can share so many rows evenly.
 
-
-def check_rows(rows: int, replicator: Replicator) -> None:
-    """Returns nothing; raises UserError unless the replicas can share so many rows evenly."""
-    shares = replicator.num_devices
-    if not replicator.is_async and rows % shares:
+    parts: that each replica cuts its share into, see `OptimizerConfig.accumulate`.
+    """
+    shares = parts if replicator.is_async else replicator.num_devices * parts
+    if rows % shares:
+        cut = f" in {parts} parts each" if parts > 1 else ""
         raise UserError(
-            f"`batch_size` must be a multiple of {shares}, the replicas that share a batch, "
+            f"`batch_size` must be a multiple of {shares}, the replicas that share a batch{cut}, "
             f"got {rows}."
         )

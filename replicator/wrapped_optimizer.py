@@ -25,9 +25,11 @@ class WrappedOptimizer(tf.Module):
             self._options["skip_gradients_aggregation"] = True
         elif "experimental_aggregate_gradients" in known:
             self._options["experimental_aggregate_gradients"] = False
-        elif hasattr(optimizer, "_all_reduce_sum_gradients"):
-            # Keras 3 has no switch, and dividing by the replicas would clip other gradients.
-            optimizer._all_reduce_sum_gradients = list
+        # Keras 3 has no switch, and dividing by the replicas would clip other gradients; its loss
+        # scaling is an optimiser around one.
+        for each in (optimizer, getattr(optimizer, "inner_optimizer", None)):
+            if not self._options and hasattr(each, "_all_reduce_sum_gradients"):
+                each._all_reduce_sum_gradients = list
 
     def __getattr__(self, name: str):
         if "optimizer" not in self.__dict__:  # the module itself is still being made

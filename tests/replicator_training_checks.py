@@ -138,6 +138,33 @@ def check_training():
     return results
 
 
+def check_loss_scaling():
+    """Returns by size the weight and the scales, one row of step 3 overflowing in float16."""
+    rows = np.ones([STEPS, 8, 1], np.float32)
+    rows[2, -1] = 1e4
+    results = {}
+    for size in SIZES:
+        replicator = replicator_of(size)
+        with replicator.scope():
+            weight = tf.Variable([2.0])
+            inner = keras.optimizers.SGD(0.1)
+            scaling = keras.optimizers.LossScaleOptimizer(inner, 1024.0, dynamic_growth_steps=2)
+            scaling.build([weight])
+            optimizer = replicator.wrap_optimizer(scaling)
+
+        def step(batch, weight=weight, optimizer=optimizer):
+            with tf.GradientTape() as tape:
+                half = tf.cast(weight, tf.float16) * tf.cast(batch, tf.float16)
+                loss = optimizer.scale_loss(tf.reduce_mean(tf.cast(half * half, tf.float32)))
+            optimizer.apply([tape.gradient(loss, weight)], [weight])
+            return tf.convert_to_tensor(optimizer.dynamic_scale)
+
+        call = replicator.compile(step)
+        iterator = iter(replicator.batches(tf.data.Dataset.from_tensor_slices(rows)))
+        results[size] = [float(call(iterator)) for _ in range(STEPS)], weight.numpy()
+    return results
+
+
 def check_run():
     replicator = replicator_of(2)
     with replicator.scope():

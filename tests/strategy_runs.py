@@ -123,10 +123,21 @@ def make_pictures(folder: Path) -> None:
         )
 
 
-def train(trainer: str, folder: Path, workdir: Path, replicator: Replicator | None, **loop):
+def train(
+    trainer: str,
+    folder: Path,
+    workdir: Path,
+    replicator: Replicator | None,
+    accumulate: int = 1,
+    **loop,
+):
     """Trains one of CONFIGS in a run directory, without evaluations; how it ended."""
     config = CONFIGS[trainer]
-    config = dataclasses.replace(config, loop=dataclasses.replace(config.loop, **loop))
+    config = dataclasses.replace(
+        config,
+        loop=dataclasses.replace(config.loop, **loop),
+        optimizer=dataclasses.replace(config.optimizer, accumulate=accumulate),
+    )
     told = dict(say=lambda line: None, replicator=replicator)
     if trainer == "wavenet":
         return of_sounds.train("tiny", config, folder / "sounds", workdir, **told)
@@ -153,7 +164,7 @@ def main(strategy: str, folder: str, *words: str) -> int:
     Args:
       strategy: the word for it.
       folder: filled by `make_data`.
-      words: RUN, whose last part is a key of CONFIGS, or RUN={options of the loop as JSON}.
+      words: RUN, whose last part is a key of CONFIGS, or RUN={options of `train` as JSON}.
     """
     blind()
     status = 0

@@ -143,6 +143,13 @@ def test_a_wrapped_optimizer_trains_as_on_one_device(training, kind, size):
 
 
 @pytest.mark.parametrize("size", SIZES)
+def test_a_row_that_overflows_in_float16_skips_the_step_on_every_replica(training, size):
+    scales, weight = training("loss_scaling")[size]
+    assert scales == [1024.0, 2048.0, 1024.0, 1024.0, 2048.0]
+    np.testing.assert_allclose(weight, [2.0 * 0.8**4], rtol=1e-3)  # four steps of five
+
+
+@pytest.mark.parametrize("size", SIZES)
 def test_several_steps_per_call_are_as_many_calls(training, size):
     weights, losses = training("optimizers")["own"][1]
     same_as_single(training("steps_per_call")[size], (weights, losses[-1:]))

@@ -295,6 +295,35 @@ def test_the_mean_over_shares_is_the_whole_and_needs_what_they_have_in_common(ca
     assert off(mean([{}, {}])[1]) > 1e-2
 
 
+@pytest.mark.parametrize("name", ["wavenet", *PAINTERS])
+def test_a_batch_in_parts_is_the_whole_batch(cases, name):
+    network, loss, batch = cases[name]()
+    losses, slopes = [], []
+    for parts in (1, 2, 4):
+        state = TrainState(network, OptimizerConfig(accumulate=parts), 10)
+        # Compiled, so that the parts are cut and gone through as in training.
+        step = tf.function(lambda given, state=state: state.update(loss, given), autograph=False)
+        values, metrics = step(batch)
+        losses.append(float(metrics["loss"]))
+        names = list(state.slots())
+        slopes.append([v for n, v in zip(names, values, strict=True) if n.startswith("first/")])
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-5)
+    for found in slopes[1:]:
+        for value, expected in zip(found, slopes[0], strict=True):
+            np.testing.assert_allclose(
+                value, expected, rtol=0, atol=1e-4 * np.max(np.abs(expected))
+            )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", CONFIGS)
+def test_replicas_that_cut_their_share_into_parts_give_the_parameters_of_one_device(
+    folder, trainer
+):
+    make("local:2", {}, folder, f'parts/{trainer}={{"accumulate": 2}}')
+    assert_near(newest(folder / "parts" / trainer), newest(folder / "single" / trainer))
+
+
 # Mistakes
 
 
@@ -313,6 +342,10 @@ def test_a_batch_that_replicas_cannot_share_is_refused(mistake, monkeypatch, tmp
     with pytest.raises(UserError, match="multiple of 3"):
         check_rows(4, replicas(3))
     check_rows(6, replicas(3))
+    with pytest.raises(
+        UserError, match="12, the replicas that share a batch in 4 parts each, got 6"
+    ):
+        check_rows(6, replicas(3), 4)
 
 
 @pytest.mark.parametrize("word", ["locals", "local:x", "sharded:2", "single:2"])
