@@ -17,8 +17,9 @@ import tensorflow as tf
 
 from replicator.errors import UserError
 from replicator.interrupt import SIGNALS, StopRequest
-from replicator.meeting import PeerGoneError, Wishes, agree, meet, peers_needed
+from replicator.meeting import Wishes, agree, meet
 from replicator.metrics import MetricsLog
+from replicator.peers import PeerGoneError
 from replicator.progress import Progress, duration
 from replicator.replicator import Replicator
 from replicator.run_directory import RunDirectory
@@ -278,7 +279,7 @@ class Trainer:
 
     def _made(self, batches: Iterator[Batch], pace: "_Pace") -> dict[str, float]:
         """The metrics of one more update."""
-        with pace.running(), peers_needed(self.replicator):
+        with pace.running():
             if self.replicator.is_async:
                 # None is begun that would be made after the next evaluation.
                 every = self.config.evaluate_every_steps

@@ -7,7 +7,6 @@ import contextlib
 import hashlib
 import itertools
 import json
-import re
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 
@@ -15,28 +14,12 @@ import tensorflow as tf
 from tensorflow.python.eager import context as tf_context  # barriers have no public name
 
 from replicator.errors import UserError
+from replicator.peers import GONE, peers_needed, together
 from replicator.replicator import Replicator
 
 PATIENCE_SECONDS = 24 * 3600.0  # at a meeting, while every peer is alive
 CHECK_SECONDS, ANSWER_SECONDS, ATTEMPTS = 3.0, 5.0, 2
-GONE = (
-    tf.errors.UnavailableError,
-    tf.errors.DeadlineExceededError,
-    tf.errors.AbortedError,
-    tf.errors.CancelledError,
-    tf.errors.InternalError,
-    tf.errors.FailedPreconditionError,
-)
 _numbers = itertools.count()
-
-
-class PeerGoneError(UserError):
-    """Another process of the run stopped, or could not be reached in time."""
-
-
-def together(replicator: Replicator) -> bool:
-    """Whether several processes run the same loop, step by step."""
-    return replicator.num_workers > 1 and not replicator.is_async
 
 
 def meet(replicator: Replicator) -> None:
@@ -88,19 +71,6 @@ def heard(replicator: Replicator, say: Callable[[str], None]) -> Callable[[str],
     return say if replicator.is_chief else lambda line: None
 
 
-@contextlib.contextmanager
-def peers_needed(replicator: Replicator) -> Iterator[None]:
-    """A context in which errors that come of a missing peer are raised as PeerGoneError."""
-    try:
-        yield
-    except GONE as error:
-        if not together(replicator):
-            raise
-        raise PeerGoneError(
-            f"Another process of this run is gone or does not answer ({_reason(error)})."
-        ) from error
-
-
 def agree(replicator: Replicator, variables: Mapping[str, tf.Variable], identity: dict) -> None:
     """Gives the variables of every process the values that they have in the chief.
 
@@ -123,8 +93,7 @@ def agree(replicator: Replicator, variables: Mapping[str, tf.Variable], identity
         return replicator.all_gather(tf.constant(digest, tf.int64))
 
     rows = tf.data.Dataset.from_tensors(tf.zeros([replicator.num_replicas]))
-    with peers_needed(replicator):
-        digests = replicator.compile(step)(iter(replicator.batches(rows))).numpy()
+    digests = replicator.compile(step)(iter(replicator.batches(rows))).numpy()
     local = replicator.num_replicas // replicator.num_workers
     others = [i // local for i, other in enumerate(digests) if other != digests[0]]
     if others:
@@ -197,14 +166,3 @@ def _check_peer(name: str) -> None:
         except GONE:
             if attempt + 1 == ATTEMPTS:
                 raise
-
-
-def _reason(error: tf.errors.OpError) -> str:
-    """What TensorFlow says, in a few words, without where in a graph it happened."""
-    kind = type(error).__name__.removesuffix("Error")
-    text = str(error.message)
-    cause = re.search(r"aborted by: (.*)", text)
-    if cause is None and text.startswith("Graph execution error"):
-        return kind
-    line = " ".join((cause.group(1) if cause else text).split("\n")[0].split())
-    return f"{kind}: {line.split('. ')[0][:160].rstrip(' :')}"

@@ -9,6 +9,7 @@ import tensorflow as tf
 from replicator import primitives
 from replicator.errors import UserError
 from replicator.order import OrderRecord, met_in_other_shapes
+from replicator.peers import peers_needed
 from replicator.replicator import Call, InputFn, Replicator, StepFn
 from replicator.shares import check_divisible, share_of, uneven
 
@@ -118,14 +119,15 @@ class _Call:
         self._is_agreed = False
 
     def __call__(self, iterator):
-        """The outputs of the last of the steps."""
+        """The outputs of the last of the steps; PeerGoneError where another process is gone."""
         if not self._is_agreed:
             self._records.clear()
             self._function.get_concrete_function(iterator)
             self._replicator._agree([call for r in self._records for call in r.calls()])
             self._is_agreed = True
         try:
-            return self._function(iterator)
+            with peers_needed(self._replicator):
+                return self._function(iterator)
         # Where input ends at the same time, that is the first of several causes.
         except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
             raise (

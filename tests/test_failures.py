@@ -146,9 +146,11 @@ def test_a_killed_worker_ends_the_others_in_one_line_and_all_start_again(launch,
     kill(launched, "worker 1")
     assert launched.ended(2 * START_SECONDS) == 0
     lines = told(launched)
-    assert lines[0].startswith("onepass launch: worker 1 was ended by SIGKILL (status 137)")
+    # The launcher and the worker that is left notice at about the same time.
+    noticed = sorted(lines[:2], key=lambda line: line.startswith("onepass:"))
+    assert noticed[0].startswith("onepass launch: worker 1 was ended by SIGKILL (status 137)")
     assert re.search(
-        r"^onepass: Another process .* is gone .*; step \d+ is saved in .*on", lines[1]
+        r"^onepass: Another process .* is gone .*; step \d+ is saved in .*on", noticed[1]
     )
     assert lines[2:] == [
         "onepass launch: all start again (restart 1 of 1).",

@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from asynchronous_run import alone
 from processes import Process
+from toys import Line, line_batch
 
 from replicator import servers
 from replicator.cluster import Cluster, local_cluster
@@ -19,6 +20,7 @@ from replicator.snapshots import Snapshots
 
 SCRIPT = Path(__file__).resolve().parent / "asynchronous_run.py"
 LIMIT_SECONDS = 150
+MARGIN = 1.05  # of the loss after as many updates of one device: what stale gradients may cost
 SERVER_SECONDS = 6.0  # instead of the half minute that a parameter server may be silent
 END_SECONDS = servers.GONE_SECONDS + 30  # the machine may be busy
 
@@ -90,6 +92,14 @@ def test_one_worker_trains_as_one_device_and_all_processes_end(tasks):
         assert "has ended" in process.output()
 
 
+def loss_after(arrays):
+    """The mean squared error, with the average weights, on batches that nobody learnt from."""
+    line = Line()
+    line.slope.assign(arrays["average/slope"])
+    line.offset.assign(arrays["average/offset"])
+    return np.mean([float(line.loss(line_batch(1000 + i))[0]) for i in range(50)])
+
+
 def test_two_workers_lose_no_update(tasks):
     of = tasks(steps=150, workers=2)
     for task in [("ps", 0), ("worker", 0), ("worker", 1)]:
@@ -99,6 +109,7 @@ def test_two_workers_lose_no_update(tasks):
     assert "with 2 workers" in chief.output() and updates(chief) == 150
     found = np.load(of.output)
     assert np.load(f"{of.output}.state.npz")["step"] == 150 and found["left"] == 0
+    assert loss_after(np.load(f"{of.output}.state.npz")) <= MARGIN * loss_after(alone(150))
     # Two updates a call, one of each call still under way after it: 2 + 1 of join, the rest.
     assert found["joined"] == 1 and found["rest"] == 73
     np.testing.assert_array_equal(found["threes"], [3 * 150 + 1000, 3 * 150 + 1000])
