@@ -9,9 +9,11 @@ back, and may then be done twice. Killed workers are taken up again once all of 
 parameter server that is killed takes the variables with it: every call ends in a UserError.
 """
 
+import atexit
 import contextlib
 import os
 import queue
+import signal
 import sys
 import threading
 import time
@@ -29,7 +31,7 @@ from replicator.snapshots import Snapshots
 
 WORKER_SECONDS = 120.0  # without an update while a worker is silent, after which a run gives up
 SERVER_SECONDS = 30.0  # that a parameter server may be silent
-LEAVING_SECONDS = 10.0  # that threads of TensorFlow may hold up a process whose server is gone
+LEAVING_SECONDS = 10  # that threads of TensorFlow may hold up a process whose server is gone
 LAST_SECONDS = 60.0  # the same, after which the process ends whatever it waits for
 _LOOK_SECONDS, _AHEAD = 1.0, 2
 
@@ -57,6 +59,7 @@ class ParameterServerReplicator(Replicator):
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
         self._snapshots = Snapshots()
         threading.Thread(target=_end_if_stuck, args=(self.cluster,), daemon=True).start()
+        atexit.register(_leave_in_time, self.cluster)
 
     @contextlib.contextmanager
     def explained(self) -> Iterator[None]:
@@ -240,7 +243,8 @@ class _Health:
 def _end_if_stuck(cluster: Cluster) -> None:
     """Ends this process where it could wait for ever.
 
-    That is where it reads from a server that was stopped, and when it leaves for want of one.
+    That is where it reads from a server that was stopped, and when it joins threads of TensorFlow
+    that wait for one that is gone.
     """
     spoken = dict.fromkeys(cluster.addresses["ps"], time.monotonic())
     leaving = None
@@ -258,6 +262,16 @@ def _end_if_stuck(cluster: Cluster) -> None:
             elif time.monotonic() - spoken[address] > LAST_SECONDS:
                 print(_server_silent(index, address, LAST_SECONDS), file=sys.stderr, flush=True)
                 os._exit(2)
+
+
+def _leave_in_time(cluster: Cluster) -> None:
+    """Lets an alarm end this process, should TensorFlow wait for a server that is gone.
+
+    By then Python's threads have ended, and only a signal is heard.
+    """
+    if not all(answers(address) for address in cluster.addresses["ps"]):
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(LEAVING_SECONDS)
 
 
 def _server_gone(index: int, address: str) -> str:

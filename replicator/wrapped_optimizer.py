@@ -28,7 +28,7 @@ class WrappedOptimizer(tf.Module):
         # Keras 3 has no switch, and dividing by the replicas would clip other gradients; its loss
         # scaling is an optimiser around one.
         for each in (optimizer, getattr(optimizer, "inner_optimizer", None)):
-            if not self._options and hasattr(each, "_all_reduce_sum_gradients"):
+            if each and not self._options and hasattr(each, "_all_reduce_sum_gradients"):
                 each._all_reduce_sum_gradients = list
 
     def __getattr__(self, name: str):

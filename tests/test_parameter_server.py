@@ -134,6 +134,7 @@ def test_a_killed_worker_is_replaced_and_a_killed_server_ends_the_run(tasks):
     assert time.monotonic() - begun < 30
     [line] = [x for x in chief.output().splitlines() if x.startswith("refused: ")]
     assert line.startswith("refused: Parameter server 0 (localhost:") and "is gone" in line
+    assert chief.ended(END_SECONDS) in (2, -signal.SIGALRM)
     assert again.ended(END_SECONDS) == 0
 
 
