@@ -17,7 +17,8 @@ VERBS = {
     "distill": "a fast student of it: onepass distill PRESET --teacher RUN --workdir RUN",
     "evaluate": "figures of a trained model: onepass evaluate RUN [--data DIR] [--json]",
     "sample": "sounds or pictures from a trained model: onepass sample RUN --out DIR",
-    "export": "a model folder to hand on: onepass export RUN --out DIR",
+    "export": "a bundle to serve: onepass export RUN --out MODELS/NAME/1",
+    "serve": "answer over HTTP and gRPC: onepass serve MODELS [--host --port ...]",
     "bench": "measure side by side: onepass bench audio|images|scaling [--json FILE]",
     "launch": "a cluster of processes: onepass launch --workers 2 -- onepass train ...",
 }
@@ -65,7 +66,8 @@ def _run(arguments: list[str]) -> int:
         print(_help())
         return 0
     verb = _chosen(arguments, VERBS, "verb", "onepass")
-    if verb != "launch":  # which only starts others
+    remote = verb == "sample" and any(_is_remote(word) for word in arguments)
+    if verb != "launch" and not remote:  # which only start or ask others
         _import_tensorflow_quietly()
     return globals()[f"_{verb}"](arguments[1:])
 
@@ -124,12 +126,18 @@ def _evaluate(rest: list[str]) -> int:
 
 
 def _sample(rest: list[str]) -> int:
+    if any(_is_remote(word) for word in rest):
+        return importlib.import_module("serving.remote_sampling").run_sample(rest, parse)
     sounds, pictures = "distill.command", "pixelcnn.painting"
     return _of_kind("sample", "--out DIR [--num N] [--seed S]", rest, sounds, pictures)
 
 
 def _export(rest: list[str]) -> int:
-    return _of_kind("export", "--out DIR", rest, "distill.card", "pixelcnn.card")
+    return importlib.import_module("serving.export").run_export(rest, parse)
+
+
+def _serve(rest: list[str]) -> int:
+    return importlib.import_module("serving.server").run_serve(rest, parse)
 
 
 def _of_kind(verb: str, needed: str, rest: list[str], sounds: str, pictures: str) -> int:
@@ -145,6 +153,10 @@ def _of_kind(verb: str, needed: str, rest: list[str], sounds: str, pictures: str
         return 0
     module = importlib.import_module(pictures if of_pictures else sounds)
     return getattr(module, f"run_{verb}")(rest, parse)
+
+
+def _is_remote(word: str) -> bool:
+    return word.startswith(("http://", "https://", "grpc://"))
 
 
 def _draws_pictures(word: str) -> bool:

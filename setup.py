@@ -7,7 +7,30 @@ from setuptools import find_packages, setup
 FLOORS = ("likelihoods", "replicator", "wavenet", "pixelcnn", "distill", "serving", "benchmarks")
 
 EXAMPLES = ["gymnasium>=1.0"]
-TEST = [*EXAMPLES, "jax", "pytest>=8.0", "pytest-timeout>=2.3", "pyyaml"]
+CLIENT = ["grpcio>=1.70", "httpx>=0.27", "protobuf>=6"]
+SERVE = [
+    *CLIENT,
+    "grpcio-health-checking>=1.70",
+    "grpcio-reflection>=1.70",
+    "httptools>=0.6",
+    "orjson>=3.10",
+    "prometheus-client>=0.21",
+    "starlette>=0.45",
+    "tensorflow-serving-api>=2.21",  # writes the warm-up requests of an export
+    "uvicorn>=0.34",
+]
+PEERS = ["openai>=1.60", "playwright>=1.50", "schemathesis>=4.0", "tritonclient[http]>=2.55"]
+TEST = [
+    *EXAMPLES,
+    *SERVE,
+    *PEERS,
+    "hypothesis>=6.120",
+    "jax",
+    "opentelemetry-sdk>=1.30",
+    "pytest>=8.0",
+    "pytest-timeout>=2.3",
+    "pyyaml",
+]
 
 setup(
     name="onepass",
@@ -24,6 +47,7 @@ setup(
         "wavenet": ["shipped/**"],
         "pixelcnn": ["shipped/**"],
         "distill": ["shipped/**"],
+        "serving": ["page/*", "speech/shipped/**"],
         "benchmarks": ["*.cpp"],
     },
     include_package_data=False,
@@ -46,10 +70,14 @@ setup(
         "tyro>=0.9",
     ],
     extras_require={
+        "client": CLIENT,
         "examples": EXAMPLES,
         "jax": ["jax"],
+        "ray": [*SERVE, "ray[serve]>=2.60"],
+        "serve": SERVE,
         "tfds": ["tensorflow-datasets"],
         "test": TEST,
+        "traces": ["opentelemetry-sdk>=1.30"],
         # A formatter's next minor release may lay the same code out differently.
         "dev": [*TEST, "mypy>=1.15", "ruff>=0.17,<0.18"],
     },

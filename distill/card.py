@@ -1,10 +1,10 @@
-"""A run of any kind as a folder to hand on; a student's card shows it beside its teacher."""
+"""A student's run as a folder to hand on, with a card that shows it beside its teacher."""
 
 import json
 from pathlib import Path
 
 from distill.evaluation import evaluate
-from distill.model import StudentModel, load, teacher_of
+from distill.model import StudentModel, teacher_of
 from distill.teacher import digest, load_teacher
 from replicator.progress import duration
 from replicator.run_directory import RunDirectory
@@ -14,19 +14,8 @@ from wavenet.evaluation import dev_corpus
 from wavenet.training import scan_folder
 
 
-def run_export(arguments: list[str], parse) -> int:
-    """Parses `onepass export ...`, measures the run on dev and writes the folder."""
-    given = parse(wavenet_card.ExportArguments, arguments, "onepass export")
-    model = load(given.run)
-    if isinstance(model, StudentModel):
-        export(given, model)
-    else:
-        wavenet_card.export(given)
-    return 0
-
-
-def export(given: wavenet_card.ExportArguments, model: StudentModel) -> None:
-    """Measures a run's student on dev, beside its teacher, and writes the folder."""
+def export(given: wavenet_card.ExportArguments, model: StudentModel) -> str:
+    """Measures a run's student on dev, beside its teacher, and writes the folder; in words."""
     stored = RunDirectory.open(given.run).config()
     teacher = load_teacher(teacher_of(model))
     data = Path(stored["data_folder"])
@@ -41,7 +30,7 @@ def export(given: wavenet_card.ExportArguments, model: StudentModel) -> None:
     spec = {**model.spec, **facts, "teacher": name, "quality": figures}
     wavenet_card.write(given.out, model.network, spec, stored, card)
     distance = figures["measures"]["log_mel_distance_db"]["mean"]
-    print(f"{given.out}: log-mel distance {distance:.2f} dB on dev")
+    return f"log-mel distance {distance:.2f} dB on dev"
 
 
 def _shipped_name(stored: dict) -> str:

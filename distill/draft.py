@@ -54,7 +54,8 @@ class Drafter(tf.Module):
         f0_hz = REFERENCE_HZ * tf.pow(2.0, octaves)
         phase = running_phase(f0_hz, self._rate_hz, turns, asked.start)
         pulses = pulse_train(phase, f0_hz, self._rate_hz)
-        noise = position_noise.normal(SEED, [0], start, pulses.shape[1])[..., 0]
+        time = tf.shape(pulses)[1] if pulses.shape[1] is None else pulses.shape[1]
+        noise = position_noise.normal(SEED, [0], start, time)[..., 0]
         source = pulses * voiced + noise * (1.0 - voiced + NOISE)
         draft = self._inversion(frames[..., : self._mel.bands], source)
         channels = tf.concat([GAIN * taps(draft, DRAFT_SIDE), voiced[..., None]], -1)

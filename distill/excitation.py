@@ -123,14 +123,14 @@ def upsampled(frames, hop: int):
     return tf.reshape(parts, [tf.shape(frames)[0], -1])
 
 
-def running_phase(f0_hz, sample_rate_hz: int, turns, at: int):
+def running_phase(f0_hz, sample_rate_hz: int, turns, at: int | tf.Tensor):
     """The phase in turns, float64 [batch, time], which is `turns` [batch] before sample `at`.
 
     Args:
-      f0_hz: [batch, time].
+      f0_hz: [batch, time]. at: an integer or an int32 scalar.
     """
     total = tf.cumsum(tf.cast(f0_hz, tf.float64) / sample_rate_hz, 1)
-    offset = turns - (total[:, at - 1] if at else 0.0)
+    offset = turns - tf.pad(total, [[0, 0], [1, 0]])[:, at]
     phase = total + offset[:, None]
     return phase - tf.floor(phase)
 

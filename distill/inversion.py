@@ -45,17 +45,18 @@ class MelInversion:
           source: float32 [batch, frames * hop].
         """
         bands, count = self._bands(frames), tf.shape(frames)[1]
-        bins = self.magnitudes(bands, self._flat(bands), FIRST_UPDATES)
+        filters = tf.constant(self._filters)  # once for all updates: a saved graph holds each
+        bins = self.magnitudes(bands, self._flat(bands), FIRST_UPDATES, filters)
         spectrum = tf.cast(bins, tf.complex64) * _phase(self._analysed(source, count))
         before = None
         for _ in range(self.passes - 1):
             now = self._analysed(self._synthesised(spectrum, count), count)
             faster = now if before is None else now + MOMENTUM * (now - before)
-            bins = self.magnitudes(bands, tf.abs(now), UPDATES)
+            bins = self.magnitudes(bands, tf.abs(now), UPDATES, filters)
             spectrum, before = tf.cast(bins, tf.complex64) * _phase(faster), now
         return self._synthesised(spectrum, count)
 
-    def magnitudes(self, bands, bins, updates: int):
+    def magnitudes(self, bands, bins, updates: int, filters=None):
         """Magnitudes [batch, frames, bins] near `bins` whose mel is nearer to `bands`.
 
         Multiplicative updates for the Itakura-Saito divergence (Fevotte et al. 2009).
@@ -64,11 +65,13 @@ class MelInversion:
           bands: [batch, frames, bands], magnitudes of the mel bands.
           bins: [batch, frames, bins], where to start.
           updates: how many.
+          filters: [bins, bands], those of the convention, if they are a tensor already.
         """
-        across = np.ascontiguousarray(self._filters.T)
+        filters = tf.constant(self._filters) if filters is None else filters
+        across = tf.transpose(filters)
         bins = tf.maximum(bins, LEAST_BIN)
         for _ in range(updates):
-            made = tf.maximum(tf.matmul(bins, self._filters), LEAST)
+            made = tf.maximum(tf.matmul(bins, filters), LEAST)
             bins *= tf.matmul(bands / tf.square(made), across)
             bins /= tf.maximum(tf.matmul(1.0 / made, across), LEAST)
         return bins

@@ -93,11 +93,11 @@ def choose(
     Args:
       logits: float32 or float64 [..., choices].
       uniform: float32 [...] in (0, 1).
-      temperature: at least 0; 0 takes the largest logit.
+      temperature: at least 0, one for all or [...]; 0 takes the largest logit.
     """
     shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
     coldest = 1e-6  # the largest logit is at 0 here: this cold, no other one is ever taken
-    divisor = tf.cast(tf.maximum(temperature, coldest), logits.dtype)
+    divisor = tf.cast(tf.maximum(temperature, coldest), logits.dtype)[..., tf.newaxis]
     cumulative = tf.cumsum(tf.nn.softmax(shifted / divisor), axis=-1)
     # The last choice needs no comparison: rounding may leave the whole sum short of 1.
     passed = tf.cast(uniform[..., tf.newaxis], logits.dtype) >= cumulative[..., :-1]

@@ -39,7 +39,7 @@ def threefry2x32(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
 
 
 def as_key(seed: int | tf.Tensor) -> tf.Tensor:
-    """uint32 [2], the cipher key of a seed: its high word, then its low word.
+    """uint32 [..., 2], the cipher key of a seed: its high word, then its low word.
 
     Args:
       seed: a Python integer in [0, 2^64), or an int32 or uint32 tensor [..., 2], kept bit for bit.
@@ -74,28 +74,28 @@ def bits(
     seed: int | tf.Tensor,
     rows: tf.Tensor,
     start: int | tf.Tensor,
-    length: int,
+    length: int | tf.Tensor,
     lane: int = 0,
 ) -> tf.Tensor:
     """uint32 [rows, length, 2], two independent words for every position of every row.
 
     Args:
-      seed: as for `as_key`.
-      rows: int32 [rows], the name of each row under this seed (which sound), in any order.
-      start: position of the first word, an integer or an int32 scalar.
-      length: number of positions.
+      seed: as for `as_key`; a tensor [2] for all rows or [rows, 2], one for each.
+      rows: int32 [rows], the name of each row under its seed (which sound), in any order.
+      start: position of the first word, an integer, an int32 scalar or int32 [rows].
+      length: number of positions, an integer or an int32 scalar.
       lane: integer in [0, 2^32 - 1); another lane holds two further words for each position.
     Raises:
       ValueError: a lane or a length out of range.
     """
     if not 0 <= lane < _FOLD_LANE:
         raise ValueError(f"`lane` must be in [0, 2^32 - 1), got {lane}.")
-    if length < 0:
+    if isinstance(length, int) and length < 0:
         raise ValueError(f"`length` must be at least 0, got {length}.")
     key = fold_in(seed, tf.convert_to_tensor(rows))[:, tf.newaxis, :]
-    position = _as_word(start, "start") + tf.bitcast(tf.range(length, dtype=tf.int32), tf.uint32)
-    counter = tf.stack(_paired(position, lane), axis=-1)
-    return threefry2x32(key, counter[tf.newaxis, :, :])
+    steps = tf.bitcast(tf.range(length, dtype=tf.int32), tf.uint32)
+    position = _as_word(start, "start")[..., tf.newaxis] + steps
+    return threefry2x32(key, tf.stack(_paired(position, lane), axis=-1))
 
 
 def words(

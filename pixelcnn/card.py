@@ -4,7 +4,6 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
-import tyro
 
 from pixelcnn.evaluation import evaluate
 from pixelcnn.model import PictureModel, load, model_of, spec_of
@@ -25,10 +24,10 @@ STORED = np.float16  # half the size; quality is measured with the rounded weigh
 
 @dataclasses.dataclass(frozen=True)
 class ExportArguments:
-    """Write a model folder from a run: model.json, weights.npz (average weights, in half precision)
-    and card.md."""
+    """What to write a model folder from: model.json, weights.npz (average weights, in half
+    precision) and card.md."""
 
-    run: tyro.conf.Positional[Path]
+    run: Path
     """Run directory."""
     out: Path
     """Folder to write; made if missing."""
@@ -42,15 +41,8 @@ class ExportArguments:
     """What it was trained on; None: this machine."""
 
 
-def run_export(arguments: list[str], parse) -> int:
-    """Parses `onepass export ...`, measures the run on dev and writes the folder."""
-    given = parse(ExportArguments, arguments, "onepass export")
-    export(given)
-    return 0
-
-
-def export(given: ExportArguments) -> None:
-    """Measures a run's model on dev and writes the folder."""
+def export(given: ExportArguments) -> str:
+    """Measures a run's model on dev and writes the folder; what was measured, in words."""
     stored = RunDirectory.open(given.run).config()
     model = load(given.run)
     if given.parts_from:
@@ -77,7 +69,7 @@ def export(given: ExportArguments) -> None:
     save(model.network, spec, stored, given.out, STORED)
     with replacing(given.out / "card.md") as temporary:
         temporary.write_text(card(spec))
-    print(f"{given.out}: {figures['bits_per_dim']:.3f} bits per dimension on dev")
+    return f"{figures['bits_per_dim']:.3f} bits per dimension on dev"
 
 
 def joined(run: Path, others: tuple[Path, ...]) -> tuple[dict, PictureModel]:

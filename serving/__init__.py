@@ -1,1 +1,17 @@
 """The process boundary: exported models, loading, sampling and serving them."""
+
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from serving.bundle import load as load
+    from serving.client import Client as Client
+
+# Found when first asked for: whoever needs one of them need not wait for what others import.
+_HOMES = {"Client": "serving.client", "load": "serving.bundle"}
+
+
+def __getattr__(name: str) -> Any:
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_HOMES[name]), name)

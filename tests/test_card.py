@@ -17,7 +17,7 @@ def exported(tmp_path_factory):
     data = runs.recordings(folder / "speech")
     config = runs.looped(evaluate_every_steps=4)
     train("wavenet-smoke", config, data, folder / "run", say=lambda line: None)
-    words = ["export", str(folder / "run"), "--out", str(folder / "model")]
+    words = ["export", str(folder / "run"), "--out", str(folder / "model"), "--bare"]
     assert onepass.main([*words, "--data-licence", "CC0 of a voice."]) == 0
     return folder
 

@@ -353,7 +353,7 @@ def test_an_exported_student_speaks_as_its_run_and_its_card_shows_all(
     student_run, tmp_path, capsys, monkeypatch
 ):
     words = ["export", str(student_run), "--out", str(tmp_path / "model"), "--data-licence", "CC0."]
-    assert onepass.main(words) == 0
+    assert onepass.main([*words, "--bare"]) == 0
     run, folder = models.load(student_run), models.load(tmp_path / "model")
     frames = run.frames(np.sin(np.arange(4096) / 9).astype(np.float32))
     np.testing.assert_array_equal(run.generate(frames, seed=3), folder.generate(frames, seed=3))

@@ -46,6 +46,25 @@ def test_a_number_depends_on_its_address_alone(draw):
     np.testing.assert_array_equal(backwards, whole[::-1])
 
 
+@pytest.mark.parametrize("compiled", [False, True])
+@pytest.mark.parametrize("draw", DRAWS)
+def test_rows_with_seeds_and_starts_of_their_own_are_the_same_one_by_one(draw, compiled):
+    seeds, starts = [7, 2**63 + 12345, 7], [0, 40, 2**31 - 100]
+    keys = tf.stack([noise.as_key(seed) for seed in seeds])
+    together = tf.function(
+        lambda keys, rows, starts: draw(keys, rows, starts, 9), jit_compile=compiled
+    )(keys, tf.constant(ROWS), tf.constant(starts))
+    for n, row in enumerate(ROWS):
+        alone = draw(seeds[n], [row], starts[n], 9)
+        np.testing.assert_array_equal(together[n], alone[0])
+
+
+@pytest.mark.parametrize("draw", DRAWS)
+def test_a_length_may_be_a_tensor(draw):
+    drawn = tf.function(lambda length: draw(99, ROWS, 5, length))(tf.constant(12))
+    np.testing.assert_array_equal(drawn, draw(99, ROWS, 5, 12))
+
+
 @pytest.mark.parametrize("draw", DRAWS)
 def test_a_compiler_does_not_change_a_bit(draw):
     seed, rows = noise.as_key(2**63 + 12345), tf.constant([3, 1], tf.int32)

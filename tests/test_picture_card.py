@@ -20,7 +20,7 @@ def exported(tmp_path_factory):
     """A folder written by `onepass export`."""
     folder = tmp_path_factory.mktemp("exported") / "model"
     words = ["--data-licence", "CC0 of a zoo.", "--note", "On a cold day."]
-    words += ["--out", str(folder), "--machine", "an abacus"]
+    words += ["--out", str(folder), "--machine", "an abacus", "--bare"]
     with pytest.MonkeyPatch.context() as patch:
         # The time that a picture takes is of no matter here.
         patch.setattr("pixelcnn.evaluation._seconds", lambda *_: 0.125)
@@ -105,7 +105,7 @@ def test_parts_of_several_runs_are_one_folder(tmp_path, monkeypatch):
     figures = picture_runs.figures("multiscale")
     monkeypatch.setattr(card, "evaluate", lambda *_: figures)
     monkeypatch.setattr(card, "load", opened)
-    words = ["--parts-from", str(tmp_path / "factors"), "--out", str(tmp_path / "out")]
+    words = ["--parts-from", str(tmp_path / "factors"), "--out", str(tmp_path / "out"), "--bare"]
     assert onepass.main(["export", str(tmp_path / "base"), *words]) == 0
     model, text = opened(tmp_path / "out"), (tmp_path / "out" / "card.md").read_text()
     assert model.whole and model.config.part_names == ("4", "8.2", "8.3", "8.4")
@@ -119,10 +119,9 @@ def test_parts_of_several_runs_are_one_folder(tmp_path, monkeypatch):
 
 
 def test_what_cannot_be_exported_is_one_line(mistake, tmp_path, exported):
-    out = ["--out", tmp_path / "out"]
-    assert (
-        mistake("export", exported, *out) == f"{exported} is not a run directory: no config.json."
-    )
+    out = ["--out", tmp_path / "out", "--bare"]
+    line = mistake("export", exported, *out, "--note", "x")
+    assert line == f"`--note` is for runs; {exported} has its card."
     copy = shutil.copytree(run("pixelcnn"), tmp_path / "copy")
     shutil.rmtree(copy / "checkpoints")
     assert mistake("export", copy, *out) == f"{copy} has no checkpoint yet; training makes one."

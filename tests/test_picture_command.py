@@ -284,13 +284,11 @@ def test_pictures_to_judge_by_that_are_not_there_are_named(mistake, tmp_path):
 # Which kind of model a verb is for
 
 
-@pytest.mark.parametrize("verb", ["evaluate", "sample", "export"])
+@pytest.mark.parametrize("verb", ["evaluate", "sample"])
 def test_a_verb_goes_where_its_model_belongs_whatever_the_order(verb, monkeypatch, tmp_path):
     went = []
     for kind, floor in {"pictures": "pixelcnn", "sounds": "distill"}.items():
-        module = {"evaluate": "command", "export": "card"}.get(verb, "command")
-        if (verb, floor) == ("sample", "pixelcnn"):
-            module = "painting"
+        module = "painting" if (verb, floor) == ("sample", "pixelcnn") else "command"
         name = f"{floor}.{module}.run_{verb}"
         monkeypatch.setattr(name, lambda words, parse, kind=kind: went.append((kind, words)) or 0)
     sound = tmp_path / "sound"
@@ -323,7 +321,7 @@ def test_a_configuration_that_is_broken_is_named(mistake, tmp_path, text):
     assert not (tmp_path / "out").exists()
 
 
-@pytest.mark.parametrize("verb", ["evaluate", "sample", "export"])
+@pytest.mark.parametrize("verb", ["evaluate", "sample"])
 def test_help_of_a_verb_says_how_to_get_that_of_its_models(capsys, verb):
     assert onepass.main([verb, "--help"]) == 0
     out = capsys.readouterr().out

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
-import tyro
 
 from replicator.atomic import replacing
 from replicator.machine import machine_name
@@ -25,9 +24,9 @@ SPOKEN = 8  # dev recordings that the distances of the card are measured on
 
 @dataclasses.dataclass(frozen=True)
 class ExportArguments:
-    """Write a model folder from a run: model.json, weights.npz (average weights) and card.md."""
+    """What to write a model folder from: model.json, weights.npz (average weights) and card.md."""
 
-    run: tyro.conf.Positional[Path]
+    run: Path
     """Run directory."""
     out: Path
     """Folder to write; made if missing."""
@@ -39,8 +38,8 @@ class ExportArguments:
     """What it was trained on; None: this machine."""
 
 
-def export(given: ExportArguments) -> None:
-    """Measures a run's WaveNet on dev and writes the folder."""
+def export(given: ExportArguments) -> str:
+    """Measures a run's WaveNet on dev and writes the folder; what was measured, in words."""
     stored, model = RunDirectory.open(given.run).config(), load(given.run)
     data = Path(stored["data_folder"])
     stored = {**stored, "data_folder": data.name}
@@ -49,7 +48,7 @@ def export(given: ExportArguments) -> None:
     command = f"onepass train {stored['preset']} --data {data.name} --workdir run"
     facts = provenance(given, data, report, model.network, command) | {"quality": figures}
     write(given.out, model.network, {**model.spec, **facts}, stored, card)
-    print(f"{given.out}: {figures['bits_per_sample']:.3f} bits per sample on dev")
+    return f"{figures['bits_per_sample']:.3f} bits per sample on dev"
 
 
 def provenance(

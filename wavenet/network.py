@@ -210,7 +210,8 @@ class WaveNet(tf.Module):
         parts = []
         if self.upsampler is not None:
             local = self.upsampler(tf.cast(frames, self.dtype))
-            num_samples = num_samples or frames.shape[1] * self.config.hop_samples
+            if num_samples is None:
+                num_samples = frames.shape[1] * self.config.hop_samples
             parts.append(local[:, :num_samples])
         if self.config.speakers:
             parts.append(self._speaker(speaker, num_samples))

@@ -68,15 +68,19 @@ class XlaSampler:
         return self._prime(state, condition, levels)
 
     def chunk(self, state: SamplerState, condition, noise, temperature):
-        """What `generate_chunk` compiles: a pure function of tensors and the weights."""
+        """What `generate_chunk` compiles: a pure function of tensors and the weights.
+
+        temperature: float32 [], or [batch], one for each.
+        """
         step = Step(self.network, self.rings)
-        batch, time = noise.shape[0], noise.shape[1]
+        rows, time = noise.shape[0], noise.shape[1]
+        batch = tf.shape(noise)[0] if rows is None else rows
         noise = tf.transpose(noise, [1, 0, 2])
         gates = step.gate_offsets(self._condition(state, condition, time), batch, time)
         outputs = self.network.likelihood.num_parameters
         written = (
-            tf.TensorArray(tf.int32, time, element_shape=[batch]),
-            tf.TensorArray(self.network.front_dtype, time, element_shape=[batch, outputs]),
+            tf.TensorArray(tf.int32, time, element_shape=[rows]),
+            tf.TensorArray(self.network.front_dtype, time, element_shape=[rows, outputs]),
         )
 
         def body(t, past, queues, levels, parameters):

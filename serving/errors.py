@@ -1,0 +1,102 @@
+"""What a request can end in, with its status over HTTP and over gRPC."""
+
+from typing import ClassVar
+
+
+class ServingError(Exception):
+    """A request that is not answered; its message may be shown to whoever sent it.
+
+    http_status: of the answer. grpc_status: the name of a `grpc.StatusCode`. code: a short word for
+    programs. retry_after_seconds: when it may be worth trying again; None where it is not.
+    """
+
+    http_status: ClassVar[int] = 500
+    grpc_status: ClassVar[str] = "INTERNAL"
+    code: ClassVar[str] = "internal"
+
+    def __init__(self, message: str, retry_after_seconds: float | None = None):
+        super().__init__(message)
+        self.retry_after_seconds = retry_after_seconds
+
+    @property
+    def message(self) -> str:
+        """One line or a few, without anything of the server's insides."""
+        return str(self)
+
+
+class InvalidInput(ServingError):  # noqa: N818 - the condition, as HTTP and gRPC name it
+    """A field that breaks a rule; the message names both."""
+
+    http_status, grpc_status, code = 400, "INVALID_ARGUMENT", "invalid_input"
+
+
+class Unauthorized(ServingError):  # noqa: N818
+    """A request without a token, or with a wrong one."""
+
+    http_status, grpc_status, code = 401, "UNAUTHENTICATED", "unauthorized"
+
+
+class Forbidden(ServingError):  # noqa: N818
+    """A request that may not be made, such as one for another host."""
+
+    http_status, grpc_status, code = 403, "PERMISSION_DENIED", "forbidden"
+
+
+class NotFound(ServingError):  # noqa: N818
+    """No model, version or page of that name."""
+
+    http_status, grpc_status, code = 404, "NOT_FOUND", "not_found"
+
+
+class TooLarge(ServingError):  # noqa: N818
+    """A body, a tensor or a number of rows over the limit."""
+
+    http_status, grpc_status, code = 413, "RESOURCE_EXHAUSTED", "too_large"
+
+
+class TooManyRequests(ServingError):  # noqa: N818
+    """A client over its requests per minute."""
+
+    http_status, grpc_status, code = 429, "RESOURCE_EXHAUSTED", "too_many_requests"
+
+    def __init__(self, message: str, retry_after_seconds: float = 1.0):
+        super().__init__(message, retry_after_seconds)
+
+
+class Cancelled(ServingError):  # noqa: N818
+    """A request whose sender has left; nobody reads the answer."""
+
+    http_status, grpc_status, code = 499, "CANCELLED", "cancelled"
+
+
+class Internal(ServingError):  # noqa: N818
+    """A failure of the server's own; what it was is in the log, by request id, and nowhere else."""
+
+    http_status, grpc_status, code = 500, "INTERNAL", "internal"
+
+    def __init__(self, message: str = "The model failed; the server's log has the reason."):
+        super().__init__(message)
+
+
+class Overloaded(ServingError):  # noqa: N818
+    """A full queue, or no stream left."""
+
+    http_status, grpc_status, code = 503, "UNAVAILABLE", "overloaded"
+
+    def __init__(self, message: str, retry_after_seconds: float = 1.0):
+        super().__init__(message, retry_after_seconds)
+
+
+class NotReady(ServingError):  # noqa: N818
+    """A model that is loading, or a server that is stopping."""
+
+    http_status, grpc_status, code = 503, "UNAVAILABLE", "not_ready"
+
+    def __init__(self, message: str, retry_after_seconds: float = 1.0):
+        super().__init__(message, retry_after_seconds)
+
+
+class DeadlineExceeded(ServingError):  # noqa: N818
+    """An answer that did not come within its time."""
+
+    http_status, grpc_status, code = 504, "DEADLINE_EXCEEDED", "deadline_exceeded"

@@ -1,0 +1,68 @@
+"""The gRPC health protocol: the server, its services and every model, as they are now."""
+
+import asyncio
+from collections.abc import AsyncGenerator
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2
+
+from serving.errors import NotFound, Overloaded, ServingError
+
+LOOK_SECONDS = 0.25
+MAX_WATCHES = 64
+Status = health_pb2.HealthCheckResponse.ServingStatus
+
+
+class Health:
+    """Answers `Check` and `Watch` from the table of models.
+
+    "" and the names of the services are the server; any other name is a model's.
+    """
+
+    def __init__(self, table: Any, services: tuple[str, ...]):
+        self._table, self._services, self._watches = table, services, 0
+
+    def handler(self) -> grpc.GenericRpcHandler:
+        """The methods, as a server takes them."""
+        request, response = health_pb2.HealthCheckRequest, health_pb2.HealthCheckResponse
+        types = (request.FromString, response.SerializeToString)
+        methods = {
+            "Check": grpc.unary_unary_rpc_method_handler(self.check, *types),
+            "Watch": grpc.unary_stream_rpc_method_handler(self.watch, *types),
+        }
+        return grpc.method_handlers_generic_handler("grpc.health.v1.Health", methods)
+
+    async def check(self, request, context) -> Any:
+        """The state of a service or model; NotFound if there is none of that name."""
+        status = self._status(request.service)
+        if status == Status.SERVICE_UNKNOWN:
+            raise NotFound("There is no such service or model.")
+        return health_pb2.HealthCheckResponse(status=status)
+
+    async def watch(self, request, context) -> AsyncGenerator[Any, None]:
+        """The state now and whenever it changes, until the client leaves."""
+        if self._watches >= MAX_WATCHES:
+            raise Overloaded(f"There are {MAX_WATCHES} watches already.", 10.0)
+        self._watches += 1
+        try:
+            told = None
+            while True:
+                status = self._status(request.service)
+                if status != told:
+                    yield health_pb2.HealthCheckResponse(status=status)
+                    told = status
+                await asyncio.sleep(LOOK_SECONDS)
+        finally:
+            self._watches -= 1
+
+    def _status(self, name: str) -> int:
+        if not name or name in self._services:
+            return Status.SERVING if self._table.ready else Status.NOT_SERVING
+        try:
+            self._table.get(name)
+        except NotFound:
+            return Status.SERVICE_UNKNOWN
+        except ServingError:
+            return Status.NOT_SERVING
+        return Status.SERVING if self._table.ready else Status.NOT_SERVING

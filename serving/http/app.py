@@ -1,0 +1,55 @@
+"""The HTTP application: every route of every protocol, behind the guard."""
+
+from starlette.routing import Router
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from serving.http.audio import Audio
+from serving.http.drawing import Drawing
+from serving.http.guard import Guard
+from serving.http.health import Health
+from serving.http.listing import Listing
+from serving.http.openai_images import OpenaiImages
+from serving.http.openai_speech import OpenaiSpeech
+from serving.http.openapi import OpenApi
+from serving.http.page import Page
+from serving.http.tensorflow_rest import TensorflowRest
+from serving.http.v2 import V2
+from serving.metrics import Metrics
+from serving.models import Table
+from serving.settings import Settings
+
+
+class Routes:
+    """An ASGI application that finds the endpoint; what it cannot answer it raises.
+
+    A table of routes is looked through from the start: what is asked most comes first.
+    """
+
+    def __init__(self, table: Table, settings: Settings, metrics: Metrics):
+        parts = (
+            V2(table, settings),
+            TensorflowRest(table, settings),
+            Audio(table, settings),
+            Drawing(table, settings),
+            OpenaiSpeech(table, settings),
+            OpenaiImages(table, settings),
+            Listing(table),
+            Health(table, metrics),
+            OpenApi(settings),
+            Page(),
+        )
+        routes = [route for part in parts for route in part.routes()]
+        self._router = Router(routes, redirect_slashes=False)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        scope["app"] = self
+        await self._router(scope, receive, send)
+
+
+def make_app(table: Table, settings: Settings, metrics: Metrics) -> ASGIApp:
+    """The application that answers over HTTP for a table of models.
+
+    Raises UserError for a token that cannot be used.
+    """
+    return Guard(Routes(table, settings, metrics), settings, metrics)

@@ -1,0 +1,34 @@
+"""The recordings that come with the package, to be re-spoken."""
+
+import csv
+import dataclasses
+import functools
+from collections.abc import Mapping
+from pathlib import Path
+
+import soundfile
+
+from wavenet.shipped import recordings_folder
+
+
+@dataclasses.dataclass(frozen=True)
+class Example:
+    """A recording: what is said in it, and how long it lasts."""
+
+    name: str
+    text: str
+    seconds: float
+    path: Path
+
+
+@functools.cache
+def examples() -> Mapping[str, Example]:
+    """The shipped recordings that no shipped model was trained on, by name."""
+    folder = recordings_folder()
+    found = {}
+    with (folder / "dev.tsv").open(encoding="utf-8", newline="") as table:
+        for row in csv.DictReader(table, delimiter="\t"):
+            path = folder / "dev" / row["file"]
+            seconds = soundfile.info(str(path)).duration
+            found[path.stem] = Example(path.stem, row["text"], round(seconds, 2), path)
+    return found

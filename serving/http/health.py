@@ -1,0 +1,40 @@
+"""Whether the server lives, whether it takes requests, and what it has counted."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serving.errors import NotReady
+from serving.http.answers import json_answer
+from serving.metrics import Metrics
+from serving.models import Table
+
+
+class Health:
+    """The endpoints, over a table of models."""
+
+    def __init__(self, table: Table, metrics: Metrics):
+        self._table, self._metrics = table, metrics
+
+    def routes(self) -> list[Route]:
+        """Liveness, readiness, and metrics where TensorFlow Serving has them."""
+        return [
+            Route("/healthz", self.live),
+            Route("/readyz", self.ready),
+            Route("/monitoring/prometheus/metrics", self.metrics),
+        ]
+
+    async def live(self, request: Request) -> Response:
+        """That there is somebody; without a token too."""
+        return json_answer({"status": "ok"})
+
+    async def ready(self, request: Request) -> Response:
+        """200 when requests are taken, 503 when not yet or no more."""
+        if not self._table.ready:
+            raise NotReady("The server is not ready.")
+        return json_answer({"status": "ready"})
+
+    async def metrics(self, request: Request) -> Response:
+        """For Prometheus."""
+        content, content_type = self._metrics.render()
+        return Response(content, headers={"content-type": content_type})

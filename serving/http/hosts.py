@@ -1,0 +1,68 @@
+"""Which host a request may be meant for, and which page may have sent it.
+
+A page of a foreign site can make a browser call a server on the same machine, by a name of its own
+that points there (DNS rebinding) or by a form. The first names itself in `Host`, the second in
+`Origin`.
+"""
+
+import functools
+import ipaddress
+import re
+from typing import ClassVar
+
+from serving.errors import Forbidden, InvalidInput, ServingError
+from serving.settings import Settings
+
+HOST = re.compile(r"(?P<name>\[[0-9a-f:.]+\]|[a-z0-9._-]+)(:[0-9]{1,5})?")
+SAFE_METHODS = ("GET", "HEAD", "OPTIONS")
+
+
+class Misdirected(ServingError):  # noqa: N818 - the condition, as the other errors
+    """A request for a host that this is not."""
+
+    http_status, grpc_status, code = 421, "PERMISSION_DENIED", "misdirected"
+
+
+class Hosts:
+    """The hosts that are served: the address, localhost, and those that the settings name.
+
+    A server that others can reach is also served under any address in numbers: a page of a foreign
+    site can only come by a name.
+    """
+
+    names: ClassVar = ("localhost", "127.0.0.1", "::1")
+
+    def __init__(self, settings: Settings):
+        named = (*self.names, settings.host, *settings.allowed_hosts)
+        self._names = {name.strip("[]").lower() for name in named}
+        self._any_address = not settings.is_loopback
+        self._error = functools.lru_cache(maxsize=256)(self._error_of)
+
+    def check(self, method: str, headers: dict[bytes, bytes]) -> None:
+        """Misdirected for a foreign host, Forbidden for what a foreign page sent."""
+        host = headers.get(b"host", b"").decode("latin-1").lower()
+        error = self._error(host)
+        if error is not None:
+            raise error[0](error[1])
+        origin = headers.get(b"origin")
+        if origin is not None and method not in SAFE_METHODS:
+            sender = origin.decode("latin-1").lower().partition("://")[2]
+            if sender != host:
+                raise Forbidden("Pages of other sites may not send requests here.")
+
+    def _error_of(self, host: str) -> tuple[type[ServingError], str] | None:
+        match = HOST.fullmatch(host)
+        if match is None:
+            return InvalidInput, "`Host` must name a host."
+        name = match["name"].strip("[]")
+        if name in self._names or (self._any_address and _is_address(name)):
+            return None
+        return Misdirected, "This server does not answer for that host; see `allowed_hosts`."
+
+
+def _is_address(name: str) -> bool:
+    try:
+        ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,39 @@
+"""A client that leaves ends its own work."""
+
+import asyncio
+from collections.abc import Coroutine
+from typing import Any, TypeVar
+
+from starlette.types import Receive
+
+from serving.errors import Cancelled
+
+Result = TypeVar("Result")
+
+
+async def gone(receive: Receive) -> None:
+    """Returns when the client has left; the body must have been read."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+    """The result of the work, which is cancelled if the client leaves first; then Cancelled."""
+    task = asyncio.ensure_future(work)
+    watch = asyncio.ensure_future(gone(receive))
+    try:
+        await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
+        raise Cancelled("The client left.")
+    finally:
+        watch.cancel()
+        if not task.done():
+            await _stopped(task)
+
+
+async def _stopped(task: asyncio.Future) -> None:
+    task.cancel()
+    await asyncio.wait((task,))
+    if not task.cancelled():
+        task.exception()

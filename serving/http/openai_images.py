@@ -1,0 +1,88 @@
+"""OpenAI's `POST /v1/images/generations`: a prompt is a class, by name or number, or a caption."""
+
+import asyncio
+import base64
+import secrets
+import time
+from typing import Any
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serving.errors import InvalidInput
+from serving.http.answers import json_answer
+from serving.http.bodies import body_of
+from serving.http.fields import MAX_SEED, Fields, choice, integer, json_object, required_text
+from serving.http.leaving import unless_gone
+from serving.http.names import fastest, served_in
+from serving.http.picture_inputs import caption, condition_input, file_of, inputs, label, scales
+from serving.models import Served, Table
+from serving.settings import Settings
+
+MAX_PROMPT_CHARACTERS = 4000
+MAX_PICTURES = 10  # as OpenAI has it
+FILES = {"png": "PNG", "jpeg": "JPEG", "webp": "WEBP"}
+SEED_BITS = 62
+
+
+class OpenaiImages:
+    """The endpoint, over a table of models."""
+
+    def __init__(self, table: Table, settings: Settings):
+        self._table, self._settings = table, settings
+
+    def routes(self) -> list[Route]:
+        """Generate."""
+        return [Route("/v1/images/generations", self.generate, methods=["POST"])]
+
+    async def generate(self, request: Request) -> Response:
+        """Pictures as base64; what has no meaning here, such as `quality`, is passed over."""
+        fields = json_object(await body_of(request, self._settings.timeout_seconds))
+        served = served_in(self._table, fields, "picture")
+        request.scope["model"] = served.name
+        prompt = required_text(fields, "prompt", MAX_PROMPT_CHARACTERS)
+        choice(fields, "response_format", "b64_json", ("b64_json",))
+        if fields.get("stream"):
+            raise InvalidInput("`stream` must be false; `:draw` streams pictures.")
+        file = choice(fields, "output_format", "png", FILES)
+        side, output = _scale(served, fields)
+        num = integer(fields, "n", 1, 1, min(MAX_PICTURES, self._settings.max_rows))
+        seed = integer(fields, "seed", secrets.randbits(SEED_BITS), 0, MAX_SEED)
+        batch = inputs(served, _condition(served, prompt), seed, range(num))
+        drawn = await unless_gone(request.receive, served.predict(batch, fastest(served)))
+        data = await asyncio.to_thread(_encoded, drawn[output], FILES[file])
+        return json_answer(_answer(data, side, file))
+
+
+def _answer(data: list[str], side: int, file: str) -> dict[str, Any]:
+    return {
+        "created": int(time.time()),
+        "data": [{"b64_json": encoded} for encoded in data],
+        "output_format": file,
+        "size": f"{side}x{side}",
+        "background": "opaque",
+    }
+
+
+def _scale(served: Served, fields: Fields) -> tuple[int, str]:
+    """The side and the output that `size` asks for, by default the largest."""
+    there = {f"{side}x{side}": (side, output) for side, output in scales(served)}
+    size = choice(fields, "size", "auto", ("auto", *there))
+    return scales(served)[-1] if size == "auto" else there[size]
+
+
+def _condition(served: Served, prompt: str) -> np.ndarray | None:
+    needed = condition_input(served)
+    if needed == "label":
+        return np.array(label(served, "prompt", prompt), np.int32)
+    if needed == "caption":
+        return caption(prompt)
+    if needed == "map":
+        raise InvalidInput("`model` draws from a map of labels; `:draw` takes one.")
+    return None
+
+
+def _encoded(pictures: np.ndarray, container: str) -> list[str]:
+    return [base64.b64encode(file_of(picture, container)).decode() for picture in pictures]

@@ -1,0 +1,145 @@
+"""OpenAI's `POST /v1/audio/speech`: text in, sound out, where there is a text front end."""
+
+import base64
+import contextlib
+from collections.abc import AsyncGenerator
+
+import numpy as np
+import orjson
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+from starlette.types import ASGIApp
+
+from serving.errors import InvalidInput
+from serving.http.bodies import body_of
+from serving.http.fields import Fields, choice, json_object, number, required_text, shown
+from serving.http.leaving import unless_gone
+from serving.http.names import served_in
+from serving.http.sound_formats import (
+    FILE_FORMATS,
+    OPENAI_PCM_HZ,
+    StreamFormat,
+    file_bytes,
+    little_endian,
+    resampled,
+    stream_format,
+    streamed,
+)
+from serving.http.sound_inputs import (
+    Wish,
+    Workshop,
+    chunks_of,
+    is_conditional,
+    speakers,
+    text_frames,
+    wish,
+)
+from serving.http.streaming import StreamedAnswer
+from serving.models import Served, Table
+from serving.settings import Settings
+
+MAX_INPUT_CHARACTERS = 4096  # as OpenAI has it
+FORMATS = ("mp3", "opus", "flac", "wav", "pcm")
+STREAM_FORMATS = ("audio", "sse")
+SLOWEST, FASTEST = 0.25, 4.0
+DEFAULT_VOICE = "default"
+PCM = StreamFormat(f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", b"", little_endian)
+
+
+class OpenaiSpeech:
+    """The endpoint, over a table of models."""
+
+    def __init__(self, table: Table, settings: Settings):
+        self._table, self._settings = table, settings
+        self._workshop = Workshop(settings.timeout_seconds)
+
+    def routes(self) -> list[Route]:
+        """Speech."""
+        return [Route("/v1/audio/speech", self.speech, methods=["POST"])]
+
+    async def speech(self, request: Request) -> ASGIApp:
+        """A text as sound: `wav` and `pcm` as they are made, other formats as a whole file.
+
+        `pcm` has 24,000 samples a second, as OpenAI's has. `instructions` are passed over.
+        """
+        fields = json_object(await body_of(request, self._settings.timeout_seconds))
+        served = served_in(self._table, fields, "sound")
+        request.scope["model"] = served.name
+        name = choice(fields, "response_format", "mp3", FORMATS)
+        streaming = choice(fields, "stream_format", "audio", STREAM_FORMATS)
+        found = await unless_gone(request.receive, self._wish(served, fields))
+        if name not in FILE_FORMATS:
+            form, sound = _live(served, found, name)
+            return self._streamed(streamed(sound, form), form.media_type, streaming)
+        media_type = FILE_FORMATS[name].media_type
+        content = await unless_gone(request.receive, self._whole(served, found, name))
+        if streaming == "audio":
+            return Response(content, media_type=media_type)
+        return self._streamed(_once(content), media_type, streaming)
+
+    def _streamed(
+        self, data: AsyncGenerator[bytes, None], media_type: str, streaming: str
+    ) -> StreamedAnswer:
+        if streaming == "sse":
+            data, media_type = _events(data), "text/event-stream"
+        return StreamedAnswer(data, media_type, self._settings.timeout_seconds)
+
+    async def _wish(self, served: Served, fields: Fields) -> Wish:
+        words = required_text(fields, "input", MAX_INPUT_CHARACTERS)
+        speaker = _speaker(served, fields.get("voice"))
+        if not is_conditional(served):
+            raise InvalidInput(f"`model` must be one that reads; `{served.name}` only makes sound.")
+        speed = number(fields, "speed", 1.0, SLOWEST, FASTEST)
+        frames = await self._workshop.do(text_frames, served.bundle, words, speed)
+        known = {"seed": fields.get("seed"), "temperature": fields.get("temperature")}
+        return wish(served, {**known, "speaker": speaker}, frames)
+
+    async def _whole(self, served: Served, found: Wish, name: str) -> bytes:
+        chunks = []
+        async with contextlib.aclosing(chunks_of(served, found)) as sound:
+            async for chunk in sound:
+                chunks.append(chunk)
+        whole, rate_hz = np.concatenate(chunks), served.spec["sample_rate_hz"]
+        return await self._workshop.do(file_bytes, whole, rate_hz, FILE_FORMATS[name])
+
+
+def _live(
+    served: Served, found: Wish, name: str
+) -> tuple[StreamFormat, AsyncGenerator[np.ndarray, None]]:
+    rate_hz, sound = served.spec["sample_rate_hz"], chunks_of(served, found)
+    if name == "pcm":
+        return PCM, resampled(sound, rate_hz, OPENAI_PCM_HZ)
+    return stream_format(name, rate_hz), sound
+
+
+def _speaker(served: Served, voice: object) -> str | None:
+    """The speaker that a voice names; a model of one speaker has but that one for every voice."""
+    name = voice.get("id") if isinstance(voice, dict) else voice
+    known = speakers(served)
+    if name is not None and not isinstance(name, str):
+        raise InvalidInput("`voice` must be a text.")
+    if not known or name in (None, DEFAULT_VOICE):
+        return None
+    if name not in known:
+        known_names = ", ".join((DEFAULT_VOICE, *known))
+        raise InvalidInput(f"`voice` must be one of {known_names}, got {shown(name)}.")
+    return name
+
+
+async def _once(content: bytes) -> AsyncGenerator[bytes, None]:
+    yield content
+
+
+async def _events(data: AsyncGenerator[bytes, None]) -> AsyncGenerator[bytes, None]:
+    """The bytes as server-sent events, in OpenAI's words."""
+    async with contextlib.aclosing(data):
+        async for piece in data:
+            audio = base64.b64encode(piece).decode()
+            yield _event({"type": "speech.audio.delta", "audio": audio})
+    usage = {"input_tokens": 0, "output_tokens": 0, "total_tokens": 0}
+    yield _event({"type": "speech.audio.done", "usage": usage})
+
+
+def _event(value: dict) -> bytes:
+    return b"data: " + orjson.dumps(value) + b"\n\n"

@@ -1,0 +1,66 @@
+"""Recordings that are sent, measured before they are decoded."""
+
+import io
+
+import numpy as np
+import soundfile
+
+from serving.errors import InvalidInput, TooLarge
+from wavenet.audio import resample
+
+SUBTYPES = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
+LOWEST_HZ, HIGHEST_HZ = 4_000, 192_000
+MAX_CHANNELS = 8
+BLOCK_SAMPLES = 1 << 16
+
+
+def waveform_of(data: bytes, sample_rate_hz: int, max_seconds: float) -> np.ndarray:
+    """The mono waveform, float32 [samples] at a rate, of a WAV or a FLAC file.
+
+    Raises:
+      InvalidInput: it is neither, holds other than plain samples, nothing, NaN or infinity, or is
+        of a rate or a number of channels out of range. TooLarge: it lasts too long.
+    """
+    if data[:4] != b"fLaC" and not (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
+        raise InvalidInput("`recording` must be a WAV or a FLAC file.")
+    try:
+        with soundfile.SoundFile(io.BytesIO(data)) as file:
+            _check(file, max_seconds)
+            waveform, rate_hz = _decoded(file), file.samplerate
+    except soundfile.SoundFileError as error:
+        raise InvalidInput("`recording` must be a WAV or a FLAC file that can be read.") from error
+    if not len(waveform) or not np.isfinite(waveform).all():
+        raise InvalidInput("`recording` must hold samples, all of them finite.")
+    return resample(waveform, rate_hz, sample_rate_hz)
+
+
+def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
+    if file.subtype not in SUBTYPES:
+        raise InvalidInput("`recording` must hold plain samples, or be FLAC.")
+    if not LOWEST_HZ <= file.samplerate <= HIGHEST_HZ:
+        raise InvalidInput(
+            f"`recording` must have from {LOWEST_HZ} to {HIGHEST_HZ} samples a second, got "
+            f"{file.samplerate}."
+        )
+    if file.channels > MAX_CHANNELS:
+        raise InvalidInput(
+            f"`recording` must have at most {MAX_CHANNELS} channels, got {file.channels}."
+        )
+    if file.frames > max_seconds * file.samplerate:
+        raise TooLarge(f"`recording` must last at most {max_seconds:g} seconds.")
+
+
+def _decoded(file: soundfile.SoundFile) -> np.ndarray:
+    """float32 [samples], the mean of the channels; libsndfile reads no more than was measured."""
+    blocks, left = [], file.frames
+    while left > 0:
+        block = file.read(min(BLOCK_SAMPLES, left), dtype="float32", always_2d=True)
+        if not len(block):
+            break
+        left -= len(block)
+        blocks.append(block.mean(axis=1, dtype=np.float32))
+    if not blocks:
+        return np.zeros(0, np.float32)
+    # libsndfile gives s / 32768 for a 16-bit sample s, which stands for (2 s + 1) / 65535 here.
+    whole = np.concatenate(blocks)
+    return (whole * np.float32(65536.0) + np.float32(1.0)) / np.float32(65535.0)

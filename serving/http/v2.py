@@ -1,0 +1,176 @@
+"""The v2 inference protocol (Open Inference Protocol, KServe), with its binary tensors."""
+
+import math
+from typing import Any
+
+import numpy as np
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serving.errors import InvalidInput, NotReady
+from serving.http.answers import json_answer
+from serving.http.binary import HEADER, NAMES, parameters_of, read_inputs, split, written
+from serving.http.bodies import body_of, read_with
+from serving.http.fields import Fields, text
+from serving.http.leaving import unless_gone
+from serving.http.names import DEFAULT, MAX_NAME_CHARACTERS, served_at
+from serving.http.tensorflow_rest import signature_of
+from serving.models import Served, Table
+from serving.settings import Settings
+from serving.signature import TensorInfo
+
+PLATFORM = "tensorflow_savedmodel"
+EXTENSIONS = ["binary_tensor_data", "model_repository(index)"]
+MICROSECONDS = 1_000_000
+VERSION = "1"
+
+
+class V2:
+    """The endpoints, over a table of models."""
+
+    def __init__(self, table: Table, settings: Settings):
+        self._table, self._settings = table, settings
+
+    def routes(self) -> list[Route]:
+        """Infer first: it is asked for most."""
+        routes = []
+        for place in ("/v2/models/{name:name}", "/v2/models/{name:name}/versions/{version:name}"):
+            routes.append(Route(f"{place}/infer", self.infer, methods=["POST"]))
+            routes.append(Route(f"{place}/ready", self.model_ready))
+            routes.append(Route(place, self.metadata))
+        routes.append(Route("/v2", self.server))
+        routes.append(Route("/v2/health/live", self.live))
+        routes.append(Route("/v2/health/ready", self.ready))
+        routes.append(Route("/v2/repository/index", self.index, methods=["POST"]))
+        return routes
+
+    async def infer(self, request: Request) -> Response:
+        """Runs a signature: `serving_default`, or what the parameter `signature_name` says."""
+        served = served_at(self._table, request)
+        body = await body_of(request, self._settings.timeout_seconds)
+        length = request.headers.get(HEADER)
+        header, name, inputs = await read_with(_asked, body, length, served)
+        parameters = parameters_of(header)
+        wanted = _wanted(header, parameters, served, name)
+        seconds = _seconds(parameters, self._settings.timeout_seconds)
+        work = served.predict(inputs, name, timeout_seconds=seconds)
+        outputs = await unless_gone(request.receive, work)
+        return _answer(header, served, {name: outputs[name] for name in wanted}, wanted)
+
+    async def metadata(self, request: Request) -> Response:
+        """What `serving_default` takes and gives."""
+        served = served_at(self._table, request)
+        signature = signature_of(served, DEFAULT)
+        return json_answer(
+            {
+                "name": served.name,
+                "versions": [
+                    str(status.version)
+                    for status in self._table.versions(served.name)
+                    if status.state == "AVAILABLE"
+                ],
+                "platform": PLATFORM,
+                "inputs": [_tensor(name, info) for name, info in signature.inputs.items()],
+                "outputs": [_tensor(name, info) for name, info in signature.outputs.items()],
+            }
+        )
+
+    async def model_ready(self, request: Request) -> Response:
+        """Whether the model can be asked: 200, or 503 and 404 with the reason."""
+        served = served_at(self._table, request)
+        return json_answer({"name": served.name, "ready": True})
+
+    async def server(self, request: Request) -> Response:
+        """Who this is."""
+        return json_answer({"name": "onepass", "version": VERSION, "extensions": EXTENSIONS})
+
+    async def live(self, request: Request) -> Response:
+        """That there is somebody."""
+        return json_answer({"live": True})
+
+    async def ready(self, request: Request) -> Response:
+        """Whether the server takes requests: 200 or 503."""
+        if not self._table.ready:
+            raise NotReady("The server is not ready.")
+        return json_answer({"ready": True})
+
+    async def index(self, request: Request) -> Response:
+        """Every version of every model."""
+        rows = []
+        for name in sorted(self._table.names()):
+            for status in self._table.versions(name):
+                state = "READY" if status.state == "AVAILABLE" else "UNAVAILABLE"
+                rows.append(
+                    {
+                        "name": name,
+                        "version": str(status.version),
+                        "state": state,
+                        "reason": status.error,
+                    }
+                )
+        return json_answer(rows)
+
+
+def _asked(
+    body: bytes, length: str | None, served: Served
+) -> tuple[dict[str, Any], str, dict[str, np.ndarray]]:
+    """The JSON of a request, the signature that it names, and the inputs."""
+    header, tail = split(body, length)
+    name = text(parameters_of(header), "signature_name", MAX_NAME_CHARACTERS) or DEFAULT
+    return header, name, read_inputs(header, tail, signature_of(served, name))
+
+
+def _wanted(header: Fields, parameters: Fields, served: Served, name: str) -> dict[str, bool]:
+    """The outputs asked for, and whether each is to go behind the JSON."""
+    default = _flag(parameters, "binary_data_output", False)
+    known = served.signatures[name].outputs
+    asked = header.get("outputs")
+    if asked is None:
+        return dict.fromkeys(known, default)
+    if not isinstance(asked, list) or not asked:
+        raise InvalidInput("`outputs` must be a list of one output or more.")
+    wanted = {}
+    for output in asked:
+        output_name = output.get("name") if isinstance(output, dict) else None
+        if not isinstance(output_name, str) or output_name not in known:
+            raise InvalidInput(f"`outputs` must name outputs; there are {', '.join(known)}.")
+        own = parameters_of(output)
+        if own.get("classification"):
+            raise InvalidInput("`classification` is not served.")
+        wanted[output_name] = _flag(own, "binary_data", default)
+    return wanted
+
+
+def _flag(parameters: Fields, name: str, default: bool) -> bool:
+    value = parameters.get(name, default)
+    if type(value) is not bool:
+        raise InvalidInput(f"`{name}` must be true or false.")
+    return value
+
+
+def _seconds(parameters: Fields, most: float) -> float:
+    """The parameter `timeout`, in microseconds, as seconds; 0 and none: the server's own limit."""
+    value = parameters.get("timeout", 0)
+    if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
+        raise InvalidInput("`timeout` must be a number of microseconds, at least 0.")
+    return min(most, value / MICROSECONDS) if value else most
+
+
+def _answer(
+    header: Fields, served: Served, outputs: dict[str, np.ndarray], binary: dict[str, bool]
+) -> Response:
+    said: dict[str, Any] = {"model_name": served.name, "model_version": str(served.version)}
+    identity = text(header, "id", MAX_NAME_CHARACTERS)
+    if identity is not None:
+        said["id"] = identity
+    content, length = written(said, outputs, binary)
+    if length is None:
+        return Response(content, media_type="application/json")
+    headers = {HEADER: str(length), "content-type": "application/octet-stream"}
+    return Response(content, headers=headers)
+
+
+def _tensor(name: str, info: TensorInfo) -> dict[str, Any]:
+    shape = [-1 if side is None else side for side in info.shape]
+    return {"name": name, "datatype": NAMES[info.dtype], "shape": shape}

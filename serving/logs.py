@@ -1,0 +1,99 @@
+"""The server's log: a line an event, as text or as JSON, with the id of the request it is of."""
+
+import contextvars
+import json
+import logging
+import re
+import secrets
+import sys
+import time
+from typing import Any
+
+OURS, OTHERS = ("serving", "onepass"), ("uvicorn", "grpc")
+PLAIN = re.compile(r"[A-Za-z0-9_./:+@%-]+")
+ACCEPTED_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
+
+_request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
+
+
+def request_id() -> str:
+    """The id of the request being answered, empty outside of one."""
+    return _request_id.get()
+
+
+def begin_request(given: str | None = None) -> str:
+    """The id of a request that begins: the client's own if it is a short word, or a new one."""
+    identity = given if given and ACCEPTED_ID.fullmatch(given) else secrets.token_hex(8)
+    _request_id.set(identity)
+    return identity
+
+
+def event(logger: logging.Logger, message: str, level: int = logging.INFO, **fields: Any) -> None:
+    """Logs a line with fields."""
+    logger.log(level, message, extra={"fields": fields})
+
+
+def configure(log_format: str = "text", level: str = "info") -> logging.Handler:
+    """Sends everything of this package and of the servers under it to stderr; the handler.
+
+    Args:
+      log_format: "text" or "json".
+      level: lowest level, of `logging`.
+    """
+    handler = logging.StreamHandler(sys.stderr)
+    handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
+    for name in (*OURS, *OTHERS):
+        lowest = level if name in OURS else "warning"
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(lowest.upper())
+    return handler
+
+
+def fields_of(record: logging.LogRecord) -> dict[str, Any]:
+    """What a line says besides time, level and message."""
+    identity = getattr(record, "request", "") or request_id()
+    fields = {"request": identity} if identity else {}
+    return fields | getattr(record, "fields", {})
+
+
+class TextLines(logging.Formatter):
+    """Time, level, message, then NAME=VALUE; no value can begin a line of its own."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The line, and the traceback under it."""
+        fields = " ".join(f"{name}={_word(value)}" for name, value in fields_of(record).items())
+        message = _escaped(record.getMessage())
+        line = f"{_time(record)} {record.levelname.lower():7s} {message} {fields}".rstrip()
+        return f"{line}\n{self.formatException(record.exc_info)}" if record.exc_info else line
+
+
+class JsonLines(logging.Formatter):
+    """One JSON object a line."""
+
+    def format(self, record: logging.LogRecord) -> str:
+        """The object, with "time", "level", "logger", "message", the fields and "exception"."""
+        line = {
+            "time": _time(record),
+            "level": record.levelname.lower(),
+            "logger": record.name,
+            "message": record.getMessage(),
+            **fields_of(record),
+        }
+        if record.exc_info:
+            line["exception"] = self.formatException(record.exc_info)
+        return json.dumps(line, default=str)
+
+
+def _time(record: logging.LogRecord) -> str:
+    whole = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+    return f"{whole}.{int(record.msecs):03d}Z"
+
+
+def _word(value: Any) -> str:
+    text = f"{value:.6g}" if isinstance(value, float) else str(value)
+    return text if PLAIN.fullmatch(text) else json.dumps(text)
+
+
+def _escaped(text: str) -> str:
+    return text if text.isprintable() else json.dumps(text)[1:-1]

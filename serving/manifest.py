@@ -1,0 +1,72 @@
+"""The SHA-256 of every file of a bundle, so that what is loaded is what was exported."""
+
+import hashlib
+import json
+import os
+from pathlib import Path
+
+from replicator.errors import UserError
+
+MANIFEST = "manifest.json"
+FORMAT = 1
+
+
+def write_manifest(folder: Path) -> None:
+    """Writes FOLDER/manifest.json over all other files of the folder, at any depth."""
+    digests = {name: digest(folder / name) for name in files_of(folder)}
+    text = json.dumps({"format": FORMAT, "sha256": digests}, indent=1)
+    (Path(folder) / MANIFEST).write_text(text + "\n", encoding="utf-8")
+
+
+def verify(folder: Path) -> None:
+    """Returns nothing; UserError, naming the file, unless all are as the manifest says.
+
+    No file may be missing or more than it says, and none may be a link: it could lead anywhere.
+    """
+    said = _read(folder)
+    found = files_of(folder)
+    for name in sorted(said.keys() - set(found)):
+        raise UserError(f"{folder} is not as it was exported: {name} is missing.")
+    for name in found:
+        if name not in said:
+            raise UserError(f"{folder} is not as it was exported: {name} was added.")
+        try:
+            same = digest(Path(folder) / name) == said[name]
+        except OSError as error:
+            raise UserError(f"{Path(folder) / name} cannot be read: {error.strerror}.") from error
+        if not same:
+            raise UserError(f"{folder} is not as it was exported: {name} was changed.")
+
+
+def files_of(folder: Path) -> list[str]:
+    """The names, relative and sorted, of all files but the manifest; UserError for a link."""
+    names = []
+    for place, inside, files in os.walk(folder):
+        for name in [*inside, *files]:
+            path = Path(place) / name
+            if path.is_symlink() or not (path.is_dir() or path.is_file()):
+                raise UserError(f"{path} must be a plain file, not a link.")
+        names += [(Path(place) / name).relative_to(folder).as_posix() for name in files]
+    return sorted(name for name in names if name != MANIFEST)
+
+
+def digest(path: Path) -> str:
+    """The SHA-256 of a file, in hexadecimal."""
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _read(folder: Path) -> dict[str, str]:
+    path = Path(folder) / MANIFEST
+    try:
+        manifest = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise UserError(f"{folder} is no bundle: it has no {MANIFEST}.") from error
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
+        raise UserError(f"{path} is not of format {FORMAT}, which this version reads.")
+    digests = manifest.get("sha256")
+    if not isinstance(digests, dict):
+        raise UserError(f"{path} must hold the key `sha256`.")
+    return digests

@@ -1,0 +1,82 @@
+"""Which models and versions lie under a folder: NAME/VERSION/manifest.json."""
+
+import dataclasses
+import os
+import re
+from pathlib import Path
+
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+VERSION = re.compile(r"[0-9]{1,18}")
+MANIFEST = "manifest.json"
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A version on disk.
+
+    path: with no link in it. stamp: changes when the version is written anew.
+    """
+
+    number: int
+    path: Path
+    stamp: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Scan:
+    """What lies under a folder.
+
+    versions: of every name, the highest first; empty where there is none. problems: why a name's
+    versions cannot be read. error: why nothing can; empty where all is well.
+    """
+
+    versions: dict[str, list[Found]] = dataclasses.field(default_factory=dict)
+    problems: dict[str, str] = dataclasses.field(default_factory=dict)
+    error: str = ""
+
+
+def scan(root: Path) -> Scan:
+    """What lies under the folder now.
+
+    Only names of letters, digits and `._-`, only versions that are whole numbers and have a
+    manifest, and nothing that a link leads to outside of the folder.
+    """
+    try:
+        real = Path(root).resolve(strict=True)
+        names = sorted(name for name in os.listdir(real) if NAME.fullmatch(name))
+    except OSError as error:
+        return Scan(error=f"the folder of models cannot be read: {_reason(error)}")
+    found, problems = {}, {}
+    for name in names:
+        try:
+            if (real / name).is_dir() or (real / name).is_symlink():
+                found[name] = _versions(real, name)
+        except OSError as error:
+            found[name], problems[name] = [], f"its folder cannot be read: {_reason(error)}"
+    return Scan(found, problems)
+
+
+def _versions(root: Path, name: str) -> list[Found]:
+    versions: dict[int, Found] = {}
+    for word in sorted(os.listdir(root / name)):
+        if VERSION.fullmatch(word) and int(word) not in versions:
+            found = _version(root, root / name / word, int(word))
+            if found:
+                versions[found.number] = found
+    return sorted(versions.values(), key=lambda found: -found.number)
+
+
+def _version(root: Path, path: Path, number: int) -> Found | None:
+    """The version, None if it is not (or not yet) one."""
+    try:
+        real = path.resolve(strict=True)
+        if not real.is_relative_to(root):
+            return None
+        stat = (real / MANIFEST).stat()
+    except (FileNotFoundError, NotADirectoryError, RuntimeError):
+        return None
+    return Found(number, real, (stat.st_mtime_ns, stat.st_size, stat.st_ino))
+
+
+def _reason(error: OSError) -> str:
+    return error.strerror or type(error).__name__

@@ -1,0 +1,131 @@
+"""Every limit and address of `onepass serve`."""
+
+import dataclasses
+import ipaddress
+import os
+from pathlib import Path
+from typing import Literal
+
+from replicator.errors import UserError
+
+TOKEN_VARIABLE = "ONEPASS_TOKEN"
+MIN_TOKEN_CHARACTERS = 16
+MIB = 2**20
+
+
+@dataclasses.dataclass(frozen=True)
+class Settings:
+    """Where to listen, who may come in, and how much at once."""
+
+    host: str = "127.0.0.1"
+    """Address to listen on, HTTP and gRPC alike. Any but loopback needs a token."""
+    port: int = 8501
+    """Of HTTP; 0: any free one, which the first line names."""
+    grpc_port: int = 8500
+    """Of gRPC; 0: any free one; -1: no gRPC."""
+    token_file: Path | None = None
+    """File with the token that every request must bear; None: the variable ONEPASS_TOKEN, and no
+    token without it."""
+    allowed_hosts: tuple[str, ...] = ()
+    """Host names that requests may ask for, besides the address itself and localhost."""
+    max_body_mib: float = 16.0
+    """Largest body of a request and largest gRPC message, in MiB."""
+    max_rows: int = 64
+    """Largest batch of one request; it is split where the model's own limit is lower."""
+    queue_rows: int = 256
+    """Rows that may wait for each model; beyond that requests are answered 503."""
+    queue_mib: float = 256.0
+    """Bytes of inputs that may wait for each model, in MiB."""
+    batch_delay_ms: float = 1.0
+    """Milliseconds that a batch waits for more rows, only when requests come side by side."""
+    threads: int = 1
+    """Calls of each model at the same time."""
+    timeout_seconds: float = 60.0
+    """Longest time for a request, in seconds; a client may ask for less."""
+    max_streams: int = 8
+    """Streams of each model at the same time; beyond that requests are answered 503."""
+    requests_per_minute_per_client: int = 0
+    """Beyond that a client's requests are answered 429; 0: no limit."""
+    poll_seconds: float = 1.0
+    """Seconds between two looks at the folder of models."""
+    drain_seconds: float = 30.0
+    """Seconds that accepted requests have to be answered after SIGTERM or Ctrl-C."""
+    backend: Literal["auto", "tensorflow", "numba"] = "auto"
+    """What a student runs on; auto: numba where there is no accelerator."""
+    log_format: Literal["text", "json"] = "text"
+    """Of the log, on stderr."""
+    log_level: Literal["debug", "info", "warning", "error"] = "info"
+    """Lowest level of the log; info has a line a request."""
+
+    def __post_init__(self):
+        for name, low in _LOWEST.items():
+            value = getattr(self, name)
+            if not value >= low:  # NaN too
+                raise UserError(f"`{name}` must be at least {low}, got {value}.")
+        for name in ("port", "grpc_port"):
+            if getattr(self, name) > 65535:
+                raise UserError(f"`{name}` must be at most 65535, got {getattr(self, name)}.")
+        if self.port == self.grpc_port and self.port > 0:
+            raise UserError(f"`port` and `grpc_port` must differ, both are {self.port}.")
+
+    @property
+    def max_body_bytes(self) -> int:
+        """`max_body_mib` in bytes."""
+        return int(self.max_body_mib * MIB)
+
+    @property
+    def queue_bytes(self) -> int:
+        """`queue_mib` in bytes."""
+        return int(self.queue_mib * MIB)
+
+    @property
+    def is_loopback(self) -> bool:
+        """Whether nothing but this machine can reach `host`."""
+        if self.host == "localhost":
+            return True
+        try:
+            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
+        except ValueError:
+            return False
+
+    def token(self) -> str | None:
+        """The token that every request must bear; None: none. UserError if it cannot be used."""
+        if self.token_file is None:
+            text = os.environ.get(TOKEN_VARIABLE, "")
+        else:
+            text = _read(self.token_file)
+        token = text.strip()
+        if not token and self.token_file is None:
+            return None
+        where = TOKEN_VARIABLE if self.token_file is None else str(self.token_file)
+        if len(token) < MIN_TOKEN_CHARACTERS or not (token.isascii() and token.isprintable()):
+            raise UserError(
+                f"The token in {where} must be at least {MIN_TOKEN_CHARACTERS} printable ASCII "
+                f"characters, got {len(token)}."
+            )
+        return token
+
+
+_LOWEST = {
+    "port": 0,
+    "grpc_port": -1,
+    "max_body_mib": 0.001,
+    "max_rows": 1,
+    "queue_rows": 1,
+    "queue_mib": 0.001,
+    "batch_delay_ms": 0.0,
+    "threads": 1,
+    "timeout_seconds": 0.001,
+    "max_streams": 1,
+    "requests_per_minute_per_client": 0,
+    "poll_seconds": 0.01,
+    "drain_seconds": 0.0,
+}
+
+
+def _read(path: Path) -> str:
+    try:
+        return path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        reason = getattr(error, "strerror", None) or "it is no text"
+        raise UserError(f"Cannot read the token file {path}: {reason}.") from error

@@ -1,0 +1,29 @@
+"""What a bundle hears in a recording: the frames that its model was trained on."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+from replicator.run_directory import dataclass_from
+from wavenet.hearing import Hearing
+from wavenet.presets import DataConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Ears(Hearing):
+    """Hears as a model does.
+
+    data: what it was trained on. hop_samples: between two frames. gain_db: that recordings are
+    amplified by. known_speakers: names in the order of their numbers.
+    """
+
+    data: DataConfig
+    hop_samples: int
+    gain_db: float
+    known_speakers: tuple[str, ...] = ()
+
+
+def ears_of(spec: Mapping[str, Any]) -> Ears:
+    """The ears that the model.json of a bundle describes."""
+    data = dataclass_from(DataConfig, spec["config"]["data"])
+    return Ears(data, spec["hop_samples"], spec["gain_db"], tuple(spec["speakers"]))

@@ -1,0 +1,247 @@
+"""Students and WaveNets as pure functions of tensors: all that a signature of sound is made of.
+
+A voice goes on from a state, a dict of tensors whose first axis is the batch. Rows do not know each
+other, and each may be at a position of its own.
+"""
+
+import dataclasses
+import math
+from typing import Any, Protocol
+
+import numpy as np
+import tensorflow as tf
+
+from distill.model import StudentModel
+from distill.student import Condition, ParallelWaveNet
+from wavenet.model import SpeechModel
+from wavenet.network import WaveNet
+from wavenet.sampler import SamplerState, XlaSampler
+
+State = dict[str, Any]
+Filled = tuple[tf.DType, tuple[int, ...], float]  # dtype, shape without the batch, first content
+STUDENT_PIECES = (1600, 16_000)  # samples that are compiled as one, about: the shorter, the longer
+TEACHER_PIECES = (256, 1024)
+
+
+@dataclasses.dataclass(frozen=True)
+class Told:
+    """What a stretch of one sound is conditioned on; axis 0 has length 1.
+
+    channels: [1, samples, channels] or None. draft: float32 [1, samples] or None. turns: float64
+    [1], the phase after it, or None.
+    """
+
+    channels: Any
+    draft: Any = None
+    turns: Any = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """Which noise a stretch is made of.
+
+    key: int32 [batch, 2], a seed's words. row: int32 [batch]. start: int32 [batch], the position of
+    the first sample. temperature: float32 [batch].
+    """
+
+    key: Any
+    row: Any
+    start: Any
+    temperature: Any
+
+    def after(self, samples) -> "Drawn":
+        """The noise of what follows so many samples later."""
+        return dataclasses.replace(self, start=self.start + samples)
+
+
+class Voice(Protocol):
+    """A model of speech in tensors.
+
+    variables: the weights. pieces: samples that are compiled as one, a short and a long piece, the
+    long one a multiple of the short one. whole: samples after which a state is handed on, in a
+    multiple of which a stream must be cut. side_frames: neighbours that a stretch of frames needs.
+    channels: of the condition. dtype: of the condition. drafts: whether there are drafts.
+    """
+
+    variables: tuple
+    hop_samples: int
+    feature_channels: int
+    speakers: int
+    side_frames: int
+    pieces: tuple[int, int]
+    channels: int
+    dtype: tf.DType
+    drafts: bool
+
+    def state(self) -> dict[str, Filled]:
+        """Every tensor of the state by name."""
+
+    def told(self, frames, speaker, samples, turns, skipped, start) -> Told:
+        """What so many samples are told.
+
+        Args:
+          frames: float32 [1, frames, features] with neighbours, or None.
+          speaker: int32 [1] or None.
+          samples: int32 [].
+          turns: float64 [1], the phase before, or None.
+          skipped: int32 [], frames that are neighbours before.
+          start: int32 [], position of the first frame's first sample in the sound.
+        """
+
+    def advance(self, drawn: Drawn, channels, state: State, samples: int) -> tuple[Any, State]:
+        """The next samples, float32 [batch, samples], drafts not added, and the state after them.
+
+        channels: [batch, samples, channels] or None.
+        """
+
+
+class StudentVoice:
+    """The flows of a student; see `Voice`."""
+
+    def __init__(self, student: ParallelWaveNet, pieces: tuple[int, int] = STUDENT_PIECES):
+        config, self._student = student.config, student
+        self.variables = tuple(student.variables)
+        self.hop_samples, self.side_frames = config.hop_samples, student.side_frames
+        self.feature_channels, self.speakers = config.feature_channels, config.speakers
+        self.channels, self.dtype = config.gate_inputs, student.dtype
+        self.drafts = student.drafter is not None
+        self.pieces = whole_pieces(pieces, config.hop_samples)
+
+    def state(self) -> dict[str, Filled]:
+        """`fronts` [flows, width] and `windows` [rows, channels], as `Voice` says."""
+        flows, config = self._student.flows, self._student.config
+        rows = sum(layer.past_samples for flow in flows for layer in flow.layers)
+        outer = flows[0].outer_dtype
+        return {
+            "fronts": (outer, (len(flows), config.front_width), 0),
+            "windows": (storable(self.dtype), (rows, config.residual_channels), 0),
+        }
+
+    def told(self, frames, speaker, samples, turns, skipped, start) -> Told:
+        """See `Voice`."""
+        told, turns = self._student.condition(frames, speaker, samples, turns, skipped, start)
+        return Told(told.channels, told.draft, turns)
+
+    def advance(self, drawn: Drawn, channels, state: State, samples: int):
+        """See `Voice`."""
+        noise = self._student.noise(drawn.key, drawn.row, drawn.start, samples)
+        pasts = self._pasts(state)
+        flowed, pasts = self._student.chunk(
+            noise * drawn.temperature[:, None], Condition(channels), pasts
+        )
+        return tf.cast(flowed.output, tf.float32), self._stored(pasts)
+
+    def _pasts(self, state: State):
+        windows, first, pasts = tf.cast(state["windows"], self.dtype), 0, []
+        for i, flow in enumerate(self._student.flows):
+            past = [state["fronts"][:, i]]
+            for layer in flow.layers:
+                past.append(windows[:, first : first + layer.past_samples])
+                first += layer.past_samples
+            pasts.append(past)
+        return pasts
+
+    def _stored(self, pasts) -> State:
+        fronts = tf.stack([past[0] for past in pasts], 1)
+        windows = tf.concat([window for past in pasts for window in past[1:]], 1)
+        return {"fronts": fronts, "windows": tf.cast(windows, storable(self.dtype))}
+
+
+class TeacherVoice:
+    """The cached sampler of a WaveNet; see `Voice`."""
+
+    drafts = False
+
+    def __init__(self, network: WaveNet, pieces: tuple[int, int] = TEACHER_PIECES):
+        config, self._network = network.config, network
+        self._sampler = XlaSampler(network)
+        self.variables = tuple(network.variables)
+        self.hop_samples, self.dtype = config.hop_samples, network.dtype
+        self.side_frames = config.frame_width // 2 + 2 if config.feature_channels else 0
+        self.feature_channels, self.speakers = config.feature_channels, config.speakers
+        context = config.context_channels if config.context_layers else 0
+        self.channels = config.gate_inputs - context
+        block = config.context_block_samples
+        self.pieces = (block, block) if context else whole_pieces(pieces, config.hop_samples)
+
+    def state(self) -> dict[str, Filled]:
+        """`past`, `queues` [slots, channels] and, of a context stack, `blocks`; as `Voice` says."""
+        config, network = self._network.config, self._network
+        past: Filled = (tf.float32, (config.front_width,), 0)
+        if config.likelihood == "categorical":
+            past = (tf.int32, (1,), config.levels)
+        slots = (self._sampler.rings.slots, config.residual_channels)
+        state: dict[str, Filled] = {"past": past, "queues": (storable(network.dtype), slots, 0)}
+        if config.context_layers:
+            blocks = (config.context_blocks, config.context_block_samples)
+            state["blocks"] = (tf.float32, blocks, 0)
+        return state
+
+    def told(self, frames, speaker, samples, turns, skipped, start) -> Told:
+        """See `Voice`."""
+        del turns, start
+        if frames is None:
+            return Told(self._network.condition(None, speaker, samples))
+        hop = self.hop_samples
+        every = self._network.condition(frames, speaker, tf.shape(frames)[1] * hop)
+        return Told(every[:, skipped * hop :][:, :samples])
+
+    def advance(self, drawn: Drawn, channels, state: State, samples: int):
+        """See `Voice`."""
+        network = self._network
+        noise = network.likelihood.noise(drawn.key, drawn.row, drawn.start, samples)
+        blocks = state.get("blocks")
+        if blocks is None:
+            blocks = tf.zeros([tf.shape(noise)[0], 0, 0])
+        queues = tf.transpose(tf.cast(state["queues"], network.dtype), [1, 0, 2])
+        before = SamplerState(tf.constant(0), state["past"], queues, blocks)
+        levels, _, after = self._sampler.chunk(before, channels, noise, drawn.temperature)
+        queues = tf.gather(after.queues, self._turned(samples))
+        queues = tf.cast(tf.transpose(queues, [1, 0, 2]), storable(network.dtype))
+        stored = {"past": after.past, "queues": queues, "blocks": after.blocks}
+        later = {
+            name: tf.ensure_shape(stored[name], [None, *shape])
+            for name, (_, shape, _) in self.state().items()
+        }
+        return network.likelihood.decode(levels), later
+
+    def _turned(self, samples: int) -> np.ndarray:
+        """Where each slot's content is after so many samples, for the next one to be number 0.
+
+        The rings of rows at different positions then turn alike.
+        """
+        rings = self._sampler.rings
+        return np.concatenate(
+            [
+                start + np.arange(length) % length
+                for start, length in zip(rings.starts, rings.lengths, strict=True)
+            ]
+        ).astype(np.int32)
+
+
+def voice_of(model: StudentModel | SpeechModel, pieces: tuple[int, int] | None = None) -> Voice:
+    """The voice of a model; ValueError for one that has none.
+
+    pieces: samples that are compiled as one, about; None: those of its kind.
+    """
+    if isinstance(model, StudentModel):
+        return StudentVoice(model.network, pieces or STUDENT_PIECES)
+    if isinstance(model, SpeechModel):
+        return TeacherVoice(model.network, pieces or TEACHER_PIECES)
+    raise ValueError(f"`model` must be a student or a WaveNet, got {type(model).__name__}.")
+
+
+def storable(dtype: tf.DType) -> tf.DType:
+    """The type that a state is handed out in: every protocol has one for it."""
+    return tf.float32 if dtype == tf.bfloat16 else dtype
+
+
+def whole_pieces(pieces: tuple[int, int], hop_samples: int) -> tuple[int, int]:
+    """The pieces in whole frames, the longer one a multiple of the shorter one."""
+    short = -(-pieces[0] // hop_samples) * hop_samples
+    return short, -(-pieces[1] // short) * short
+
+
+def unit_samples(voice: Voice) -> int:
+    """What a stream must be cut in multiples of: whole frames and whole pieces."""
+    return math.lcm(voice.pieces[0], voice.hop_samples)

@@ -1,0 +1,200 @@
+"""Where each phoneme of a recording lies: Viterbi training of one-Gaussian phoneme states.
+
+Every phoneme is a chain of states, left to right, and every state a diagonal Gaussian over
+cepstra. From a first guess the states are fitted to the frames they hold and the best path through
+each recording is found anew, until nothing moves (Rabiner 1989, section V, "segmental k-means"):
+
+    score[t, j] = log N(x_t; mean_j, variance_j)
+                  + max(score[t - 1, j], score[t - 1, j - 1], score[t - 1, j - 2] if j - 1 may go)
+"""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+import scipy.fft
+
+CEPSTRA = 13
+STATES = 3  # of a phoneme, the middle one of which may go: two frames at least
+VARIANCE_FLOOR = 0.01  # of the variance of all frames
+VOWELS = "aeiouAEIOUV03@"
+NEVER = -1e30
+
+
+@dataclasses.dataclass(frozen=True)
+class Chain:
+    """The states of a recording, left to right.
+
+    state: int [states], the Gaussian of each. unit: int [states], to which phoneme of the
+    recording it belongs. may_go: bool [states], whether it may be left out; no two neighbours may.
+    """
+
+    state: np.ndarray
+    unit: np.ndarray
+    may_go: np.ndarray
+
+
+def chain(numbers: Sequence[int], optional: Sequence[bool], states: int = STATES) -> Chain:
+    """The chain of a recording's phonemes.
+
+    Args:
+      numbers: of each phoneme's symbol; its Gaussians are `number * states` and those that follow.
+      optional: whether the phoneme may be missing; such a one has a single state.
+      states: of a phoneme; with three or more all but the first and the last may go in turn.
+    """
+    state, unit, may_go = [], [], []
+    for place, (number, missing) in enumerate(zip(numbers, optional, strict=True)):
+        for step in range(1 if missing else states):
+            state.append(number * states + step)
+            unit.append(place)
+            may_go.append(missing or (0 < step < states - 1 and step % 2 == 1))
+    return Chain(np.array(state), np.array(unit), np.array(may_go))
+
+
+def cepstra(mel: np.ndarray) -> np.ndarray:
+    """What is aligned, float32 [frames, 3 * CEPSTRA]: cepstra of log-mel frames and two deltas."""
+    base = scipy.fft.dct(mel, norm="ortho", axis=1)[:, :CEPSTRA]
+    first = _slope(base)
+    return np.concatenate([base, first, _slope(first)], axis=1).astype(np.float32)
+
+
+def _slope(frames: np.ndarray) -> np.ndarray:
+    padded = np.pad(frames, ((2, 2), (0, 0)), mode="edge")
+    return (2.0 * (padded[4:] - padded[:-4]) + padded[3:-1] - padded[1:-3]) / 10.0
+
+
+def best_path(scores: np.ndarray, may_go: np.ndarray) -> np.ndarray:
+    """int [frames]: the state of every frame on the best path from the first state to the last.
+
+    Args:
+      scores: float [frames, states], the log-likelihood of each frame in each state.
+      may_go: bool [states], states that the path may jump over; it may also begin behind the
+        first of them, and end before the last.
+
+    Raises ValueError if there are fewer frames than states that must be visited.
+    """
+    frames, states = scores.shape
+    if frames < states - int(may_go.sum()):
+        raise ValueError(
+            f"`scores` must have at least {states - int(may_go.sum())} frames, got {frames}."
+        )
+    jump = np.full(states, NEVER)
+    jump[2:][may_go[1:-1]] = 0.0
+    total = np.full(states, NEVER)
+    total[0] = scores[0, 0]
+    if may_go[0] and states > 1:
+        total[1] = scores[0, 1]
+    came = np.zeros((frames, states), np.int8)
+    for frame in range(1, frames):
+        options = np.full((3, states), NEVER)
+        options[0] = total
+        options[1, 1:] = total[:-1]
+        options[2, 2:] = total[:-2]
+        options[2] += jump
+        came[frame] = np.argmax(options, axis=0)
+        total = np.maximum(np.take_along_axis(options, came[frame][None], 0)[0], NEVER)
+        total = total + scores[frame]
+    return _traced(came, total, may_go)
+
+
+def _traced(came: np.ndarray, total: np.ndarray, may_go: np.ndarray) -> np.ndarray:
+    last = len(total) - 1
+    if last and may_go[last] and total[last - 1] > total[last]:
+        last -= 1
+    path = np.empty(len(came), np.int64)
+    for frame in range(len(came) - 1, -1, -1):
+        path[frame] = last
+        last -= int(came[frame, last])
+    return path
+
+
+def first_guess(frames: int, chain: Chain, weights: np.ndarray) -> np.ndarray:
+    """int [frames]: the states one after another, each as long as its weight says.
+
+    Args:
+      weights: float [states], typical lengths up to a common factor; 0 leaves a state out.
+    """
+    ends = np.cumsum(weights) / np.sum(weights) * frames
+    return np.searchsorted(ends, np.arange(frames) + 0.5).clip(0, len(chain.state) - 1)
+
+
+def typical_lengths(symbols: Sequence[str], chain: Chain) -> np.ndarray:
+    """float [states]: vowels twice as long as consonants, and no pause that may be missing."""
+    length = np.array([2.0 if any(c in VOWELS for c in s) else 1.0 for s in symbols])
+    optional = np.bincount(chain.unit, chain.may_go) == np.bincount(chain.unit)
+    length[optional] = 0.0
+    return (length / np.bincount(chain.unit))[chain.unit]
+
+
+def _fitted(
+    features: Sequence[np.ndarray], owners: Sequence[np.ndarray], count: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """The mean and the variance of every Gaussian, [count, channels], from the frames it owns."""
+    x, owner = np.concatenate(features), np.concatenate(owners)
+    number = np.bincount(owner, minlength=count)[:, None]
+    mean, square = np.zeros((2, count, x.shape[1]))
+    np.add.at(mean, owner, x)
+    np.add.at(square, owner, x.astype(np.float64) ** 2)
+    overall = x.mean(axis=0), x.var(axis=0)
+    # A Gaussian with few frames leans on that of all frames, as if it owned two of those too.
+    mean = (mean + 2.0 * overall[0]) / (number + 2.0)
+    square = (square + 2.0 * (overall[1] + overall[0] ** 2)) / (number + 2.0)
+    return mean, np.maximum(square - mean**2, VARIANCE_FLOOR * overall[1])
+
+
+def _scores(x: np.ndarray, mean: np.ndarray, variance: np.ndarray) -> np.ndarray:
+    """float [frames, states]: log N(x; mean, variance) without the constant."""
+    precise = 1.0 / variance
+    distance = (x**2) @ precise.T - 2.0 * x @ (mean * precise).T + np.sum(mean**2 * precise, axis=1)
+    return -0.5 * (distance + np.sum(np.log(variance), axis=1))
+
+
+@dataclasses.dataclass(frozen=True)
+class Aligned:
+    """What `align` found.
+
+    paths: of each recording, int [frames], the place in its chain. gain: how much the mean
+    log-likelihood of a frame rose in each round, in nats.
+    """
+
+    paths: list[np.ndarray]
+    gain: tuple[float, ...]
+
+
+def align(
+    features: Sequence[np.ndarray],
+    chains: Sequence[Chain],
+    guesses: Sequence[np.ndarray],
+    count: int,
+    rounds: int = 15,
+) -> Aligned:
+    """The best path through every recording, by Viterbi training from the guesses.
+
+    Args:
+      features: of each recording, float [frames, channels].
+      chains: of each recording. guesses: of each recording, int [frames], places in its chain.
+      count: how many Gaussians there are.
+      rounds: at most; it ends when the likelihood rises by less than a thousandth of a nat.
+    """
+    paths, before = list(guesses), None
+    gains: list[float] = []
+    for _ in range(rounds):
+        owners = [c.state[path] for c, path in zip(chains, paths, strict=True)]
+        mean, variance = _fitted(features, owners, count)
+        paths, total, frames = [], 0.0, 0
+        for x, c in zip(features, chains, strict=True):
+            scores = _scores(x, mean, variance)[:, c.state]
+            paths.append(best_path(scores, c.may_go))
+            total += float(scores[np.arange(len(x)), paths[-1]].sum())
+            frames += len(x)
+        if before is not None:
+            gains.append(total / frames - before)
+        before = total / frames
+        if gains and gains[-1] < 1e-3:
+            break
+    return Aligned(paths, tuple(gains))
+
+
+def durations(path: np.ndarray, chain: Chain) -> np.ndarray:
+    """int [phonemes]: the frames of each phoneme of a recording; they sum to its frames."""
+    return np.bincount(chain.unit[path], minlength=int(chain.unit[-1]) + 1)

@@ -1,0 +1,198 @@
+"""What a text sounds like: phonemes and pauses, by espeak-ng."""
+
+import dataclasses
+import re
+import shutil
+import subprocess
+import unicodedata
+
+from replicator.errors import UserError
+
+PROGRAM = "espeak-ng"
+VOICE = "en-us"
+MAX_CHARACTERS = 1000
+MAX_PHONEMES = 4000
+TIMEOUT_SECONDS = 10.0
+LINE_BYTES = 700  # espeak-ng cuts a line of 1,000 bytes wherever that falls
+SEPARATOR = "[[ZZZZ]]"  # phonemes spelt out, which no text can hold once its brackets are gone
+SEPARATOR_ANSWER = "Z/Z/Z/Z"
+
+START, COMMA, STOP, QUESTION = "^", ",", ".", "?"
+PAUSES = (START, COMMA, STOP, QUESTION)
+UNSTRESSED, SECONDARY, PRIMARY = 0, 1, 2
+STRESS_MARKS = {"'": PRIMARY, ",": SECONDARY, "%": UNSTRESSED, "=": UNSTRESSED}
+ENDINGS = {"?": QUESTION, ".": STOP, "!": STOP, "\u2026": STOP}
+SILENT = set(" .,;:!?-'\"()\u2013\u2014\u2018\u2019\u201c\u201d\u2026")
+
+_TITLES = re.compile(r"\b(Mr|Mrs|Ms|Dr|St|Prof|Capt|Col|Gen|Lt|Sgt|Jr|Sr|vs|[A-Z])\. ")
+_ENDS = re.compile(
+    r"[.!?\u2026]+[\"'\u201d\u2019)]*(?=\s|$)|[,;:]+(?=\s|$)|\s[-\u2013]+\s|\u2014|[()]"
+)
+_LANGUAGE = re.compile(r"\([a-z-]+\)")
+_NAME = re.compile(r"[A-Za-z0-9@][A-Za-z0-9@:#;\-]*|\?")
+
+
+class TextError(UserError):
+    """A text that cannot be spoken; the message says why in one line."""
+
+
+class EspeakError(UserError):
+    """espeak-ng is missing or did not answer; the message says what to do in one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Phoneme:
+    """A phoneme as it stands in its clause, or a pause.
+
+    symbol: espeak-ng's mnemonic, or one of `PAUSES`. stress: UNSTRESSED, SECONDARY or PRIMARY.
+    starts_word: whether it is the first of a word. clause: the pause that its clause ends in.
+    """
+
+    symbol: str
+    stress: int = UNSTRESSED
+    starts_word: bool = False
+    clause: str = STOP
+
+    @property
+    def is_pause(self) -> bool:
+        """Whether nothing is said."""
+        return self.symbol in PAUSES
+
+
+def checked_text(text: str) -> str:
+    """The text with single spaces, or a TextError.
+
+    Raises:
+      TextError: it is empty, longer than MAX_CHARACTERS, or holds control characters.
+    """
+    if not isinstance(text, str):
+        raise TextError(f"The text must be a string, got {type(text).__name__}.")
+    if len(text) > MAX_CHARACTERS:
+        raise TextError(
+            f"The text may have {MAX_CHARACTERS} characters at most, got {len(text)}; "
+            "speak it in parts."
+        )
+    for place, character in enumerate(text):
+        if unicodedata.category(character) in ("Cc", "Cs") and character not in "\t\n\r":
+            raise TextError(
+                f"The text holds a control character, U+{ord(character):04X}, at {place}."
+            )
+    text = "".join(c for c in unicodedata.normalize("NFC", text) if _is_visible(c))
+    text = " ".join(re.sub(r"[\[\]]", " ", text).split())
+    if not text:
+        raise TextError("The text is empty.")
+    return text
+
+
+def _is_visible(character: str) -> bool:
+    return unicodedata.category(character) != "Cf"
+
+
+def clauses(text: str) -> list[tuple[str, str]]:
+    """The clauses of a checked text, each with the pause that it ends in."""
+    text = _TITLES.sub(r"\1 ", text + " ")
+    found, start = [], 0
+    for end in _ENDS.finditer(text):
+        found.append((text[start : end.start()], ENDINGS.get(end.group().strip()[:1], COMMA)))
+        start = end.end()
+    found.append((text[start:], STOP))
+    found = [(words.strip(), pause) for words, pause in found]
+    found = [(words, pause) for words, pause in found if set(words) - SILENT]
+    if found and found[-1][1] == COMMA:
+        found[-1] = (found[-1][0], STOP)
+    return found
+
+
+def _lines(words: str) -> list[str]:
+    """The words in lines that espeak-ng takes whole."""
+    lines, line = [], ""
+    for word in words.split():
+        while len(word.encode()) > LINE_BYTES:
+            lines.append(word[: LINE_BYTES // 4])
+            word = word[LINE_BYTES // 4 :]
+        if len(f"{line} {word}".encode()) > LINE_BYTES:
+            lines.append(line)
+            line = ""
+        line = f"{line} {word}"
+    return [line.strip() for line in [*lines, line] if line.strip()]
+
+
+def _program() -> str:
+    found = shutil.which(PROGRAM)
+    if found is None:
+        raise EspeakError(
+            f"Text needs {PROGRAM}, which is not installed; "
+            f"`apt-get install {PROGRAM}` or `brew install {PROGRAM}` brings it."
+        )
+    return found
+
+
+def _answers(spoken: list[str]) -> list[str]:
+    """What espeak-ng says of each clause."""
+    lines = [line for words in spoken for line in (*_lines(words), SEPARATOR)]
+    # The text is read from a pipe: it is never an argument, so it can be no option.
+    command = [_program(), "-q", "-x", "--sep=/", "-b", "1", "-v", VOICE]
+    given = "".join(f"{line}\n" for line in lines).encode()
+    try:
+        done = subprocess.run(
+            command, input=given, capture_output=True, timeout=TIMEOUT_SECONDS, check=False
+        )
+    except subprocess.TimeoutExpired as error:
+        raise EspeakError(f"{PROGRAM} gave no answer in {TIMEOUT_SECONDS:g} s.") from error
+    except OSError as error:
+        raise EspeakError(f"{PROGRAM} cannot be run: {error.strerror}.") from error
+    answers = done.stdout.decode(errors="replace").split(SEPARATOR_ANSWER)
+    if done.returncode or len(answers) != len(spoken) + 1:
+        raise EspeakError(
+            f"{PROGRAM} did not answer as expected (status {done.returncode}, "
+            f"{len(answers) - 1} of {len(spoken)} clauses)."
+        )
+    return answers[:-1]
+
+
+def _phoneme(piece: str, starts_word: bool, clause: str) -> Phoneme | None:
+    stress = UNSTRESSED
+    while piece and piece[0] in STRESS_MARKS:
+        stress = max(stress, STRESS_MARKS[piece[0]])
+        piece = piece[1:]
+    if not _NAME.fullmatch(piece):
+        return None
+    return Phoneme(piece, stress, starts_word, clause)
+
+
+def _words(answer: str, clause: str) -> list[Phoneme]:
+    found = []
+    for word in _LANGUAGE.sub("", answer).split():
+        starts_word = True
+        for piece in word.split("/"):
+            phoneme = _phoneme(piece, starts_word, clause)
+            if phoneme is not None:
+                found.append(phoneme)
+                starts_word = False
+    return found
+
+
+def phonemes(text: str) -> tuple[Phoneme, ...]:
+    """The phonemes of a text between pauses: one at the start, and one after every clause.
+
+    Args:
+      text: US English, at most MAX_CHARACTERS; names, numbers and signs are read out.
+
+    Raises:
+      TextError: the text is empty, too long, or holds nothing that can be spoken.
+      EspeakError: espeak-ng is missing or failed.
+    """
+    parts = clauses(checked_text(text))
+    answers = _answers([words for words, _ in parts]) if parts else []
+    found = [Phoneme(START, clause=parts[0][1])] if parts else []
+    for (_, pause), answer in zip(parts, answers, strict=True):
+        words = _words(answer, pause)
+        found += [*words, Phoneme(pause, clause=pause)] if words else []
+    if len(found) < 2:
+        raise TextError("There is nothing in the text that can be spoken.")
+    if len(found) > MAX_PHONEMES:
+        raise TextError(
+            f"The text may have {MAX_PHONEMES} phonemes at most, got {len(found)}; "
+            "speak it in parts."
+        )
+    return tuple(found)

@@ -1,0 +1,102 @@
+"""A gRPC server of fake bundles on loopback, in a thread of its own."""
+
+import asyncio
+import contextlib
+import threading
+from pathlib import Path
+
+import grpc
+import numpy as np
+from fake_bundle import CHANNELS, FakePicture, Shelf
+
+from serving.grpc_server import make_server
+from serving.metrics import Metrics
+from serving.models import Table
+from serving.settings import Settings
+
+ROOT = str(Path(__file__).resolve().parent.parent)
+
+
+def shelf(root):
+    """`voice` and `digits`, whose controls are `shelf.controls[name, 1]`."""
+    made = Shelf(root)
+    made.add("voice")
+    made.add("digits", kind=FakePicture)
+    return made
+
+
+class Running:
+    """`with Running(shelf) as running`: its `address`, `table`, `metrics` and `server`."""
+
+    def __init__(self, shelf, **settings):
+        self.shelf = shelf
+        self.settings = Settings(**{"timeout_seconds": 10.0, "batch_delay_ms": 0.0, **settings})
+        self.metrics, self.complaints = Metrics(), []
+
+    def __enter__(self):
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(lambda _, told: self.complaints.append(str(told)))
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self.do(self._start())
+        return self
+
+    async def _start(self):
+        self.table = Table(self.shelf.root, self.settings, self.shelf.load, self.metrics)
+        await self.table.start()
+        await self.table.settled()
+        self.server = make_server(self.table, self.settings, self.metrics)
+        self.port = self.server.add_insecure_port("127.0.0.1:0")
+        self.address = f"127.0.0.1:{self.port}"
+        await self.server.start()
+
+    def do(self, coroutine, seconds=10):
+        """Runs a coroutine on the server's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
+
+    def channel(self, **options):
+        return grpc.insecure_channel(self.address, [(f"grpc.{k}", n) for k, n in options.items()])
+
+    def counted(self, status):
+        """How many calls ended so, by the metrics."""
+        return sum(
+            sample.value
+            for family in self.metrics.registry.collect()
+            for sample in family.samples
+            if sample.name == "onepass_requests_total" and sample.labels["status"] == status
+        )
+
+    def __exit__(self, kind, error, traceback):
+        self.do(self.server.stop(0))
+        self.do(self.table.stop(5))
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+        if kind is None:
+            assert self.complaints == []
+
+
+@contextlib.contextmanager
+def refused(status, words=""):
+    """Expects a call that ends with this status and these words; yields a list with the error."""
+    caught = []
+    try:
+        yield caught
+    except grpc.RpcError as error:
+        caught.append(error)
+        assert error.code().name == status, f"{error.code()}: {error.details()}"
+        assert words in error.details(), error.details()
+        assert is_discreet(error.details())
+    else:
+        raise AssertionError(f"the call was answered instead of ending with {status}")
+
+
+def is_discreet(words):
+    """Whether the words of an error tell nothing of the server's insides."""
+    return not any(hint in words for hint in ("Traceback", 'File "', ".py", "secret", ROOT))
+
+
+def frames(rows=1, length=5):
+    """float32 [rows, length, CHANNELS] of small numbers."""
+    values = np.arange(rows * length * CHANNELS, dtype=np.float32)
+    return values.reshape(rows, length, CHANNELS) / values.size

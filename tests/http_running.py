@@ -1,0 +1,118 @@
+"""The HTTP application over fake bundles: on a socket of loopback in a thread, or without one."""
+
+import asyncio
+import contextlib
+import socket
+import threading
+
+import httpx
+from fake_bundle import FakePicture, Shelf
+
+from serving import speech
+from serving.connections import HttpServer
+from serving.http.app import make_app
+from serving.metrics import Metrics
+from serving.models import Table
+from serving.server import bound
+from serving.settings import Settings
+
+
+def shelf(root):
+    """`voice` and `shapes`, whose controls are `shelf.controls[name, 1]`."""
+    made = Shelf(root)
+    made.add("voice")
+    made.add("shapes", kind=FakePicture)
+    return made
+
+
+class AnyVoice:
+    """A voice for text whose frames every model reads."""
+
+    def check(self, spec):
+        """Refuses none."""
+
+
+def speak_text_with(patch, text_frames):
+    """Puts a function in the place of the text front end."""
+    patch.setattr(speech, "shipped", AnyVoice)
+    patch.setattr(speech, "text_frames", text_frames)
+
+
+def settings_of(**given):
+    return Settings(**{"timeout_seconds": 10.0, "batch_delay_ms": 0.0, **given})
+
+
+class Running:
+    """`with Running(shelf) as running`: an uvicorn server; its `url`, `port` and `client`."""
+
+    def __init__(self, shelf, **settings):
+        self.shelf, self.settings = shelf, settings_of(**settings)
+        self.metrics, self.complaints = Metrics(), []
+
+    def __enter__(self):
+        self._loop = asyncio.new_event_loop()
+        self._loop.set_exception_handler(lambda _, told: self.complaints.append(str(told)))
+        self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
+        self._thread.start()
+        self._listener = bound("127.0.0.1", 0)
+        self.port = self._listener.getsockname()[1]
+        self.url = f"http://127.0.0.1:{self.port}"
+        self.do(self._start())
+        self.client = httpx.Client(base_url=self.url, timeout=20)
+        return self
+
+    async def _start(self):
+        self.table = Table(self.shelf.root, self.settings, self.shelf.load, self.metrics)
+        await self.table.start()
+        await self.table.settled()
+        self._server = HttpServer(make_app(self.table, self.settings, self.metrics))
+        self._serving = asyncio.create_task(self._server.serve([self._listener]))
+        while not self._server.started:
+            await asyncio.sleep(0.005)
+
+    def do(self, coroutine, seconds=10):
+        """Runs a coroutine on the server's loop."""
+        return asyncio.run_coroutine_threadsafe(coroutine, self._loop).result(seconds)
+
+    def connection(self):
+        """A bare socket to the server."""
+        return socket.create_connection(("127.0.0.1", self.port), timeout=10)
+
+    async def _stop(self):
+        self._server.should_exit = self._server.force_exit = True
+        await self._serving
+        await self.table.stop(5)
+
+    def __exit__(self, kind, error, traceback):
+        self.client.close()
+        self.do(self._stop())
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+        if kind is None:
+            assert self.complaints == []
+
+
+@contextlib.asynccontextmanager
+async def asking(shelf, **settings):
+    """An httpx client of the application, without a socket."""
+    given, metrics = settings_of(**settings), Metrics()
+    table = Table(shelf.root, given, shelf.load, metrics)
+    await table.start()
+    await table.settled()
+    transport = httpx.ASGITransport(make_app(table, given, metrics))
+    try:
+        async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
+            yield client
+    finally:
+        await table.stop(5)
+
+
+def ask(shelf, method, path, *, settings=None, **request):
+    """One answer of the application."""
+
+    async def once():
+        async with asking(shelf, **(settings or {})) as client:
+            return await client.request(method, path, **request)
+
+    return asyncio.run(once())

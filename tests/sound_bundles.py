@@ -1,0 +1,100 @@
+"""Tiny models of speech that nobody trained, as model folders and as bundles, made once."""
+
+import atexit
+import functools
+import shutil
+import tempfile
+from pathlib import Path
+
+import networks
+import students
+
+import onepass
+import serving
+from distill import model as sounds
+from distill.presets import DistillConfig
+from distill.training import KIND as STUDENT
+from replicator.model_folder import save
+from replicator.run_directory import to_json
+from wavenet import model as teachers
+from wavenet.presets import DataConfig, TrainConfig
+from wavenet.training import KIND as TEACHER
+
+BATCH = 3  # of every call: each piece of sound is compiled once
+RATE_HZ = 4000
+SPEAKERS = ("anna", "ben", "cleo")
+MEL = DataConfig(RATE_HZ, ("mel",), mel_bands=7, mel_window_samples=64, level_db=-20.0)
+SILENT = DataConfig(RATE_HZ)
+STUDENTS = {
+    "draft": dict(draft_passes=2),
+    "plain, speakers": dict(filter_width=3, noise="normal", speakers=2, speaker_channels=3),
+}
+# Pieces of so many frames are no multiple of the longest queue: the queues turn on the way.
+FRAMED = dict(
+    filter_width=3,
+    likelihood="categorical",
+    levels=256,
+    feature_channels=7,
+    condition_channels=4,
+    upsample_factors=(4, 5),
+)
+TEACHERS = {
+    "softmax, frames": FRAMED,
+    "mixture, context, speakers": {**networks.KINDS["mixture, context"], "speakers": 3},
+}
+
+
+@functools.cache
+def folder() -> Path:
+    """A folder for all of them, gone at the end."""
+    path = Path(tempfile.mkdtemp())
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+@functools.cache
+def model_folder(kind: str) -> Path:
+    """A model folder of a kind of STUDENTS or TEACHERS, weights far from where they start."""
+    path = folder() / f"folder_{kind}"
+    if kind in STUDENTS:
+        students.KINDS[kind] = STUDENTS[kind]
+        network = students.student_of(kind)
+        stored = {"kind": STUDENT, **to_json(DistillConfig(student=network.config))}
+        spec_of = sounds.spec_of
+    else:
+        networks.KINDS[kind] = TEACHERS[kind]
+        network = networks.network_of(kind)
+        stored = {"kind": TEACHER, **to_json(TrainConfig(network.config))}
+        spec_of = teachers._spec
+    frames = network.config.feature_channels
+    stored |= {
+        "preset": "tiny",
+        "data": to_json(MEL if frames else SILENT),
+        "gain_db": 3.0,
+        "speakers": list(SPEAKERS[: max(1, network.config.speakers)]),
+        "teacher": "gone",
+        "teacher_weights": "none",
+    }
+    save(network, {**spec_of(stored, path), "step": 3}, stored, path)
+    return path
+
+
+@functools.cache
+def model(kind: str):
+    """The live model of `model_folder(kind)`."""
+    return sounds.load(model_folder(kind))
+
+
+@functools.cache
+def bundle_folder(kind: str, *options: str) -> Path:
+    """The bundle NAME/1 of `model_folder(kind)`, exported by the command."""
+    path = folder() / "models" / "".join((kind, *options)).replace(", ", "_") / "1"
+    words = ["export", model_folder(kind), "--out", path, "--batches", BATCH, *options]
+    assert onepass.main([str(word) for word in words]) == 0
+    return path
+
+
+@functools.cache
+def bundle(kind: str, backend: str = "tensorflow", *options: str):
+    """The bundle, loaded."""
+    return serving.load(bundle_folder(kind, *options), backend)

@@ -1,0 +1,297 @@
+"""An exported picture model draws as the live one does, whatever the batch; a bundle is whole."""
+
+import functools
+import json
+
+import numpy as np
+import picture_bundles
+import pytest
+import tensorflow as tf
+from picture_bundles import bundle_folder, model, model_folder
+from picture_runs import toys
+from PIL import Image
+from tensorflow.core.protobuf import saved_model_pb2
+
+import onepass
+import serving
+from pixelcnn.model import load
+from serving.errors import InvalidInput
+
+SEED = 2**63 + 5  # beyond int64, as seeds may be
+CAPTION = "a Bright half"
+MAP = np.eye(8, dtype=np.int32)
+WISHES = {"pixelcnn": ["dog", 0, "eel"], "multiscale": ["dog", 0, "eel"], "map": MAP}
+WISHES |= {"caption": CAPTION, "text": CAPTION}
+
+
+@functools.cache
+def bundle(kind):
+    return serving.load(bundle_folder(kind))
+
+
+def batch_of(kind, signature, calls):
+    """The rows of several calls as one batch, and what the signature draws of it."""
+    inputs = [inputs for name, inputs in calls if name in (signature, "compiled")]
+    joined = {name: np.concatenate([i[name] for i in inputs]) for name in inputs[0]}
+    return bundle(kind).call(signature, joined)
+
+
+# What is drawn
+
+
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale", "map", "caption"])
+def test_a_bundle_draws_what_the_live_model_draws(kind):
+    wish, heat = WISHES[kind], 0.9
+    drawn = bundle(kind).generate(wish, seed=SEED, num=3, temperature=heat)
+    expected = model(kind).generate(wish, seed=SEED, num=3, temperature=heat)
+    np.testing.assert_array_equal(drawn, expected)
+    assert drawn.dtype == np.uint8 and len(np.unique(drawn)) > 10
+    assert not np.array_equal(drawn[0], drawn[1])
+
+
+@pytest.mark.parametrize("signature", ["compiled", "serving_default"])
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+def test_a_row_of_any_batch_is_the_row_alone(kind, signature):
+    made = bundle(kind)
+    wishes = list(enumerate(WISHES[kind]))
+    calls = [made.inputs(wish, SEED, row) for row, wish in (*wishes[::-1], wishes[0])]
+    drawn = batch_of(kind, signature, calls)["picture"]
+    expected = model(kind).generate(WISHES[kind], seed=SEED, num=3)
+    np.testing.assert_array_equal(drawn, expected[[2, 1, 0, 0]])
+
+
+def test_every_scale_is_that_of_the_live_model_each_in_the_next():
+    heats = (1.0, 0.5)
+    (drawn,) = bundle("multiscale").progressions(2, seed=3, temperature=heats)
+    (expected,) = model("multiscale").progressions(2, seed=3, temperature=heats)
+    assert [scale.shape for scale in drawn] == [(4, 4, 1), (8, 8, 1)]
+    for ours, theirs in zip(drawn, expected, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    np.testing.assert_array_equal(drawn[1][::2, ::2], drawn[0])
+    warm = bundle("multiscale").generate(2, seed=3, temperature=(1.0, 1.0))
+    assert not np.array_equal(warm[0], drawn[1])
+
+
+def test_a_small_picture_is_enlarged_as_live():
+    start = toys(1, 4, 4)["images"][0][..., None]
+    scales = list(bundle("multiscale").progressions(1, seed=9, num=2, start=start))
+    expected = model("multiscale").generate(1, seed=9, num=2, start=start)
+    np.testing.assert_array_equal([s[-1] for s in scales], expected)
+    assert len(scales[0]) == 2
+    np.testing.assert_array_equal(scales[0][0], start)
+    np.testing.assert_array_equal(scales[0][1][::2, ::2], start)
+
+
+def test_a_picture_that_was_begun_is_completed_as_live():
+    given = (toys(1, 3)["images"][0][..., None], 20)
+    drawn = bundle("pixelcnn").generate("cat", seed=4, num=2, given=given)
+    expected = model("pixelcnn").generate("cat", seed=4, num=2, given=given)
+    np.testing.assert_array_equal(drawn, expected)
+    for picture in drawn:
+        np.testing.assert_array_equal(np.ravel(picture)[:20], np.ravel(given[0])[:20])
+    assert not np.array_equal(drawn[0], drawn[1])
+
+
+@pytest.mark.slow
+def test_a_bundle_of_captions_over_scales_draws_as_live():
+    drawn = bundle("text").generate(CAPTION, seed=1, num=2)
+    np.testing.assert_array_equal(drawn, model("text").generate(CAPTION, seed=1, num=2))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["shipped-digits", "shipped-digits-teacher"])
+def test_shipped_digits_draw_as_live(name, tmp_path):
+    assert onepass.main(["export", name, "--out", str(tmp_path / name / "1")]) == 0
+    drawn = serving.load(tmp_path / name).generate(list(range(10)), seed=1, num=10)
+    expected = load(name).generate(list(range(10)), seed=1, num=10)
+    np.testing.assert_array_equal(drawn, expected)
+
+
+# What is refused
+
+
+@pytest.mark.parametrize(
+    ("kind", "wish", "options", "complaint"),
+    [
+        ("pixelcnn", "owl", {}, "There is no class `owl`; there are cat, dog, eel."),
+        ("pixelcnn", 3, {}, "`label` must be between 0 and 2, got 3."),
+        ("pixelcnn", None, {}, "The model needs a class."),
+        ("pixelcnn", [0, 1], {"num": 3}, "`condition` must be one or 3, got 2."),
+        ("pixelcnn", 0, {"seed": -1}, "`seed` must be between 0 and 2^64 - 1, got -1."),
+        ("pixelcnn", 0, {"temperature": -1}, "`temperature` must be between 0 and 100, got -1."),
+        ("pixelcnn", 0, {"temperature": [1, 1]}, "`temperature` must have the shape [any, 1]"),
+        ("pixelcnn", 0, {"start": np.zeros([4, 4, 1], np.uint8)}, "A PixelCNN cannot enlarge"),
+        ("pixelcnn", 0, {"given": (np.zeros([8, 8, 1], np.uint8), 65)}, "`given_count` must be"),
+        ("pixelcnn", 0, {"given": (np.zeros([8, 9, 1], np.uint8), 3)}, "`given` must have the sh"),
+        ("multiscale", 0, {"given": (np.zeros([8, 8, 1], np.uint8), 3)}, "Only a PixelCNN can go"),
+        ("multiscale", 0, {"start": np.zeros([8, 8, 1], np.uint8)}, "The picture to start from mu"),
+        ("multiscale", 0, {"start": np.zeros([4, 4, 3], np.uint8)}, "`start` must have the shape"),
+        ("map", MAP + 9, {}, "`map` must be between -1 and 1, got 10."),
+        ("caption", "x" * 300, {}, "A caption may have 200 characters, got 300."),
+        ("caption", 3, {}, "The model needs a caption."),
+    ],
+)
+def test_what_cannot_be_drawn_is_refused_before_it_is_asked_for(kind, wish, options, complaint):
+    with pytest.raises(InvalidInput) as refused:
+        bundle(kind).progressions(wish, **options)
+    assert str(refused.value).startswith(complaint)
+
+
+def test_an_engine_for_sound_draws_no_picture(mistake):
+    with pytest.raises(ValueError, match="the engine `numba` is for students of sound"):
+        serving.load(bundle_folder("pixelcnn"), backend="numba")
+
+
+# What is written
+
+
+def reached(graph, root):
+    """The functions that a function of a program may call, itself among them."""
+    bodies = {f.signature.name: f for f in graph.graph_def.library.function}
+    found, waiting = {}, [root]
+    while waiting:
+        name = waiting.pop()
+        if name in bodies and name not in found:
+            found[name] = bodies[name]
+            for node in bodies[name].node_def:
+                waiting += [a.func.name for a in node.attr.values()]
+                waiting += [f.name for a in node.attr.values() for f in a.list.func]
+    return found.values()
+
+
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+def test_only_serving_default_is_free_of_xla(kind):
+    stored = saved_model_pb2.SavedModel()
+    stored.ParseFromString((bundle_folder(kind) / "saved_model.pb").read_bytes())
+    (graph,) = stored.meta_graphs
+    roots = {n.name: n.attr["f"].func.name for n in graph.graph_def.node if "f" in n.attr}
+    compiled = set()
+    for name in bundle(kind).signatures:
+        node = next(iter(graph.signature_def[name].outputs.values())).name.split(":")[0]
+        bodies = reached(graph, roots[node])
+        assert len(bodies) > 3
+        if any(f.attr["_XlaMustCompile"].b for f in bodies):
+            compiled.add(name)
+    assert compiled == set(bundle(kind).signatures) - {"serving_default"}
+
+
+def test_model_json_says_how_to_serve_it():
+    said = json.loads((bundle_folder("multiscale") / "model.json").read_text())["serving"]
+    assert said["format"] == 1 and set(said["signatures"]) == {
+        *("serving_default", "compiled", "enlarge_4")
+    }
+    assert said["signatures"]["serving_default"] == said["signatures"]["compiled"]
+    inputs = said["signatures"]["enlarge_4"]["inputs"]
+    assert inputs["label"] == {"dtype": "int32", "shape": [-1], "low": 0, "high": 2}
+    assert inputs["seed"] == {"dtype": "int64", "shape": [-1], "optional_default": 0}
+    assert inputs["temperature"]["shape"] == [-1, 2]
+    assert inputs["start"] == {"dtype": "uint8", "shape": [-1, 4, 4, 1]}
+    assert said["allowed_batches"] == list(range(1, 9)) and said["limits"] == {"max_batch": 8}
+
+
+def test_warm_up_requests_are_of_serving_default_and_can_be_answered():
+    apis = pytest.importorskip("tensorflow_serving.apis.prediction_log_pb2")
+    path = bundle_folder("pixelcnn") / "assets.extra" / "tf_serving_warmup_requests"
+    (record,) = tf.data.TFRecordDataset(str(path)).as_numpy_iterator()
+    request = apis.PredictionLog.FromString(record).predict_log.request
+    assert (request.model_spec.name, request.model_spec.signature_name) == (
+        *("pixelcnn", "serving_default"),
+    )
+    inputs = {name: tf.make_ndarray(tensor) for name, tensor in request.inputs.items()}
+    assert bundle("pixelcnn").call("serving_default", inputs)["picture"].shape == (1, 8, 8, 1)
+
+
+def test_a_bundle_is_a_model_folder_still(tmp_path, monkeypatch):
+    loaded = load(bundle_folder("multiscale"))
+    assert loaded.config == model("multiscale").config
+    for one, other in zip(
+        loaded.density.variables, model("multiscale").density.variables, strict=True
+    ):
+        np.testing.assert_array_equal(one, other)
+    # The same model, whose programs are compiled already.
+    monkeypatch.setattr("pixelcnn.painting.load", lambda path: model("multiscale"))
+    words = ["sample", str(bundle_folder("multiscale")), "--num", "2", "--seed", "3"]
+    assert onepass.main([*words, "--label", "eel", "--out", str(tmp_path)]) == 0
+    drawn = np.asarray(Image.open(tmp_path / "sample_3_1.png"))
+    expected = bundle("multiscale").generate("eel", seed=3, num=2)[1, ..., 0]
+    np.testing.assert_array_equal(drawn, expected)
+
+
+def test_an_interrupted_export_leaves_nothing_behind(tmp_path, monkeypatch):
+    seen = []
+
+    def interrupted(module, folder, *rest):
+        seen.append([path.name for path in (tmp_path / "models").rglob("*")])
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(tf.saved_model, "save", interrupted)
+    out = tmp_path / "models" / "name" / "1"
+    assert onepass.main(["export", str(model_folder("pixelcnn")), "--out", str(out)]) == 130
+    (names,) = seen
+    assert "1" not in names and {"model.json", "weights.npz"} < set(names)
+    assert list(tmp_path.rglob("*")) == [tmp_path / "models"]
+
+
+def test_a_bare_folder_is_the_model_alone(tmp_path):
+    words = ["export", str(bundle_folder("pixelcnn")), "--bare", "--out", str(tmp_path / "model")]
+    assert onepass.main(words) == 0
+    names = {path.name for path in (tmp_path / "model").iterdir()}
+    assert names == {"model.json", "weights.npz"}
+    said = json.loads((tmp_path / "model" / "model.json").read_text())
+    assert said["kind"] == "pixelcnn" and "serving" not in said
+
+
+def test_the_sampler_for_jax_comes_along(tmp_path, monkeypatch):
+    written = []
+    monkeypatch.setattr(
+        "pixelcnn.portable.export_sampler",
+        lambda folder, density: written.append(folder.mkdir()) or (folder / "draw").touch(),
+    )
+    monkeypatch.setattr(tf.saved_model, "save", picture_bundles.saved_by_copy("pixelcnn"))
+    out = tmp_path / "name" / "1"
+    words = ["export", str(model_folder("pixelcnn")), "--out", str(out), "--no-warm"]
+    assert onepass.main([*words, "--portable"]) == 0
+    assert written and (out / "portable" / "draw").exists()
+    assert "portable/draw" in json.loads((out / "manifest.json").read_text())["sha256"]
+    assert not (out / "assets.extra").exists()
+    assert serving.load(out).version == 1
+
+
+def test_what_cannot_be_exported_so_is_one_line(tmp_path, mistake):
+    folder, out = model_folder("pixelcnn"), tmp_path / "name" / "1"
+    ask = ["export", folder, "--out"]
+    line = mistake(*ask, tmp_path / "name")
+    assert line.startswith("`--out` must end in a version, a whole number, such as ")
+    assert mistake(*ask, out, "--bfloat16").startswith("`--bfloat16` is for models of sound")
+    assert mistake(*ask, out, "--buckets", "7").startswith("`--buckets` is for models of sound")
+    assert mistake(*ask, out, "--batches", "0") == "`--buckets` and `--batches` must be at least 1."
+    assert mistake(*ask, out, "--note", "x") == f"`--note` is for runs; {folder} has its card."
+    assert mistake(*ask, out, "--bare", "--portable").startswith("`--portable` is of the program")
+    line = mistake("export", tmp_path / "no", "--out", out)
+    assert line == f"There is no run directory {tmp_path / 'no'}."
+    assert list(tmp_path.iterdir()) == []
+    out.mkdir(parents=True)
+    (out / "file").touch()
+    line = mistake(*ask, out)
+    assert line == f"{out} is there already; a new version goes to another folder."
+    (tmp_path / "file").touch()
+    assert "Cannot make the folder" in mistake(*ask, tmp_path / "file" / "1")
+
+
+def test_a_model_that_lacks_parts_is_not_exported(tmp_path, mistake):
+    path = tmp_path / "parts"
+    said = json.loads((model_folder("multiscale") / "model.json").read_text())
+    said["config"]["parts"] = ["8"]
+    path.mkdir()
+    (path / "model.json").write_text(json.dumps(said))
+    (path / "weights.npz").write_bytes((model_folder("multiscale") / "weights.npz").read_bytes())
+    line = mistake("export", path, "--out", tmp_path / "name" / "1")
+    assert line == "The run has not trained 4; it cannot draw."
+
+
+def test_help_of_export_needs_no_model(capsys):
+    assert onepass.main(["export", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith("usage: onepass export ")
+    for word in ("--portable", "--bfloat16", "--buckets", "--batches", "--no-warm", "--bare"):
+        assert word in out
