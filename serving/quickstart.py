@@ -181,5 +181,6 @@ Done in {duration(seconds)}.
     onepass evaluate student
     onepass sample shipped-digits --out pictures --label 7
     onepass train multiscale-cpu-64 --data YOUR_PICTURES --workdir pictures-run
+    onepass export shipped --out models/kathleen/1 && onepass serve models
     tensorboard --logdir {given.out}
 """
