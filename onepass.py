@@ -19,13 +19,14 @@ VERBS = {
     "sample": "sounds or pictures from a trained model: onepass sample RUN --out DIR",
     "export": "a bundle to serve: onepass export RUN --out MODELS/NAME/1",
     "serve": "answer over HTTP and gRPC: onepass serve MODELS [--host --port ...]",
-    "bench": "measure side by side: onepass bench audio|images|scaling [--json FILE]",
+    "bench": "measure side by side: onepass bench audio|images|scaling|serving",
     "launch": "a cluster of processes: onepass launch --workers 2 -- onepass train ...",
 }
 BENCHES = {
     "audio": "benchmarks.audio",
     "images": "benchmarks.images",
     "scaling": "benchmarks.scaling",
+    "serving": "benchmarks.serving",
 }
 HELP = ("-h", "--help")
 USAGE_ERROR, INTERRUPTED = 2, 130

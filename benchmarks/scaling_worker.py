@@ -4,17 +4,16 @@ Started as `python -m benchmarks.scaling_worker DESCRIPTOR`, the end of a pipe, 
 requests and to which it writes answers, objects in JSON. It ends when the pipe is closed.
 """
 
-import json
 import os
 import statistics
 import sys
 import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
-from typing import Any
 
 import tensorflow as tf
 
+from benchmarks.answering import serve
 from benchmarks.scaling_counts import ReducedCounter
 from benchmarks.scaling_models import Teacher, clips, teacher
 from benchmarks.scaling_ring import Reduced
@@ -23,7 +22,6 @@ from replicator.step import compile_shared_step
 
 SUMS_A_CALL = 10  # of small tensors, so that what the call itself takes is spread out
 SMALL_BYTES = 2**20
-STACK = ("Graph execution error", "Detected at node")
 Call = Callable[[], object]
 
 
@@ -107,34 +105,6 @@ def _median_seconds(call: Call, count: int) -> float:
         call()
         taken.append(time.perf_counter() - start)
     return statistics.median(taken)
-
-
-def reason(error: Exception) -> str:
-    """What an error says, in one line, without the stack that TensorFlow puts in between."""
-    lines = [line for line in str(error).splitlines() if not line.startswith((" ", "\t", *STACK))]
-    return " ".join(" ".join(lines).split())[:300]
-
-
-def serve(connection: Connection, make: Callable[..., Any]) -> None:
-    """Answers requests until the pipe is closed.
-
-    The first is the arguments of `make`; the others name a method of what it makes and its
-    arguments. An error is an answer too.
-    """
-    made = None
-    while True:
-        try:
-            request = json.loads(connection.recv_bytes())
-        except (EOFError, ConnectionError):
-            return
-        try:
-            if made is None:
-                made, answer = make(**request), {}
-            else:
-                answer = getattr(made, request.pop("do"))(**request)
-        except Exception as error:  # for the process that asked to tell
-            answer = {"error": f"{type(error).__name__}: {reason(error)}"}
-        connection.send_bytes(json.dumps(answer).encode())
 
 
 if __name__ == "__main__":

@@ -2,7 +2,8 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator
+import socket
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import uvicorn
@@ -11,9 +12,10 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 HEAD_BYTES = 64 * 1024
 HEAD_FIELDS = 128
-IDLE_SECONDS = 30.0  # without a whole head, or without the next request
+IDLE_SECONDS = 30.0  # without a whole head, without the next request, without taking an answer
 LINGER_SECONDS = 0.5  # that a kept connection has for one more request, once the server stops
 MAX_CONNECTIONS = 1024
+CROWDED = b'{"error": "There are too many connections."}'
 
 
 class HeadTooLarge(Exception):  # noqa: N818 - the condition, as the errors of requests
@@ -29,9 +31,19 @@ class Connection(HttpToolsProtocol):
         self._messages = 0
 
     @property
-    def is_idle(self) -> bool:
-        """Whether no request is being answered."""
-        return self.cycle is None or self.cycle.response_complete
+    def is_answering(self) -> bool:
+        """Whether an answer is being made."""
+        return self.cycle is not None and not self.cycle.response_complete
+
+    @property
+    def unsent_bytes(self) -> int:
+        """Of answers that were made and that the client has not taken."""
+        return self.transport.get_write_buffer_size()
+
+    @property
+    def progress(self) -> tuple[int, int]:
+        """Requests so far and unsent bytes: what changes on a connection that is in use."""
+        return self._messages, self.unsent_bytes
 
     def data_received(self, data: bytes) -> None:
         """Feeds the parser; closes the connection over a head that does not end."""
@@ -80,6 +92,31 @@ class Farewell:
         await self._app(scope, receive, send_on)
 
 
+class Room:
+    """The application, unless there are too many connections: those are told to come again.
+
+    Args:
+      connections: how many there are.
+    """
+
+    def __init__(self, app: ASGIApp, connections: Callable[[], int]):
+        self._app, self._connections = app, connections
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        if self._connections() <= MAX_CONNECTIONS:
+            await self._app(scope, receive, send)
+            return
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(CROWDED)).encode()),
+            (b"retry-after", b"1"),
+            (b"connection", b"close"),
+        ]
+        await send({"type": "http.response.start", "status": 503, "headers": headers})
+        await send({"type": "http.response.body", "body": CROWDED})
+
+
 class HttpServer(uvicorn.Server):
     """Uvicorn in somebody else's event loop: signals are not its own, idle connections end.
 
@@ -88,8 +125,9 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(self, app: ASGIApp):
-        self._app = Farewell(app)
-        self._idle_since: dict[Any, float] = {}
+        self._app = Farewell(Room(app, lambda: len(self.server_state.connections)))
+        self._listeners: list[socket.socket] = []
+        self._still: dict[Any, tuple[tuple[int, int], float]] = {}  # since when, of connections
         super().__init__(
             uvicorn.Config(
                 self._app,
@@ -100,10 +138,14 @@ class HttpServer(uvicorn.Server):
                 access_log=False,
                 server_header=False,
                 proxy_headers=False,
-                limit_concurrency=MAX_CONNECTIONS,
                 timeout_keep_alive=int(IDLE_SECONDS),
             )
         )
+
+    async def serve(self, sockets: list[socket.socket] | None = None) -> None:
+        """Answers what comes to the sockets until it is to stop."""
+        self._listeners = sockets or []
+        await super().serve(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:
@@ -125,8 +167,11 @@ class HttpServer(uvicorn.Server):
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         self._app.leaving = True
+        waiting = self._at_the_door()
         for listener in self.servers:
             listener.close()
+        for connection in waiting:
+            await loop.connect_accepted_socket(self._protocol, connection)
         if self.server_state.connections:
             await asyncio.sleep(min(LINGER_SECONDS, seconds))
         for connection in self._busy():
@@ -138,12 +183,37 @@ class HttpServer(uvicorn.Server):
         self.should_exit = True
         return is_answered
 
+    def _at_the_door(self) -> list[socket.socket]:
+        """Clients that the system has connected already; closing the listener would reset them."""
+        found = []
+        for listener in self._listeners:
+            with contextlib.suppress(OSError):  # there are no more, or no files for more
+                while True:
+                    found.append(listener.accept()[0])
+        for connection in found:
+            connection.setblocking(False)
+        return found
+
+    def _protocol(self) -> Connection:
+        return Connection(self.config, self.server_state, self.lifespan.state)
+
+    @property
+    def _open(self) -> list[Any]:
+        return list(self.server_state.connections)
+
     def _busy(self) -> list[Any]:
-        return [c for c in self.server_state.connections if not getattr(c, "is_idle", True)]
+        return [c for c in self._open if c.is_answering or c.unsent_bytes]
 
     def _end_idle(self, now: float) -> None:
-        idle = self.server_state.connections.difference(self._busy())
-        self._idle_since = {c: self._idle_since.get(c, now) for c in idle}
-        for connection, since in self._idle_since.items():
-            if now - since > IDLE_SECONDS:
+        still = {}
+        for connection in self._open:
+            if not connection.is_answering:
+                progress, since = self._still.get(connection, (None, now))
+                since = since if progress == connection.progress else now
+                still[connection] = (connection.progress, since)
+        self._still = still
+        for connection, (_, since) in still.items():
+            if now - since > IDLE_SECONDS and connection.unsent_bytes:
+                connection.transport.abort()  # to close it is to wait until the client reads
+            elif now - since > IDLE_SECONDS:
                 connection.transport.close()

@@ -22,6 +22,7 @@ from serving.errors import (
     DeadlineExceeded,
     Internal,
     InvalidInput,
+    NotReady,
     Overloaded,
     ServingError,
     TooLarge,
@@ -36,6 +37,7 @@ OPEN_TO_ALL = "/grpc.health.v1.Health/"  # a probe has no token
 REQUEST_ID = "x-request-id"
 PROTOCOL = "grpc"
 MAX_BACK_SECONDS = 3600
+LOOK_SECONDS = 0.25  # between two looks whether the server leaves
 _LOG = logging.getLogger(__name__)
 
 
@@ -43,12 +45,20 @@ class Guard(grpc.aio.ServerInterceptor):
     """Admits calls and turns whatever they raise into a status in words.
 
     access: of the metadata `authorization: Bearer TOKEN`. rates: of each client's requests.
-    metrics: a `serving.metrics.Metrics` that is told of every call, or None.
+    metrics: a `serving.metrics.Metrics` that is told of every call, or None. is_leaving: whether
+    the server is stopping; messages that have not come by then are waited for no more.
     """
 
-    def __init__(self, settings: Settings, access: Access, rates: Rates, metrics: Any = None):
+    def __init__(
+        self,
+        settings: Settings,
+        access: Access,
+        rates: Rates,
+        metrics: Any = None,
+        is_leaving: Callable[[], bool] = lambda: False,
+    ):
         self._settings, self._access = settings, access
-        self._rates, self._metrics = rates, metrics
+        self._rates, self._metrics, self._is_leaving = rates, metrics, is_leaving
 
     async def intercept_service(
         self,
@@ -71,7 +81,7 @@ class Guard(grpc.aio.ServerInterceptor):
                 self._admit(method, metadata, context)
                 with traces.span("grpc", _headers(metadata), method=method):
                     async with asyncio.timeout(self._seconds_left(context)):
-                        request = await call.only(handler, messages)
+                        request = await self._only(call, handler, messages)
                         response = await handler.unary_unary(request, context)
                 return call.serialised(handler, response, self._settings.max_body_bytes)
 
@@ -93,7 +103,8 @@ class Guard(grpc.aio.ServerInterceptor):
                 each = self._each(call, handler, messages, context)
                 responses = handler.stream_stream(each, context)
             else:
-                responses = handler.unary_stream(await call.only(handler, messages), context)
+                request = await self._only(call, handler, messages)
+                responses = handler.unary_stream(request, context)
         endless = call.method.startswith(OPEN_TO_ALL)  # a watch, of which there are few
         seconds = None if endless else seconds_left(context, self._settings, WHOLE)
         async with asyncio.timeout(seconds):
@@ -105,11 +116,31 @@ class Guard(grpc.aio.ServerInterceptor):
     async def _each(self, call: "_Call", handler: Any, messages: Any, context: Any):
         """The messages of a stream that the client sends; each counts as a request."""
         first = True
-        async for message in messages:
+        while (message := await self._next(messages)) is not None:
             if not first:
                 self._rates.check(call.method, client_of(context.peer()))
             first = False
             yield call.parsed(handler, message)
+
+    async def _only(self, call: "_Call", handler: Any, messages: AsyncIterator[bytes]) -> Any:
+        """The one message of a method that takes one."""
+        message = await self._next(messages)
+        if message is not None:
+            return call.parsed(handler, message)
+        if self._is_leaving():
+            raise NotReady("The server is stopping.")
+        raise InvalidInput("The request must be one message, got none.")
+
+    async def _next(self, messages: AsyncIterator[bytes]) -> bytes | None:
+        """The next message; None if there is none, or if the server leaves before it comes."""
+        coming = asyncio.ensure_future(_or_none(messages))
+        try:
+            while not (await asyncio.wait({coming}, timeout=LOOK_SECONDS))[0]:
+                if self._is_leaving():
+                    return None
+            return coming.result()
+        finally:
+            coming.cancel()
 
     def _admit(self, method: str, metadata: dict[str, Any], context: Any) -> None:
         """Raises what a client that may not come in, or not so often, is told."""
@@ -133,12 +164,6 @@ class _Call:
         self._id = begin_request(given if isinstance(given, str) else None)
         self._start, self._model = time.perf_counter(), ""
         self._received = self._sent = 0
-
-    async def only(self, handler: Any, messages: AsyncIterator[bytes]) -> Any:
-        """The one message of a method that takes one."""
-        async for message in messages:
-            return self.parsed(handler, message)
-        raise InvalidInput("The request must be one message, got none.")
 
     def parsed(self, handler: Any, message: bytes) -> Any:
         """The message of its bytes; InvalidInput if they are none of this method's."""
@@ -206,6 +231,10 @@ def seconds_left(context: Any, settings: Settings, times: int = 1) -> float:
     """Seconds until the call's own deadline, or `times` the server's if that is earlier."""
     left, longest = context.time_remaining(), times * settings.timeout_seconds
     return longest if left is None else min(left, longest)
+
+
+async def _or_none(messages: AsyncIterator[bytes]) -> bytes | None:
+    return await anext(messages, None)
 
 
 def client_of(peer: str) -> tuple[str, int] | None:

@@ -41,7 +41,7 @@ class Health:
         return health_pb2.HealthCheckResponse(status=status)
 
     async def watch(self, request, context) -> AsyncGenerator[Any, None]:
-        """The state now and whenever it changes, until the client leaves."""
+        """The state now and whenever it changes, until the client leaves or the server stops."""
         if self._watches >= MAX_WATCHES:
             raise Overloaded(f"There are {MAX_WATCHES} watches already.", 10.0)
         self._watches += 1
@@ -52,6 +52,8 @@ class Health:
                 if status != told:
                     yield health_pb2.HealthCheckResponse(status=status)
                     told = status
+                if self._table.draining:
+                    return
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
             self._watches -= 1

@@ -22,6 +22,7 @@ MAX_CALLS = 1024  # at the same time, the waiting ones among them
 MAX_CALLS_PER_CONNECTION = 256
 MAX_METADATA_BYTES = 16 * 1024
 IDLE_SECONDS = 600
+ALIVE_SECONDS = 30.0  # between two questions whether a client is still there, and to answer one
 ONLY_IDENTITY = 1  # a compressed message could unfold without end
 
 
@@ -40,7 +41,8 @@ def make_server(
     Must be called where the event loop runs.
     """
     rates = rates or Rates(settings.requests_per_minute_per_client)
-    guard = Guard(settings, Access(settings.token()), rates, metrics)
+    access = Access(settings.token())
+    guard = Guard(settings, access, rates, metrics, lambda: table.draining)
     server = grpc.aio.server(
         interceptors=(guard,), options=_options(settings), maximum_concurrent_rpcs=MAX_CALLS
     )
@@ -94,5 +96,9 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.max_connection_idle_ms", 1000 * IDLE_SECONDS),
+        ("grpc.keepalive_time_ms", int(1000 * ALIVE_SECONDS)),
+        ("grpc.keepalive_timeout_ms", int(1000 * ALIVE_SECONDS)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.ping_timeout_ms", int(1000 * ALIVE_SECONDS)),
         ("grpc.so_reuseport", 0),
     ]

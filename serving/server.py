@@ -6,20 +6,21 @@ import importlib
 import importlib.util
 import logging
 import os
+import re
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
 from replicator.errors import UserError
 from serving import logs, traces
 from serving.models import Table
-from serving.ray_settings import RaySettings
+from serving.ray_settings import NAME, RaySettings
 from serving.scanning import MANIFEST, VERSION, scan
 from serving.settings import TOKEN_VARIABLE, Settings
 
@@ -44,11 +45,28 @@ class ServeArguments(RaySettings):
 
     models: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODELS")]
     """Folder of models."""
+    to_print: Annotated[
+        Literal["kubernetes", "ray", "kuberay", "tensorflow-serving"] | None,
+        tyro.conf.arg(name="print"),
+    ] = None
+    """Start nothing; print what serves the same elsewhere: Kubernetes objects, a Serve config file,
+    a RayService for KubeRay, or a script that starts stock TensorFlow Serving."""
+    image: str = ""
+    """Container image (--print kubernetes, kuberay or tensorflow-serving)."""
+    volume: str = "onepass-models"
+    """Claim of the volume that pods see as MODELS (--print kubernetes or kuberay)."""
+
+    def __post_init__(self):
+        """Accepts all: what is raised while options are read is told with this class's name."""
 
 
 def run_serve(arguments: list[str], parse) -> int:
     """The exit status of `onepass serve ARGUMENTS`."""
     given = parse(ServeArguments, arguments, "onepass serve")
+    _check_options(given)
+    if given.to_print:
+        print(_printed(given), end="")
+        return 0
     check(given, given.models)
     if given.ray:
         return importlib.import_module("serving.ray_command").run_ray(given, given.models)
@@ -60,6 +78,28 @@ def run_serve(arguments: list[str], parse) -> int:
         sys.stderr.flush()
         os._exit(status)
     return status
+
+
+def _check_options(given: ServeArguments) -> None:
+    """Raises UserError, in the words of the command line, for settings that cannot be."""
+    try:
+        RaySettings.__post_init__(given)
+    except UserError as error:
+        named = re.sub(r"`([a-z_]+)`", lambda name: f"`--{name[1].replace('_', '-')}`", str(error))
+        raise UserError(named) from error
+
+
+def _printed(given: ServeArguments) -> str:
+    from serving import cluster_files, tensorflow_serving_files
+
+    if given.to_print == "tensorflow-serving":
+        image = given.image or tensorflow_serving_files.IMAGE
+        return tensorflow_serving_files.tensorflow_serving(given.models, given, image)
+    if given.to_print == "ray":
+        return cluster_files.ray(given.models, given)
+    place = cluster_files.Place(given.image or NAME, given.volume)
+    make = {"kubernetes": cluster_files.kubernetes, "kuberay": cluster_files.kuberay}
+    return make[given.to_print or ""](given.models, given, place)
 
 
 def check(settings: Settings, models: Path) -> None:

@@ -22,6 +22,7 @@ from wavenet.model import SpeechModel
 CHUNK = "chunk"
 STATE, TURNS = "state_", "state_turns"
 BATCHES = (1, 2, 4, 8)
+ANY_BATCHES = tuple(range(1, 9))  # where a row costs the same in any batch: none is ever padded
 BUCKET_SECONDS = (0.5, 1, 2, 4, 8, 15, 30, 60, 120)
 LARGEST_FEATURE = 4.0  # silence is 0 and full scale about 1; far beyond, a draft overflows
 HOTTEST = 4.0
@@ -41,13 +42,14 @@ def export_functions(
 
     Args:
       model: what speaks.
-      allowed_batches: sizes that the server makes batches of, each compiled; none: 1, 2, 4, 8.
+      allowed_batches: sizes that the server makes batches of, each compiled of a student; none:
+        1, 2, 4, 8 of a student, 1 to 8 of a WaveNet.
       buckets: frames that rows are padded to, none of them compiled for; the longest is the longest
         sound. None: up to two minutes. A model without frames has samples in their place.
       pieces: samples that are compiled as one, a short and a long piece; None: see `voice_of`.
     """
     voice = voice_of(model, pieces)
-    batches = sorted(set(allowed_batches)) or list(BATCHES)
+    batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if voice.alone else BATCHES)
     lengths = sorted(set(buckets)) or _buckets(model.sample_rate_hz, voice.hop_samples)
     signatures = _signatures(voice, lengths[-1])
     compiled = steps_of(voice, compiled=True)
@@ -121,7 +123,8 @@ def _streaming(voice: Voice, chunk: Signature) -> dict[str, Any]:
 
     side_frames: neighbours to hand in with a stretch, on either side, as far as there are any; they
     are counted by `frames_before` and `frames_after`. unit_samples: every chunk but the last must
-    be a multiple of it, and all rows of a call as long. start: the position of the first sample.
+    be a multiple of it, and all rows of a call as long. pieces: that are compiled. rows_alone:
+    whether they are compiled for a batch of one, which every row is then made in.
     """
     state = {name: info for name, info in chunk.inputs.items() if name.startswith(STATE)}
     return {
@@ -130,6 +133,7 @@ def _streaming(voice: Voice, chunk: Signature) -> dict[str, Any]:
         "hop_samples": voice.hop_samples,
         "unit_samples": unit_samples(voice),
         "pieces": list(voice.pieces),
+        "rows_alone": voice.alone,
         "state": {
             name: {
                 "dtype": info.dtype.name,

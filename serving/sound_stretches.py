@@ -16,6 +16,7 @@ from serving.sound_voices import Drawn, State, Told, Voice, unit_samples
 
 LONGEST_STRETCH, SHORTEST_STRETCH = 160_000, 80_000  # samples of a row whose condition is in memory
 ALL_STRETCHES = 640_000  # of all rows
+ROWS_AT_ONCE = 4  # of those that are made alone
 Step = Callable[[Drawn, Any, State], tuple[Any, State]]
 
 
@@ -173,9 +174,27 @@ def _step(voice: Voice, size: int, compiled: bool) -> Step:
         return voice.advance(Drawn(key, row, start, temperature), channels, state, size)
 
     run = tf.function(step, jit_compile=True, autograph=False) if compiled else step
-    return lambda drawn, channels, state: run(
-        drawn.key, drawn.row, drawn.start, drawn.temperature, channels, state
-    )
+
+    def together(drawn: Drawn, channels, state: State):
+        return run(drawn.key, drawn.row, drawn.start, drawn.temperature, channels, state)
+
+    def alone(drawn: Drawn, channels, state: State):
+        given = (drawn.key, drawn.row, drawn.start, drawn.temperature, channels, state)
+
+        def row(n):
+            return _at(run(*_at(given, slice(n, n + 1))), 0)
+
+        shapes = {name: tf.TensorSpec(v.shape[1:], v.dtype) for name, v in state.items()}
+        signature = (tf.TensorSpec([size], tf.float32), shapes)
+        rows = tf.range(tf.shape(drawn.row)[0])
+        return tf.map_fn(row, rows, fn_output_signature=signature, parallel_iterations=ROWS_AT_ONCE)
+
+    return alone if voice.alone else together
+
+
+def _at(given, place):
+    """Every tensor of a nest at a place of its first axis; None stays."""
+    return tf.nest.map_structure(lambda x: None if x is None else x[place], given)
 
 
 def _window(voice: Voice, lengths, first, samples) -> Window:

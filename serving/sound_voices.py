@@ -60,7 +60,8 @@ class Voice(Protocol):
     variables: the weights. pieces: samples that are compiled as one, a short and a long piece, the
     long one a multiple of the short one. whole: samples after which a state is handed on, in a
     multiple of which a stream must be cut. side_frames: neighbours that a stretch of frames needs.
-    channels: of the condition. dtype: of the condition. drafts: whether there are drafts.
+    channels: of the condition. dtype: of the condition. drafts: whether there are drafts. alone:
+    whether each row must be made in a batch of one.
     """
 
     variables: tuple
@@ -72,6 +73,7 @@ class Voice(Protocol):
     channels: int
     dtype: tf.DType
     drafts: bool
+    alone: bool
 
     def state(self) -> dict[str, Filled]:
         """Every tensor of the state by name."""
@@ -97,6 +99,8 @@ class Voice(Protocol):
 
 class StudentVoice:
     """The flows of a student; see `Voice`."""
+
+    alone = False
 
     def __init__(self, student: ParallelWaveNet, pieces: tuple[int, int] = STUDENT_PIECES):
         config, self._student = student.config, student
@@ -151,6 +155,9 @@ class TeacherVoice:
     """The cached sampler of a WaveNet; see `Voice`."""
 
     drafts = False
+    # The sums of a larger batch run in another order, and one level drawn otherwise changes all
+    # that follow: a row would depend on its neighbours.
+    alone = True
 
     def __init__(self, network: WaveNet, pieces: tuple[int, int] = TEACHER_PIECES):
         config, self._network = network.config, network
@@ -213,7 +220,7 @@ class TeacherVoice:
         rings = self._sampler.rings
         return np.concatenate(
             [
-                start + np.arange(length) % length
+                start + (np.arange(length) + samples) % length
                 for start, length in zip(rings.starts, rings.lengths, strict=True)
             ]
         ).astype(np.int32)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +30,7 @@ class SoundBundle(Bundle):
         super().__init__(path, spec, program, backend)
         self._engine: Engine | None = engine_for(path, spec, backend)
         self._said = spec["serving"]["streaming"]
+        self._is_warm = False
 
     @property
     def sample_rate_hz(self) -> int:
@@ -52,8 +54,12 @@ class SoundBundle(Bundle):
         return () if info is None else tuple(self.spec["speakers"][: int(info.high or 0) + 1])
 
     @property
+    def _batches(self) -> list[int]:
+        return sorted(self.serving["allowed_batches"])
+
+    @property
     def engine(self) -> str:
-        """What makes whole sounds and streams: "numba" or "tensorflow"."""
+        """What makes whole sounds, and streams unless warm: "numba" or "tensorflow"."""
         return "tensorflow" if self._engine is None else "numba"
 
     def frames(self, waveform: np.ndarray) -> np.ndarray:
@@ -117,7 +123,7 @@ class SoundBundle(Bundle):
         wish = self._wish(condition, seed, row, num, num_samples, speaker, temperature)
         if chunk_samples < 1:
             raise InvalidInput(f"`chunk_samples` must be at least 1, got {chunk_samples}.")
-        if self._engine is not None:
+        if self._engine is not None and not self._streams_sooner(num):
             return self._engine.stream(wish, chunk_samples)
         groups = [self._streamed(group, chunk_samples) for group in self._groups(wish)]
         return (np.concatenate(chunks) for chunks in zip(*groups, strict=True))
@@ -144,18 +150,27 @@ class SoundBundle(Bundle):
                 raise InvalidInput(f"{said} must be at most the {given} `frames`, got {longest}.")
         return arrays
 
+    def warm(self) -> None:
+        """Compiles what is served compiled, by a call of every size that it is called in."""
+        super().warm()
+        self._is_warm = True
+
+    def _streams_sooner(self, num: int) -> bool:
+        """Whether the program is the better choice than the engine: it begins sooner once warm."""
+        return self._is_warm and self.backend == "auto" and num <= self._batches[0]
+
     def warming(self) -> Iterator[tuple[str, Arrays]]:
-        """Signature and inputs of every call that `warm` makes: each piece, by every batch."""
+        """Signature and inputs of every call that `warm` makes: all pieces, by every batch."""
         # A long piece and a short one behind it: no other length is ever compiled.
         samples = sum(dict.fromkeys(self._said["pieces"]))
         frames = -(-samples // self.hop_samples)
-        batches = self.serving["allowed_batches"]
+        names: tuple[str, ...] = (COMPILED, CHUNK)
+        batches = self._batches[:1] if self._said["rows_alone"] else self._batches
         if self._engine is not None:
             yield COMPILED, self._example(COMPILED, 1, frames)
-            batches = batches[:1]
-        for rows in batches:
-            for name in (COMPILED, CHUNK)[self._engine is not None :]:
-                yield name, self._example(name, rows, frames)
+            names, batches = (CHUNK,), self._batches[:1]
+        for rows, name in itertools.product(batches, names):
+            yield name, self._example(name, rows, frames)
 
     def _example(self, signature: str, rows: int, frames: int) -> Arrays:
         infos = self.signature(signature)
@@ -212,13 +227,13 @@ class SoundBundle(Bundle):
 
     def _groups(self, wish: Wish) -> Iterator[Wish]:
         """The wish in parts of as many rows as a call may have."""
-        most = max(self.serving["allowed_batches"])
+        most = self._batches[-1]
         for first in range(0, len(wish.rows), most):
             yield dataclasses.replace(wish, rows=wish.rows[first : first + most])
 
     def _rows(self, wish: Wish) -> Arrays:
         """The inputs that name the noise, in an allowed batch: the last row fills it up."""
-        size = min(b for b in self.serving["allowed_batches"] if b >= len(wish.rows))
+        size = min(batch for batch in self._batches if batch >= len(wish.rows))
         rows = [*wish.rows, *[wish.rows[-1]] * (size - len(wish.rows))]
         inputs: Arrays = {
             "seed": np.full([size], np.uint64(wish.seed).astype(np.int64)),

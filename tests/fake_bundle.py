@@ -21,12 +21,14 @@ class Control:
     """What a test decides about a bundle, and what the bundle tells it.
 
     open: calls and chunks wait for it. seconds: that each call takes. fails_on: a seed that makes a
-    call raise. calls: (signature, rows, padded length or None, seeds) of each. chunks: made by
-    streams. closed: streams that ended early. entered: set by each call that begins.
+    call raise. endless: streams go on for ever, in chunks of 256 KiB. calls: (signature, rows,
+    padded length or None, seeds) of each. chunks: made by streams. closed: streams that ended
+    early. entered: set by each call that begins.
     """
 
     seconds: float = 0.0
     chunk_seconds: float = 0.0
+    endless: bool = False
     fails_on: int | None = None
     warm_fails: bool = False
     load_fails: bool = False
@@ -183,6 +185,9 @@ class FakeSound(Fake):
 
     def stream(self, condition=None, *, seed=0, num=1, num_samples=None, chunk_samples=16, **rest):
         """The same in chunks float32 [num, chunk_samples]."""
+        while self.control.endless:
+            self.control.chunk(seed)
+            yield np.zeros([num, 2**16], np.float32)
         sound = self.generate(condition, seed=seed, num=num, num_samples=num_samples, **rest)
         finished = False
         try:

@@ -30,6 +30,10 @@ class Process:
                 start_new_session=True,
             )
 
+    @property
+    def pid(self):
+        return self._popen.pid
+
     def signal(self, number):
         """Sends a signal to the process and all that it has started."""
         os.killpg(self._popen.pid, number)

@@ -1,9 +1,11 @@
 """`onepass serve` over the fake bundles of a Shelf, with --ray too: python ray_process.py WORDS...
 
-The replicas are told how to load by `load`, since they are processes of their own.
+The replicas are told how to load by `load`, since they are processes of their own. A bundle that is
+none of the Shelf's is loaded as it is.
 """
 
 import functools
+import json
 import sys
 
 import fake_bundle
@@ -12,8 +14,19 @@ import onepass
 import serving.bundle
 from serving import ray_command
 
+as_it_is = serving.bundle.load
+
+
+def load(path, backend="auto"):
+    """The bundle of a folder, fake or not."""
+    said = json.loads((path / "model.json").read_text(encoding="utf-8"))
+    return fake_bundle.load_from_disk(path) if "control" in said else as_it_is(path, backend)
+
+
 if __name__ == "__main__":
-    serving.bundle.load = fake_bundle.load_from_disk
-    ray_command.run_ray = functools.partial(ray_command.run_ray, load=fake_bundle.load_from_disk)
+    import ray_process
+
+    serving.bundle.load = ray_process.load
+    ray_command.run_ray = functools.partial(ray_command.run_ray, load=ray_process.load)
     onepass._import_tensorflow_quietly = lambda: None
     sys.exit(onepass.main(["serve", *sys.argv[1:]]))

@@ -360,15 +360,13 @@ def test_a_lone_request_does_not_wait_for_others():
     bundle = FakeSound()
 
     async def run():
-        engine = batcher(bundle, delay_seconds=0.1)
-        inputs, times = sound(bundle, [1], [3]), []
-        for _ in range(30):
-            start = time.perf_counter()
-            await engine.submit("serving_default", inputs)
-            times.append(time.perf_counter() - start)
-        return float(np.median(times))
+        engine = batcher(bundle, delay_seconds=1000.0)
+        async with asyncio.timeout(10):
+            for seed in range(5):
+                await engine.submit("serving_default", sound(bundle, [seed], [3]))
 
-    assert asyncio.run(run()) < 0.005
+    asyncio.run(run())
+    assert bundle.control.rows == [1] * 5
 
 
 def test_clients_side_by_side_are_gathered_again():
@@ -391,7 +389,7 @@ def test_a_crowd_that_has_gone_is_waited_for_once_at_most():
     bundle = FakeSound()
 
     async def run():
-        engine = batcher(bundle, delay_seconds=0.05)
+        engine = batcher(bundle, delay_seconds=0.5)
         first = await held(bundle, engine)
         crowd = [submitted(engine, bundle, seed) for seed in range(4)]
         await asyncio.sleep(0)
@@ -405,8 +403,7 @@ def test_a_crowd_that_has_gone_is_waited_for_once_at_most():
         return times
 
     first, *others = asyncio.run(run())
-    assert 0.02 < first < 0.2
-    assert max(others) < 0.02
+    assert first > 0.25 and sum(others) < 0.5
 
 
 def test_as_many_calls_run_at_once_as_there_are_threads():

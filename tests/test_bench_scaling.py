@@ -23,6 +23,7 @@ from benchmarks import (
     scaling_targets,
     scaling_turns,
 )
+from benchmarks.answering import reason, serve
 from benchmarks.report import Row
 from benchmarks.scaling_arguments import BenchArguments
 from benchmarks.scaling_counts import ReducedCounter
@@ -37,7 +38,6 @@ from benchmarks.scaling_ring import (
     exchanged_bytes,
     fitted,
 )
-from benchmarks.scaling_worker import reason, serve
 from benchmarks.scaling_wrapper import dense_step
 from replicator.errors import UserError
 from replicator.replicator import Replicator

@@ -132,6 +132,17 @@ def test_a_batch_of_chunks_may_be_at_different_places():
         assert_same(third[row], whole[row, piece * samples :][:samples])
 
 
+def test_a_batch_changes_no_bit_of_a_teacher():
+    made, frames = bundle(FRAMED), np.random.default_rng(0).random((BATCH, 13, 7), np.float32)
+    inputs = dict(frames=frames, num_frames=[13] * BATCH, seed=[1, 2, 3])
+    together = made.call("chunk", made.check("chunk", inputs))
+    for n in range(BATCH):
+        row = {name: np.asarray(value)[n : n + 1] for name, value in inputs.items()}
+        alone = made.call("chunk", made.check("chunk", row))
+        for name, value in alone.items():
+            np.testing.assert_array_equal(together[name][n], value[0])
+
+
 # Engines and types
 
 
@@ -144,6 +155,14 @@ def test_the_engine_speaks_the_same(kind):
     assert_same(
         np.concatenate(list(fast.stream(**wish, chunk_samples=999)), 1), made.generate(**wish)
     )
+
+
+def test_a_warm_bundle_with_the_engine_streams_the_same_by_its_program():
+    made, wish = serving.load(bundle_folder(DRAFT)), {**sound_of(DRAFT, 230), "seed": 7}
+    cold = np.concatenate(list(made.stream(**wish)), 1)
+    made.warm()
+    made._engine.stream = None  # a call of it would fail
+    assert_same(np.concatenate(list(made.stream(**wish)), 1), cold)
 
 
 @pytest.mark.parametrize("kind", [DRAFT, FREE])

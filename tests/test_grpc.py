@@ -1,6 +1,8 @@
 """The models over gRPC: stock stubs are answered, and nothing else gets through."""
 
+import contextlib
 import json
+import socket
 import threading
 import time
 
@@ -211,7 +213,7 @@ def test_health_follows_readiness_while_it_is_watched(fresh):
         running.table.drain()
         assert next(told) == NOT_SERVING
         assert health(channel) == health(channel, "voice") == NOT_SERVING
-        watch.cancel()
+        assert list(told) == []  # a watch does not keep a server that leaves
 
 
 def test_watches_are_limited(running, monkeypatch):
@@ -418,14 +420,57 @@ def test_a_client_that_leaves_takes_its_waiting_rows_with_it(fresh):
         assert control.rows == [1]
 
 
+class Relay:
+    """Stands between a client and a server until it is `cut`: then both hear nothing more."""
+
+    def __init__(self, port):
+        self._port, self.cut = port, threading.Event()
+        self._listener = socket.create_server(("127.0.0.1", 0))
+        self.address = f"127.0.0.1:{self._listener.getsockname()[1]}"
+
+    def __enter__(self):
+        threading.Thread(target=self._begin, daemon=True).start()
+        return self
+
+    def _begin(self):
+        client, _ = self._listener.accept()
+        server = socket.create_connection(("127.0.0.1", self._port))
+        self._ends = client, server
+        for one, other in (self._ends, self._ends[::-1]):
+            threading.Thread(target=self._pass_on, args=(one, other), daemon=True).start()
+
+    def _pass_on(self, one, other):
+        with contextlib.suppress(OSError):
+            while (data := one.recv(65536)) and not self.cut.is_set():
+                other.sendall(data)
+
+    def __exit__(self, *exception):
+        for end in (*self._ends, self._listener):
+            end.close()
+
+
+def test_a_client_that_has_vanished_without_a_word_is_missed(fresh, monkeypatch):
+    monkeypatch.setattr("serving.grpc_server.ALIVE_SECONDS", 0.3)
+    with (
+        Running(fresh) as running,
+        Relay(running.port) as relay,
+        grpc.insecure_channel(relay.address) as channel,
+    ):
+        watch = health_pb2_grpc.HealthStub(channel).Watch(health_pb2.HealthCheckRequest())
+        next(watch)
+        relay.cut.set()
+        assert until(lambda: running.counted("cancelled") == 1)
+
+
 def test_the_clients_deadline_ends_a_call(fresh):
     with Running(fresh) as running, running.channel() as channel:
-        fresh.controls["voice", 1].seconds = 1.0
-        start = time.monotonic()
+        control = fresh.controls["voice", 1]
+        control.open.clear()
         stub = prediction_service_pb2_grpc.PredictionServiceStub(channel)
         with refused("DEADLINE_EXCEEDED"):
             stub.Predict(predict_request(), timeout=0.2)
-        assert time.monotonic() - start < 0.9
+        assert until(lambda: running.counted("cancelled") + running.counted("deadline_exceeded"))
+        control.open.set()
 
 
 def test_the_servers_deadline_ends_a_call_without_one(fresh):
@@ -557,15 +602,6 @@ def test_calls_that_are_under_way_end_before_the_server_does(fresh):
         assert fresh.controls["voice", 1].entered.wait(5)
         running.do(running.server.stop(5))
         assert call.result(10).model_spec.name == "voice"
-
-
-def test_the_way_through_grpc_costs_a_few_milliseconds(channel):
-    request, seconds = predict_request(), []
-    for _ in range(50):
-        start = time.perf_counter()
-        predict(channel, request)
-        seconds.append(time.perf_counter() - start)
-    assert sorted(seconds)[len(seconds) // 4] < 0.02
 
 
 @pytest.mark.parametrize(

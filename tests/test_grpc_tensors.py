@@ -1,6 +1,5 @@
 """TensorProto: what goes round comes back, and what lies is refused before it costs anything."""
 
-import time
 import tracemalloc
 
 import numpy as np
@@ -165,15 +164,12 @@ def test_an_unknown_input_is_refused_before_any_is_read():
         decode_all({"wrong": proto("DT_STRING")}, {"seed": None}, MIB)
 
 
-def test_a_large_tensor_costs_less_than_a_millisecond():
+def test_a_large_tensor_is_read_where_it_lies():
     made = TensorProto()
-    encode(np.zeros([8, 400, 80], np.float32), made)
-    seconds = []
-    for _ in range(20):
-        start = time.perf_counter()
-        decode(made, "x", 16 * MIB)
-        seconds.append(time.perf_counter() - start)
-    assert min(seconds) < 1e-3
+    encode(np.ones([8, 400, 80], np.float32), made)
+    array = decode(made, "x", 16 * MIB)
+    assert array.sum() == 8 * 400 * 80
+    assert not (array.flags.owndata or array.flags.writeable)
 
 
 def fields(descriptor, seen):

@@ -248,6 +248,17 @@ def test_temperature_zero_leaves_one_level(kind, temperature):
     np.testing.assert_array_equal(draws, np.full(500, likelihood.mode(parameters)))
 
 
+@pytest.mark.parametrize("kind", EVERY)
+def test_every_draw_may_have_a_temperature_of_its_own(kind):
+    likelihood = kind(256)
+    parameters = np.tile(example(likelihood), (60, 1))
+    noise, heats = likelihood.noise(3, [0], 0, 60)[0], np.linspace(0, 2, 60, dtype=np.float32)
+    together = likelihood.sample(parameters, noise, heats)
+    alone = [likelihood.sample(*each) for each in zip(parameters, noise, heats, strict=True)]
+    np.testing.assert_array_equal(together, alone)
+    assert len(np.unique(together)) > 5
+
+
 @pytest.mark.parametrize(
     ("kind", "levels"),
     [(LogisticMixture, 65536), (Gaussian, 65536), *((kind, 256) for kind in EVERY)],

@@ -1,6 +1,5 @@
 import asyncio
 import contextlib
-import http.client
 import importlib.util
 import json
 import re
@@ -14,18 +13,17 @@ import numpy as np
 import pytest
 from fake_bundle import HOP, Shelf
 from grpc_health.v1 import health_pb2, health_pb2_grpc
-from processes import ROOT, Process
+from serve_command import Command
 
 import onepass
+from serving import logs
 from serving.connections import IDLE_SECONDS
 from serving.metrics import Metrics
 from serving.models import Table
 from serving.server import Serving, ready_line
 from serving.settings import Settings
 
-SCRIPT = ROOT / "tests" / "served_process.py"
 BODY = json.dumps({"instances": [{"frames": [[0.0] * 3] * 3, "num_frames": 3}]})
-READY = re.compile(r"^serving (.*) at http://(\S+):(\d+) and, for gRPC, (\S+)$", re.M)
 TOKEN = "a token of enough letters"
 
 
@@ -37,57 +35,19 @@ def shelf(tmp_path):
 
 
 @pytest.fixture(autouse=True)
-def without_tensorflow(monkeypatch):
+def apart(monkeypatch):
+    """The command in this process brings no TensorFlow, and leaves the log to the other tests."""
     monkeypatch.setattr(onepass, "_import_tensorflow_quietly", lambda: None)
+    monkeypatch.setattr(logs, "configure", lambda *how: None)
 
 
-class Command:
-    """A running `onepass serve`, ready: `names`, `port`, `grpc_address`."""
-
-    def __init__(self, shelf, *options):
-        words = (shelf.root, "--port", 0, "--grpc-port", 0, "--poll-seconds", 0.05, *options)
-        self.process = Process(SCRIPT, shelf.root.parent / "log", *words)
-
-    def __enter__(self):
-        end = time.monotonic() + 30
-        while (said := READY.search(self.process.output())) is None:
-            assert self.process.is_running() and time.monotonic() < end, self.process.output()
-            time.sleep(0.02)
-        self.names, port, self.grpc_address = said[1], said[3], said[4]
-        self.port = int(port)
-        return self
-
-    def __exit__(self, *exception):
-        self.process.kill()
-
-    def ended(self, number, seconds=10):
-        """The exit status after a signal."""
-        self.process.signal(number)
-        return self.process.ended(seconds)
-
-    def connection(self):
-        return http.client.HTTPConnection("127.0.0.1", self.port, timeout=20)
-
-    @contextlib.contextmanager
-    def a_call_under_way(self):
-        """A prediction that has left the queue and is being made."""
-        with contextlib.closing(self.connection()) as asking:
-            asking.request("POST", "/v1/models/voice:predict", BODY)
-            with contextlib.closing(self.connection()) as other:
-                wait_for(other, 'onepass_calls_running{model="voice"} 1.0')
-            yield
-
-
-def wait_for(connection, line):
-    """Returns once the page for Prometheus has that line."""
-    end = time.monotonic() + 10
-    while time.monotonic() < end:
-        connection.request("GET", "/monitoring/prometheus/metrics")
-        text = connection.getresponse().read().decode()
-        if line in text.splitlines():
-            return
-        time.sleep(0.02)
-    raise AssertionError(text)
+@contextlib.contextmanager
+def a_call_under_way(command):
+    """A prediction that has left the queue and is being made."""
+    with contextlib.closing(command.connection()) as asking:
+        asking.request("POST", "/v1/models/voice:predict", BODY)
+        command.wait_for('onepass_calls_running{model="voice"}', 1.0)
+        yield
 
 
 def ask(connection):
@@ -172,13 +132,13 @@ def test_every_accepted_request_is_answered_when_the_server_leaves_under_load(sh
 
 def test_a_call_that_hangs_does_not_keep_the_process(shelf):
     shelf.add(seconds=60)
-    with Command(shelf, "--drain-seconds", 0.3) as command, command.a_call_under_way():
+    with Command(shelf, "--drain-seconds", 0.3) as command, a_call_under_way(command):
         assert command.ended(signal.SIGTERM) == 128 + signal.SIGTERM
 
 
 def test_a_second_signal_insists(shelf):
     shelf.add(seconds=60)
-    with Command(shelf, "--drain-seconds", 60) as command, command.a_call_under_way():
+    with Command(shelf, "--drain-seconds", 60) as command, a_call_under_way(command):
         command.process.signal(signal.SIGTERM)
         end = time.monotonic() + 10
         while "SIGTERM" not in command.process.output() and time.monotonic() < end:
@@ -237,10 +197,13 @@ def test_a_folder_that_is_none_or_one_model_is_one_line(shelf, mistake):
 @pytest.mark.parametrize(
     ("words", "said"),
     [
-        (("--queue-rows", "0"), "`queue_rows` must be at least 1, got 0"),
-        (("--timeout-seconds", "nan"), "`timeout_seconds` must be at least 0.001, got nan"),
-        (("--port", "70000"), "`port` must be at most 65535, got 70000"),
-        (("--port", "9000", "--grpc-port", "9000"), "must differ, both are 9000"),
+        (("--queue-rows", "0"), "`--queue-rows` must be at least 1, got 0."),
+        (("--timeout-seconds", "nan"), "`--timeout-seconds` must be at least 0.001, got nan."),
+        (("--port", "70000"), "`--port` must be at most 65535, got 70000."),
+        (
+            ("--port", "9000", "--grpc-port", "9000"),
+            "`--grpc-port` must differ, both are 9000.",
+        ),
         (("--prot", "1"), "did you mean --port?"),
     ],
 )
@@ -378,6 +341,105 @@ def test_a_connection_that_says_nothing_is_ended_and_one_at_work_is_not(shelf):
 
     silent, half, working = asyncio.run(run())
     assert (silent, half) == (b"", b"") and working.startswith(b"HTTP/1.1 200")
+
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE_BYTES = 32 * 2**20  # more than the system takes off the server's hands
+
+
+async def large(scope, receive, send):
+    """An application with a long answer."""
+    headers = [(b"content-length", str(LARGE_BYTES).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": bytes(LARGE_BYTES)})
+
+
+def test_a_connection_that_is_used_now_and_then_is_not_ended(shelf):
+    async def run():
+        async with serving(shelf) as (server, connect):
+            reader, writer = await connect()
+            for now in range(3):
+                server._http._end_idle(1000.0 + now * 0.9 * IDLE_SECONDS)
+                writer.write(GET)
+                async with asyncio.timeout(5):
+                    answer = await reader.readuntil(b"\r\n0\r\n\r\n")
+                assert answer.startswith(b"HTTP/1.1 200")
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_nobody_takes_is_given_up(shelf):
+    async def run():
+        async with serving(shelf, large) as (server, connect):
+            _, writer = await connect()
+            writer.write(GET)
+            await until(server._http._busy)
+            (connection,) = server._http._busy()
+            await until(lambda: not connection.is_answering)
+            await asyncio.sleep(0.1)  # as much as there is room for
+            server._http._end_idle(1000.0)
+            server._http._end_idle(1000.0 + IDLE_SECONDS)
+            assert server._http._busy()
+            server._http._end_idle(1001.0 + IDLE_SECONDS)
+            await until(lambda: not server._http.server_state.connections)
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_long_answer_that_is_being_taken_is_whole_when_the_server_leaves(shelf):
+    async def run():
+        async with serving(shelf, large) as (server, connect):
+            reader, writer = await connect()
+            writer.write(GET)
+            await until(server._http._busy)
+            stopping = asyncio.create_task(server.stop())
+            await reader.readuntil(b"\r\n\r\n")
+            await asyncio.sleep(2.0)  # a reader slower than the server's last steps
+            body = await reader.readexactly(LARGE_BYTES)
+            assert await stopping is True
+            writer.close()
+            return body
+
+    assert asyncio.run(run()) == bytes(LARGE_BYTES)
+
+
+def test_who_has_come_to_the_door_is_let_in_before_it_is_closed(shelf):
+    async def run():
+        async with serving(shelf) as (server, _):
+            host, port = server.http_address.split(":")
+            waiting = [socket.create_connection((host, int(port)), 5) for _ in range(20)]
+            for client in waiting:  # the server's loop has not had a turn since
+                client.sendall(GET)
+            assert await server.stop() is True
+            answers = [client.recv(12) for client in waiting]
+            for client in waiting:
+                client.close()
+            return answers
+
+    assert asyncio.run(run()) == [b"HTTP/1.1 200"] * 20
+
+
+def test_a_connection_too_many_is_told_when_to_come_again(shelf, monkeypatch):
+    monkeypatch.setattr("serving.connections.MAX_CONNECTIONS", 1)
+
+    async def run():
+        async with serving(shelf) as (_, connect):
+            first, second = await connect(), await connect()
+            second[1].write(GET)
+            async with asyncio.timeout(5):
+                refused = await second[0].read()  # and closed
+            first[1].write(GET)
+            async with asyncio.timeout(5):
+                answered = await first[0].readuntil(b"\r\n0\r\n\r\n")
+            for _, writer in (first, second):
+                writer.close()
+            return refused, answered
+
+    refused, answered = asyncio.run(run())
+    assert refused.startswith(b"HTTP/1.1 503") and b"retry-after: 1" in refused
+    assert answered.startswith(b"HTTP/1.1 200")
 
 
 async def until(condition):

@@ -149,7 +149,7 @@ def _openai() -> dict[tuple[str, str], Operation]:
         ("post", "/v1/audio/speech"): _asked(
             _answer(
                 "Speak a text (OpenAI).",
-                {**dict.fromkeys(sounds, BYTES), "text/event-stream": schemas.TEXT},
+                {**dict.fromkeys(sounds, BYTES), "text/event-stream": schemas.EVENT},
             ),
             {JSON: schemas.SPEECH},
         ),

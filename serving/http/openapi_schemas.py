@@ -37,6 +37,7 @@ def word(*choices: str) -> Schema:
 
 
 NAME = {"type": "string", "maxLength": MAX_NAME_CHARACTERS}
+EVENT = fields(("data",), data=TEXT)  # each of a stream's, as OpenAPI 3.1 tools read it
 SEED = optional({**INTEGER, "minimum": 0, "maximum": MAX_SEED})
 ROW = optional({**INTEGER, "minimum": 0, "maximum": MAX_ROW})
 TEMPERATURE = optional({**NUMBER, "minimum": 0, "maximum": MAX_TEMPERATURE})

@@ -1,0 +1,107 @@
+"""Forty clients for minutes: nobody is left without an answer, and nothing grows."""
+
+import dataclasses
+import os
+import shutil
+import statistics
+import time
+
+import pytest
+from fake_bundle import Shelf
+from serve_command import Command
+from serve_load import (
+    ANSWERED,
+    LEFT,
+    REFUSED,
+    GrpcClient,
+    GrpcListener,
+    HttpClient,
+    HttpListener,
+    at_work,
+    totals,
+    until,
+)
+
+SECONDS = float(os.environ.get("ONEPASS_SOAK_SECONDS", "600"))
+LOOK_SECONDS = 2.0
+SWAP_SECONDS = 20.0
+GROWTH_MIB = 8.0  # of the last fifth of the time over the second
+MORE_FILES = 24  # connections that are being opened and closed differ from look to look
+MORE_THREADS = 8
+LIMITS = ("--queue-rows", 8, "--max-streams", 4, "--log-level", "warning", "--poll-seconds", 0.5)
+CONTROL = {"seconds": 0.04, "chunk_seconds": 0.002}
+
+
+@dataclasses.dataclass(frozen=True)
+class Look:
+    """The process at one moment."""
+
+    seconds: float
+    memory_mib: float
+    files: int
+    threads: int
+
+
+def forty(command):
+    clients = [HttpClient(command, number % 2 == 0) for number in range(16)]
+    clients += [GrpcClient(command) for _ in range(14)]
+    for kind in (HttpListener, GrpcListener):
+        clients += [kind(command, hasty=number % 2 == 0) for number in range(5)]
+    return clients
+
+
+def watched(command, models, seconds):
+    """A Look every few seconds, and the last version; new ones come and old ones go meanwhile."""
+    looks, version, start = [], 1, time.monotonic()
+    while (now := time.monotonic() - start) < seconds:
+        memory_mib, files = command.memory_mib(), command.count("fd")
+        looks.append(Look(now, memory_mib, files, command.count("task")))
+        if now > version * min(SWAP_SECONDS, seconds / 4):
+            version += 1
+            models.add(version=version, **CONTROL)
+            if version > 2:
+                shutil.rmtree(models.root / "voice" / str(version - 2))
+        time.sleep(LOOK_SECONDS if seconds > 60 else seconds / 50)
+    return looks, version
+
+
+def grown(looks, what):
+    """By how much the median of the last fifth of the time lies over that of the second."""
+    fifth = len(looks) // 5
+    last, second = looks[-fifth:], looks[fifth : 2 * fifth]
+    of_last, of_second = ([getattr(look, what) for look in part] for part in (last, second))
+    return statistics.median(of_last) - statistics.median(of_second)
+
+
+def soak(tmp_path, seconds):
+    models = Shelf(tmp_path / "models")
+    models.add(**CONTROL)
+    with Command(models, *LIMITS) as command:
+        before = Look(0.0, command.memory_mib(), command.count("fd"), command.count("task"))
+        clients = forty(command)
+        with at_work(clients):
+            looks, version = watched(command, models, seconds)
+        ended = totals(clients)
+        told = {what: round(grown(looks, what), 2) for what in ("memory_mib", "files", "threads")}
+        print(f"\n{before}\n{looks[len(looks) // 5]}\n{looks[-1]}")
+        print(f"{dict(ended)}, {version} versions, grown by {told}")
+        assert ended.keys() == {ANSWERED, REFUSED, LEFT}
+        assert all(client.ended[ANSWERED] or client.ended[LEFT] for client in clients)
+        until(lambda: command.count("fd") <= before.files + 4)
+        assert "Traceback" not in command.process.output()
+        seen = set().union(*(client.versions for client in clients))
+        assert seen == set(range(1, version + 1))
+        return told
+
+
+def test_forty_clients_are_all_answered_while_versions_change(tmp_path):
+    soak(tmp_path, 3.0)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 180)
+def test_forty_clients_for_minutes_leave_nothing_behind(tmp_path):
+    told = soak(tmp_path, SECONDS)
+    assert told["memory_mib"] < GROWTH_MIB
+    assert told["files"] < MORE_FILES
+    assert told["threads"] < MORE_THREADS
