@@ -29,6 +29,7 @@ TEST = [
     "opentelemetry-sdk>=1.30",
     "pytest>=8.0",
     "pytest-timeout>=2.3",
+    "pytest-xdist>=3.6",
     "pyyaml",
 ]
 
