@@ -30,6 +30,7 @@ BENCHES = {
 }
 HELP = ("-h", "--help")
 USAGE_ERROR, INTERRUPTED = 2, 130
+REMOTE_HELP = "\n  onepass sample http://HOST:PORT/NAME --help   of a model that is served"
 REWORDED = (
     (r"^Error parsing (?:config\.)?(\S+):", r"\1:"),
     (r": invalid literal for int\(\) with base 10: ", " must be a whole number, got "),
@@ -150,6 +151,7 @@ def _of_kind(verb: str, needed: str, rest: list[str], sounds: str, pictures: str
             "folder or a shipped model, and decides the options:\n"
             f"  onepass {verb} shipped --help          of a model of sounds\n"
             f"  onepass {verb} shipped-digits --help   of a model of pictures"
+            + (REMOTE_HELP if verb == "sample" else "")
         )
         return 0
     module = importlib.import_module(pictures if of_pictures else sounds)

@@ -105,7 +105,7 @@ class ParallelWaveNet(tf.Module):
             end, count as neighbours only.
           start: position in the whole sound of the first frame's first sample.
         """
-        self._check_condition(frames, speaker)
+        self.check_condition(frames, speaker)
         hop, parts, draft = self.config.hop_samples, [], None
         first = skipped_frames * hop
         if num_samples is None:
@@ -149,7 +149,8 @@ class ParallelWaveNet(tf.Module):
         """Every flow's past before the first sample."""
         return [flow.empty_past(batch) for flow in self.flows]
 
-    def _check_condition(self, frames, speaker) -> None:
+    def check_condition(self, frames, speaker) -> None:
+        """Returns nothing; ValueError for what `condition` does not take."""
         channels = self.config.feature_channels
         if (frames is None) != (channels == 0):
             raise ValueError(

@@ -240,6 +240,13 @@ def test_a_protocol_may_add_five_milliseconds(value, word):
     )
 
 
+@pytest.mark.parametrize("values", [[-14.0, -2.0], [0.5, 6.0, 1.0]])
+def test_what_is_added_is_not_told_from_noise(values):
+    rows = [Row("added, gRPC Predict", "digits", 1, "ms", values=values)]
+    line = line_with("gRPC Predict adds less than 5 ms to the bare call of digits", rows)
+    assert line.startswith("not measured") and line.endswith("the machine was not quiet")
+
+
 @pytest.mark.parametrize(("value", "word"), [(409.0, "met "), (408.9, "NOT MET ")])
 def test_the_fastest_elsewhere_is_the_least(value, word):
     rows = [Row("requests, TF Serving JSON", "null", 8, "req/s", values=[value])]
@@ -358,7 +365,9 @@ def test_every_target_is_measured(bench):
     for row, said in zip(rows, bench.told["rows"], strict=True):
         row.against = said["against"]
     lines = serving_targets.verdicts(BenchArguments(backends=("numba",)), rows)
-    assert not [line for line in lines if line.startswith("not measured")]
+    added, others = lines[:6], lines[6:]  # a machine in use may be too noisy for the first
+    assert all(" adds less than " in line and " ms (" in line for line in added)
+    assert others and not [line for line in others if line.startswith("not measured")]
     assert {row.what for row in rows if row.size == "numba"} >= {"load", "warm", "warm, XLA kept"}
 
 

@@ -178,6 +178,7 @@ def test_distilling_lowers_the_term_that_it_is_given_on_real_speech(distil, tmp_
     assert np.mean(values[-8:]) < 0.8 * np.mean(values[:4])
 
 
+@pytest.mark.slow
 def test_the_perceptual_terms_train_their_own_classifier_once(distil, tmp_path, monkeypatch):
     real, trained = training.train_units, []
 

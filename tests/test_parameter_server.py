@@ -138,6 +138,7 @@ def test_a_killed_worker_is_replaced_and_a_killed_server_ends_the_run(tasks):
     assert again.ended(END_SECONDS) == 0
 
 
+@pytest.mark.slow
 def test_a_late_worker_is_waited_for(tasks):
     of = tasks(steps=30, workers=2)
     of.start("ps"), of.start("worker", 1)
@@ -150,6 +151,7 @@ def test_a_late_worker_is_waited_for(tasks):
     assert "with 2 workers" in chief.output()
 
 
+@pytest.mark.slow
 def test_a_worker_that_does_not_come_is_left_out(tasks):
     of = tasks(steps=5, workers=2, start_seconds=3)
     server, worker = of.start("ps"), of.start("worker", 1)

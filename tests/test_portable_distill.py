@@ -77,6 +77,7 @@ def test_run_py_draws_the_clips_of_the_distillation(exported, places):
     assert drawn(7)["frames"].shape == (2, 10, 10)  # eight bands and the two columns of F0
 
 
+@pytest.mark.slow
 def test_a_distillation_may_cross_to_jax_and_back(exported, places, tmp_path):
     out, workdir = exported
     assert onepass.main([*places[2], "--workdir", str(tmp_path / "alone")]) == 0

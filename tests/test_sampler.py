@@ -42,7 +42,9 @@ def assert_same_sound(network, one, other):
     assert np.abs(one.astype(int) - other).max() <= near
 
 
-@pytest.mark.parametrize("compute_dtype", ["float32", "float64"])
+@pytest.mark.parametrize(
+    "compute_dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)]
+)
 @pytest.mark.parametrize("kind", KINDS)
 def test_cached_sampler_equals_naive(kind, compute_dtype):
     network = network_of(kind, compute_dtype=compute_dtype)

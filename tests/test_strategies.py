@@ -46,6 +46,7 @@ STRATEGIES = {
     "parameter_server": ("parameter_server", {"chief": 1, "worker": 1, "ps": 1}),
     "sharded:2x2": ("sharded:2x2", {}),
 }
+QUICK = ("local:2", "multi_worker")  # the others have laws of their own, of smaller models
 
 
 # Processes
@@ -118,7 +119,7 @@ def assert_near(found, expected):
 
 @pytest.mark.parametrize(
     "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name == "local:4")) for name in STRATEGIES],
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in STRATEGIES],
 )
 def test_a_strategy_gives_the_parameters_of_one_device(folder, name):
     strategy, tasks = STRATEGIES[name]
