@@ -11,7 +11,7 @@ import numpy as np
 from replicator.errors import UserError
 from serving import traces
 from serving.batching import LARGE_BYTES, Batcher, Limits, Watch
-from serving.errors import DeadlineExceeded, Internal, InvalidInput, ServingError
+from serving.errors import DeadlineExceeded, Internal, InvalidInput, ServingError, TooLarge
 from serving.padding import Arrays, Padding
 from serving.settings import Settings
 from serving.signature import Signature
@@ -46,7 +46,7 @@ class Served:
         self.kind: str = bundle.kind
         self.spec: dict[str, Any] = bundle.spec
         self.signatures: dict[str, Signature] = bundle.signatures
-        self._seconds = settings.timeout_seconds
+        self._seconds, self._most_bytes = settings.timeout_seconds, settings.max_body_bytes
         watch = metrics.of_model(self.name) if metrics else None
         self._batcher = Batcher(
             bundle.call,
@@ -102,6 +102,7 @@ class Served:
             self._counted(),
         ):
             checked = await self._checked(signature, inputs)
+            _check_answer(checked, self._most_bytes)
             return await self._batcher.submit(signature, checked, max(0.0, end - loop.time()))
 
     async def stream(
@@ -218,3 +219,14 @@ def _serving(bundle: Any) -> dict[str, Any]:
     said = bundle.spec.get("serving", {})
     alone = getattr(bundle, "engine", None) == "numba"
     return {**said, "allowed_batches": [1]} if alone else said
+
+
+def _check_answer(inputs: Arrays, most_bytes: int) -> None:
+    """TooLarge where lengths alone, which take no room in a request, ask for too much sound."""
+    lengths = inputs.get("num_samples")
+    wanted = 0 if lengths is None else 4 * len(lengths) * int(lengths.max(initial=0))
+    if wanted > most_bytes:
+        raise TooLarge(
+            f"`num_samples` must come to at most {most_bytes >> 20} MiB of sound in a request, "
+            f"4 bytes a sample, got {wanted >> 20}."
+        )

@@ -10,14 +10,15 @@ import weakref
 
 import numpy as np
 import pytest
-from fake_bundle import HOP, FakePicture, Shelf
+from fake_bundle import HOP, FakePicture, FakeSound, Shelf, info
 
 from replicator.errors import UserError
-from serving.errors import DeadlineExceeded, InvalidInput, NotFound, NotReady
+from serving.errors import DeadlineExceeded, InvalidInput, NotFound, NotReady, TooLarge
 from serving.metrics import Metrics
-from serving.models import Table, VersionStatus
+from serving.models import Served, Table, VersionStatus
 from serving.scanning import scan
 from serving.settings import Settings
+from serving.signature import Signature
 
 FRAMES = {"frames": np.ones([1, 3, 3], np.float32), "num_frames": np.array([3], np.int32)}
 
@@ -461,6 +462,22 @@ def test_stopping_gives_up_after_its_time_and_says_so(shelf):
             assert await first == 1
 
     asyncio.run(run())
+
+
+def test_lengths_that_ask_for_too_much_sound_are_refused_before_they_wait():
+    bundle = FakeSound()
+    infos = {"num_samples": info(np.int32, low=1, high=10**6), "seed": info(np.int64)}
+    outputs = bundle.signatures["serving_default"].outputs
+    bundle.signatures = {"serving_default": Signature(infos, outputs)}
+
+    async def run(rows, samples):
+        served = Served(bundle, Settings(max_body_mib=1))
+        lengths = np.full([rows], samples, np.int32)
+        await served.predict({"num_samples": lengths, "seed": np.arange(rows)})
+
+    with pytest.raises(TooLarge, match=r"at most 1 MiB of sound .* got 3"):
+        asyncio.run(run(4, 250_000))
+    assert bundle.control.calls == []
 
 
 def test_a_request_is_checked_before_it_waits(shelf):
