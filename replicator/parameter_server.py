@@ -119,10 +119,14 @@ class Updates:
         self._health = _Health(replicator.cluster)
         self._failure: UserError | None = None
         self._structure: Any = None
+        self._told: list | None = None
         self.under_way = 0
 
     def __call__(self, iterator, at_most: int | None = None):
         """The outputs of an update that has finished.
+
+        If its worker was killed after the update and before it told, they are those of the update
+        before it.
 
         Args:
           iterator: over `batches` or `dataset`.
@@ -189,10 +193,16 @@ class Updates:
             except queue.Empty:
                 self._health.check()
         self.under_way -= 1
-        with self._replicator.explained():
-            if error is not None:
-                raise error
-        return outputs
+        try:
+            with self._replicator.explained():
+                if error is not None:
+                    raise error
+            self._told = outputs
+        except tf.errors.UnavailableError:
+            # What a killed worker had not done, another does; so this was done and not fetched.
+            if self._told is None:
+                raise
+        return self._told
 
     def _step(self, batch):
         strategy = self._replicator._strategy
@@ -244,7 +254,7 @@ def _end_if_stuck(cluster: Cluster) -> None:
     """Ends this process where it could wait for ever.
 
     That is where it reads from a server that was stopped, and when it joins threads of TensorFlow
-    that wait for one that is gone.
+    that wait for a process that is gone.
     """
     spoken = dict.fromkeys(cluster.addresses["ps"], time.monotonic())
     leaving = None
@@ -253,7 +263,7 @@ def _end_if_stuck(cluster: Cluster) -> None:
         if not threading.main_thread().is_alive():
             leaving = time.monotonic() if leaving is None else leaving
             late = time.monotonic() - leaving > LEAVING_SECONDS
-            if late and not all(answers(address) for address in spoken):
+            if late and not _all_answer(cluster):
                 os._exit(2)
         for index, address in enumerate(spoken):
             # One that is gone is an error at once, wherever it is read.
@@ -265,13 +275,17 @@ def _end_if_stuck(cluster: Cluster) -> None:
 
 
 def _leave_in_time(cluster: Cluster) -> None:
-    """Lets an alarm end this process, should TensorFlow wait for a server that is gone.
+    """Lets an alarm end this process, should TensorFlow wait for a process that is gone.
 
     By then Python's threads have ended, and only a signal is heard.
     """
-    if not all(answers(address) for address in cluster.addresses["ps"]):
+    if not _all_answer(cluster):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(LEAVING_SECONDS)
+
+
+def _all_answer(cluster: Cluster) -> bool:
+    return all(answers(a) for kind in ("ps", "worker") for a in cluster.addresses[kind])
 
 
 def _server_gone(index: int, address: str) -> str:

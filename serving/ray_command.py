@@ -33,9 +33,9 @@ def run_ray(settings: RaySettings, models: Path, load: Callable[[Path], Any] | N
       settings, models: of the command line, already checked.
       load: makes a bundle of a version's folder; None: `serving.bundle.load`.
     """
+    settings = on_every_interface(settings)
     if importlib.util.find_spec("ray") is None:
         raise UserError("Serving on Ray needs one more package: pip install 'onepass[ray]'")
-    settings = on_every_interface(settings)
     for name, value in environment(settings).items():
         os.environ.setdefault(name, value)
     if not settings.ray_address and "RAY_AUTH_TOKEN_PATH" not in os.environ:

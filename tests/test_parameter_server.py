@@ -3,6 +3,7 @@
 import contextlib
 import signal
 import time
+import types
 from pathlib import Path
 
 import numpy as np
@@ -15,7 +16,7 @@ from toys import Line, line_batch
 from replicator import servers
 from replicator.cluster import Cluster, local_cluster
 from replicator.errors import UserError
-from replicator.parameter_server import ParameterServerReplicator, _checked
+from replicator.parameter_server import ParameterServerReplicator, Updates, _checked
 from replicator.snapshots import Snapshots
 
 SCRIPT = Path(__file__).resolve().parent / "asynchronous_run.py"
@@ -114,6 +115,32 @@ def test_two_workers_lose_no_update(tasks):
     assert found["joined"] == 1 and found["rest"] == 73
     np.testing.assert_array_equal(found["threes"], [3 * 150 + 1000, 3 * 150 + 1000])
     assert "without outputs: None" in chief.output()
+
+
+def test_outputs_that_a_killed_worker_took_along_are_those_of_the_update_before():
+    class Remote:
+        def __init__(self, outputs):
+            self.outputs = outputs
+
+        def fetch(self):
+            if self.outputs is None:
+                raise tf.errors.UnavailableError(None, None, "connection reset by peer")
+            return self.outputs
+
+    def fetched(*remotes):
+        replicator = types.SimpleNamespace(
+            cluster=local_cluster(chief=1, ps=1, worker=1)[0], explained=contextlib.nullcontext
+        )
+        updates = Updates(replicator, lambda batch: None, 1)
+        updates._structure = True  # one output, which a traced step would have noted
+        updates.under_way = len(remotes)
+        for remote in remotes:
+            updates._wait(Remote(remote))
+        return [float(value) for value in updates.join()]
+
+    assert fetched([1.0], None, [3.0], None) == [1.0, 1.0, 3.0, 3.0]
+    with pytest.raises(tf.errors.UnavailableError):
+        fetched(None)
 
 
 def test_a_killed_worker_is_replaced_and_a_killed_server_ends_the_run(tasks):
