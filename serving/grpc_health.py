@@ -48,11 +48,12 @@ class Health:
         try:
             told = None
             while True:
+                leaving = self._table.draining  # before the state, which is told once more then
                 status = self._status(request.service)
                 if status != told:
                     yield health_pb2.HealthCheckResponse(status=status)
                     told = status
-                if self._table.draining:
+                if leaving:
                     return
                 await asyncio.sleep(LOOK_SECONDS)
         finally:
