@@ -12,26 +12,12 @@ from typing import Any
 import numpy as np
 import orjson
 
+from serving.datatypes import NAMES
 from serving.errors import InvalidInput
 from serving.http.fields import json_object, refused, shown
 from serving.http.tensors import flat_tensor, input_info
 from serving.signature import Signature, TensorInfo
 
-DATATYPES = {
-    "BOOL": np.dtype(np.bool_),
-    "UINT8": np.dtype(np.uint8),
-    "UINT16": np.dtype(np.uint16),
-    "UINT32": np.dtype(np.uint32),
-    "UINT64": np.dtype(np.uint64),
-    "INT8": np.dtype(np.int8),
-    "INT16": np.dtype(np.int16),
-    "INT32": np.dtype(np.int32),
-    "INT64": np.dtype(np.int64),
-    "FP16": np.dtype(np.float16),
-    "FP32": np.dtype(np.float32),
-    "FP64": np.dtype(np.float64),
-}
-NAMES = {dtype: name for name, dtype in DATATYPES.items()}
 MAX_SIDE = 2**31
 LENGTH = re.compile(r"[0-9]{1,10}")
 HEADER = "inference-header-content-length"

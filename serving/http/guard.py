@@ -119,7 +119,7 @@ class Guard:
             error = _error_of(raised)
             answer.code = error.code
             if not answer.status:  # else the server closes the connection: its answer has no end
-                await _send_error(error, scope, headers, body, answer)
+                await _send_error(error, scope, body, answer)
 
     def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         self._hosts.check(scope["method"], headers)
@@ -169,7 +169,6 @@ def _error_of(raised: Exception) -> ServingError:
 async def _send_error(
     error: ServingError,
     scope: Scope,
-    headers: dict[bytes, bytes],
     body: CappedBody,
     answer: Answer,
 ) -> None:

@@ -8,9 +8,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from serving.datatypes import NAMES
 from serving.errors import InvalidInput, NotReady
 from serving.http.answers import json_answer
-from serving.http.binary import HEADER, NAMES, parameters_of, read_inputs, split, written
+from serving.http.binary import HEADER, parameters_of, read_inputs, split, written
 from serving.http.bodies import body_of, read_with
 from serving.http.fields import Fields, text
 from serving.http.leaving import unless_gone
