@@ -16,9 +16,10 @@ import numpy as np
 import orjson
 
 from serving.bundle import COMPILED
+from serving.datatypes import DATATYPES, NAMES
 from serving.grpc_messages import message
 from serving.grpc_tensors import decode, encode
-from serving.http.binary import DATATYPES, HEADER, NAMES
+from serving.http.binary import HEADER
 from serving.signature import Arrays
 
 GRPC, V2, V2_JSON, TF_JSON = "gRPC Predict", "v2 binary", "v2 JSON", "TF Serving JSON"
