@@ -19,7 +19,7 @@ def check_divisible(element_spec, num_replicas: int) -> None:
             raise UserError(_refusal(rows, num_replicas))
 
 
-def share_of(element_spec, first: int, count: int, num_replicas: int) -> Callable:
+def _share_of(element_spec, first: int, count: int, num_replicas: int) -> Callable:
     """What a dataset of global batches is mapped with, to the shares of some of the replicas.
 
     They are replicas first, ..., first + count - 1; a tensor becomes [count, rows / R, ...].
@@ -38,6 +38,27 @@ def share_of(element_spec, first: int, count: int, num_replicas: int) -> Callabl
     if type(element_spec) is tuple:  # such a batch arrives as several arguments
         return lambda *batch: tf.nest.map_structure(share, batch)
     return lambda batch: tf.nest.map_structure(share, batch)
+
+
+def shares_of(dataset: tf.data.Dataset, first: int, count: int, num_replicas: int):
+    """The shares of some of the replicas, one after another, of a dataset of global batches.
+
+    They are replicas first, ..., first + count - 1. From a batch of rows that the replicas do
+    not divide, every further element is the error that `uneven` knows: were it given once, the
+    replicas that ask later would find the next batch, or the end, and their error could hide it.
+    """
+    share = _share_of(dataset.element_spec, first, count, num_replicas)
+    if all(spec.shape[0] is not None for spec in tf.nest.flatten(dataset.element_spec)):
+        return dataset.map(share).unbatch()
+
+    def shares(*batch):
+        rows = tf.stack([tf.shape(tensor)[0] for tensor in tf.nest.flatten(batch)])
+        is_even = tf.reduce_all(rows % num_replicas == 0)
+        times = tf.where(is_even, tf.constant(1, tf.int64), -1)
+        element = batch if type(dataset.element_spec) is tuple else batch[0]
+        return tf.data.Dataset.from_tensors(element).repeat(times).map(share).unbatch()
+
+    return dataset.flat_map(shares)
 
 
 def uneven(error: Exception, num_replicas: int) -> UserError | None:

@@ -11,7 +11,7 @@ from replicator.errors import UserError
 from replicator.order import OrderRecord, met_in_other_shapes
 from replicator.peers import peers_needed
 from replicator.replicator import Call, InputFn, Replicator, StepFn
-from replicator.shares import check_divisible, share_of, uneven
+from replicator.shares import check_divisible, shares_of, uneven
 
 Devices = list[list[str]]
 
@@ -45,12 +45,12 @@ class SynchronousReplicator(Replicator):
         if self.num_replicas == 1:
             return self.dataset(lambda context: dataset)
         local = self.num_replicas // self.num_workers
+        first = self.worker_index * local
 
         def shares(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            first = self.worker_index * local
-            return dataset.map(share_of(dataset.element_spec, first, local, self.num_replicas))
+            return shares_of(dataset, first, local, self.num_replicas).prefetch(2 * local)
 
-        return self.dataset(lambda context: shares(context).unbatch().prefetch(2 * local))
+        return self.dataset(shares)
 
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
         """A tf.function of `steps_per_call` steps; see Replicator."""

@@ -2,10 +2,13 @@
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from in_replicas import run_checks
 from replicator_checks import ALL_DTYPES, SIZES, samples
 
+from replicator.errors import UserError
 from replicator.replicator import Replicator
+from replicator.shares import shares_of, uneven
 
 
 @pytest.fixture(scope="module")
@@ -120,6 +123,15 @@ def test_replicas_share_the_batches_of_input_fn(checks):
 def test_rows_that_the_replicas_do_not_divide_are_refused(checks):
     rule = "UserError: The rows of a global batch must be a multiple of 4 replicas"
     assert checks("uneven_rows") == [f"{rule}, got 6.", f"{rule}."]
+
+
+def test_every_replica_that_asks_meets_the_batch_that_is_refused():
+    shares = iter(shares_of(tf.data.Dataset.range(10).batch(4), 0, 4, num_replicas=4))
+    assert [int(next(shares)[0]) for _ in range(8)] == list(range(8))
+    for _ in range(9):
+        with pytest.raises(tf.errors.InvalidArgumentError) as refused:
+            next(shares)
+        assert isinstance(uneven(refused.value, 4), UserError)
 
 
 def test_data_that_ends_ends_the_steps(checks):
