@@ -144,7 +144,8 @@ def _serve(rest: list[str]) -> int:
 
 def _of_kind(verb: str, needed: str, rest: list[str], sounds: str, pictures: str) -> int:
     """Runs a verb from the floor that the model named in the arguments belongs to."""
-    of_pictures = any(_draws_pictures(word) for word in rest)
+    kinds = map(_model_kind, [*_positional(rest), *rest])
+    of_pictures = next(filter(None, kinds), "sound") == "picture"
     if rest and rest[0] in HELP:
         print(
             f"usage: onepass {verb} MODEL {needed} [options]\n\nMODEL is a run directory, a model "
@@ -162,14 +163,25 @@ def _is_remote(word: str) -> bool:
     return word.startswith(("http://", "https://", "grpc://"))
 
 
-def _draws_pictures(word: str) -> bool:
+def _positional(words: list[str]) -> list[str]:
+    """The words that are neither options nor may be the values of options."""
+    before = ["", *words]
+    pairs = zip(words, before, strict=False)
+    return [word for word, last in pairs if not word.startswith("-") and last[:1] != "-"]
+
+
+def _model_kind(word: str) -> str | None:
+    """What the model that a word names makes, "sound" or "picture"; None where it names none."""
     from pixelcnn.shipped import FOLDERS
     from pixelcnn.training import KINDS
     from replicator.model_folder import kind_of
 
-    if word.startswith("-"):
-        return False
-    return kind_of(Path(word)) in KINDS or (word in FOLDERS and not Path(word).exists())
+    if Path(word).exists():
+        kind = kind_of(Path(word))
+        return kind and ("picture" if kind in KINDS else "sound")
+    if word.startswith("shipped"):
+        return "picture" if word in FOLDERS else "sound"
+    return None
 
 
 def _bench(rest: list[str]) -> int:

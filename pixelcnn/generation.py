@@ -95,10 +95,19 @@ def pixelcnn_program(conditioner: Conditioner, network: PixelCNN, size: int, sam
     return program
 
 
-def multiscale_program(conditioner: Conditioner, model: Multiscale, size: int):
-    """A compiled function of (batch, seed, rows, start, temperatures) to pictures, all scales."""
+def multiscale_program(
+    conditioner: Conditioner, model: Multiscale, size: int, whole_size: int | None = None
+):
+    """A compiled function of (batch, seed, rows, start, temperatures) to pictures, all scales.
+
+    Args:
+      conditioner, model: what draws.
+      size: side of the largest picture drawn.
+      whole_size: side of the picture that this one is a scale of, which is drawn with the same
+        kernels; None: `size`.
+    """
     check_size(size, model.config.base_size)
-    small = size <= LARGEST_COMPILED
+    small = (whole_size or size) <= LARGEST_COMPILED
     compiled = partial(tf.function, jit_compile=True, autograph=False)
     sampler = sample if small else compiled(sample)
     numbered = compiled(lambda seed, rows: words_for(model, seed, rows, size))

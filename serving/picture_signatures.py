@@ -21,7 +21,7 @@ from pixelcnn.portable import condition_specs
 from pixelcnn.sampler import Given, picture_words, sample
 from replicator.errors import UserError
 from serving.bundle import COMPILED, FORMAT, PLAIN
-from serving.signature import Signature, TensorInfo
+from serving.signature import Signature, TensorInfo, scale_name
 
 BATCHES = tuple(range(1, 9))  # a row costs the same in any batch: none is ever padded
 ROWS_AT_ONCE = 4
@@ -104,29 +104,30 @@ def _of_multiscale(density: PictureDensity) -> tuple[dict[str, Signature], dict[
     wish = _wish(density, len(sizes))
     whole = Signature(wish, _drawn(pictures))
     signatures = {PLAIN: whole, COMPILED: whole}
-    for side in sizes[:-1]:
-        larger = {s: info for s, info in pictures.items() if s > side}
-        signatures[f"enlarge_{side}"] = Signature(wish | {"start": pictures[side]}, _drawn(larger))
+    for side, smaller in zip(sizes, (None, *sizes), strict=False):
+        given = {"start": pictures[smaller]} if smaller else {}
+        signatures[scale_name(side)] = Signature(wish | given, {"picture": pictures[side]})
 
     def plain(batch, seed, rows, start, temperatures):
         words = words_for(model, seed, rows, sizes[-1])
         return draw(model, Draw(words, density.conditioner(batch), temperatures), sizes[-1], start)
 
-    def row_of(program) -> Row:
+    def row_of(name, program) -> Row:
         def row(given):
             start = tf.cast(given["start"], tf.int32) if "start" in given else None
             seed, rows, batch = _key(given["seed"]), given["row"], _condition(given)
             scales = program(batch, seed, rows, start, given["temperature"][0])
             made = {f"picture_{scale.shape[1]}": _picture(scale) for scale in scales}
-            if start is not None:
-                del made[f"picture_{start.shape[1]}"]
-            return {"picture": _picture(scales[-1]), **made}
+            made["picture"] = _picture(scales[-1])
+            return {output: made[output] for output in signatures[name].outputs}
 
         return row
 
-    compiled = row_of(multiscale_program(density.conditioner, model, sizes[-1]))
-    rows = {name: compiled for name in signatures} | {PLAIN: row_of(plain)}
-    return signatures, rows
+    programs = {PLAIN: plain}
+    for side in sizes:
+        program = multiscale_program(density.conditioner, model, side, sizes[-1])
+        programs[scale_name(side)] = programs[COMPILED] = program
+    return signatures, {name: row_of(name, program) for name, program in programs.items()}
 
 
 def _wish(density: PictureDensity, scales: int) -> dict[str, TensorInfo]:

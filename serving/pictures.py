@@ -9,7 +9,7 @@ import numpy as np
 from replicator.errors import UserError
 from serving.bundle import COMPILED, Backend, Bundle
 from serving.errors import InvalidInput
-from serving.signature import Arrays, checked, example
+from serving.signature import Arrays, checked, example, scale_name
 
 Wish = int | str | np.ndarray | dict[str, np.ndarray] | None
 NEEDS = {
@@ -135,7 +135,8 @@ class PictureBundle(Bundle):
         }
         signature = COMPILED
         if start is not None:
-            signature, inputs["start"] = self._enlarging(start), start[None]
+            self._check_start(start)
+            signature, inputs["start"] = scale_name(2 * start.shape[0]), start[None]
         if given is not None:
             if "complete" not in self.signatures:
                 raise InvalidInput("Only a PixelCNN can go on from the first pixels of a picture.")
@@ -177,7 +178,7 @@ class PictureBundle(Bundle):
                 error
             )
 
-    def _enlarging(self, start: np.ndarray) -> str:
+    def _check_start(self, start: np.ndarray) -> None:
         sides = self.sizes[:-1]
         if not sides:
             raise InvalidInput("A PixelCNN cannot enlarge a picture; a multiscale model can.")
@@ -186,12 +187,20 @@ class PictureBundle(Bundle):
                 f"The picture to start from must be square with a side of "
                 f"{' or '.join(map(str, sides))} pixels, got {list(start.shape)}."
             )
-        return f"enlarge_{start.shape[0]}"
 
     def _scales(self, signature: str, inputs: Arrays, start: np.ndarray | None) -> list[np.ndarray]:
+        if start is not None:
+            return self._enlarged(inputs, start)
         drawn = self.call(signature, inputs)
         scales = [drawn[name][0] for name in sorted(drawn, key=_side) if name != "picture"]
-        return [*([] if start is None else [start]), *(scales or [drawn["picture"][0]])]
+        return scales or [drawn["picture"][0]]
+
+    def _enlarged(self, inputs: Arrays, start: np.ndarray) -> list[np.ndarray]:
+        scales = [start]
+        while len(scales[-1]) < self.size:
+            signature = scale_name(2 * len(scales[-1]))
+            scales.append(self.call(signature, inputs | {"start": scales[-1][None]})["picture"][0])
+        return scales
 
 
 def _side(name: str) -> int:

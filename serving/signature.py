@@ -12,6 +12,11 @@ Arrays = dict[str, np.ndarray]
 NUMBERS = "iuf"  # NumPy's kinds of what a tensor may be made from
 
 
+def scale_name(side: int) -> str:
+    """The signature that draws a scale of a picture, of that side, from the one before."""
+    return f"scale_{side}"
+
+
 @dataclasses.dataclass(frozen=True)
 class TensorInfo:
     """What an input must be, or an output is.

@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.signature import Signature, TensorInfo, check
+from serving.signature import Signature, TensorInfo, check, scale_name
 
 HOP, CHANNELS, RATE = 4, 3, 16_000
 SIDES = (8, 16)
@@ -102,6 +102,13 @@ PICTURE = Signature(
     {f"picture_{side}": info(np.uint8, side, side, 3) for side in SIDES}
     | {"picture": info(np.uint8, SIDES[-1], SIDES[-1], 3)},
 )
+
+
+START = {"start": info(np.uint8, SIDES[0], SIDES[0], 3)}
+PICTURES = {"serving_default": PICTURE, "compiled": PICTURE} | {
+    scale_name(side): Signature(PICTURE.inputs | more, {"picture": info(np.uint8, side, side, 3)})
+    for side, more in zip(SIDES, ({}, START), strict=True)
+}
 
 
 class Fake:
@@ -210,7 +217,7 @@ class FakePicture(Fake):
     kind = "picture"
 
     def __init__(self, *arguments, **rest):
-        rest.setdefault("signatures", {"serving_default": PICTURE, "compiled": PICTURE})
+        rest.setdefault("signatures", PICTURES)
         super().__init__(*arguments, **rest)
         self.spec |= {
             "classes": [f"class {n}" for n in range(10)],
@@ -221,7 +228,7 @@ class FakePicture(Fake):
         }
 
     def call(self, signature, inputs):
-        """Every scale of every row."""
+        """Every scale of every row, or the one that is asked for."""
         self.control.call(signature, inputs)
         values = inputs["label"] * 20 + inputs["seed"] % 7 + inputs["row"]
         outputs = {
@@ -230,6 +237,8 @@ class FakePicture(Fake):
             ).copy()
             for side in SIDES
         }
+        if (name := signature.replace("scale", "picture")) in outputs:
+            return {"picture": outputs[name]}
         return outputs | {"picture": outputs[f"picture_{SIDES[-1]}"]}
 
     def progressions(self, condition=None, *, seed=0, num=1, temperature=1.0, **rest):

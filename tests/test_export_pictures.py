@@ -82,6 +82,21 @@ def test_a_small_picture_is_enlarged_as_live():
     np.testing.assert_array_equal(scales[0][1][::2, ::2], start)
 
 
+def grown(made, inputs, scales):
+    """Compares every scale, drawn from the one before, with those expected."""
+    start = {}
+    for scale in scales:
+        drawn = made.call(f"scale_{len(scale)}", inputs | start)["picture"]
+        np.testing.assert_array_equal(drawn[0], scale)
+        start = {"start": drawn}
+
+
+def test_a_picture_grows_scale_by_scale_to_the_same_pixels():
+    wish = {"seed": SEED, "temperature": (1.0, 0.5)}
+    for row, scales in enumerate(model("multiscale").progressions("eel", num=3, **wish)):
+        grown(bundle("multiscale"), bundle("multiscale").inputs("eel", row=row, **wish)[1], scales)
+
+
 def test_a_picture_that_was_begun_is_completed_as_live():
     given = (toys(1, 3)["images"][0][..., None], 20)
     drawn = bundle("pixelcnn").generate("cat", seed=4, num=2, given=given)
@@ -105,6 +120,15 @@ def test_shipped_digits_draw_as_live(name, tmp_path):
     drawn = serving.load(tmp_path / name).generate(list(range(10)), seed=1, num=10)
     expected = load(name).generate(list(range(10)), seed=1, num=10)
     np.testing.assert_array_equal(drawn, expected)
+
+
+@pytest.mark.slow
+def test_shipped_objects_grow_to_what_the_live_model_draws(tmp_path):
+    assert onepass.main(["export", "shipped-objects", "--out", str(tmp_path / "objects/1")]) == 0
+    made = serving.load(tmp_path / "objects")
+    live = load("shipped-objects").progressions(2, seed=4, num=12)
+    for row, scales in enumerate(live):
+        grown(made, made.inputs(2, 4, row)[1], scales)
 
 
 # What is refused
@@ -178,10 +202,10 @@ def test_only_serving_default_is_free_of_xla(kind):
 def test_model_json_says_how_to_serve_it():
     said = json.loads((bundle_folder("multiscale") / "model.json").read_text())["serving"]
     assert said["format"] == 1 and set(said["signatures"]) == {
-        *("serving_default", "compiled", "enlarge_4")
+        *("serving_default", "compiled", "scale_4", "scale_8")
     }
     assert said["signatures"]["serving_default"] == said["signatures"]["compiled"]
-    inputs = said["signatures"]["enlarge_4"]["inputs"]
+    inputs = said["signatures"]["scale_8"]["inputs"]
     assert inputs["label"] == {"dtype": "int32", "shape": [-1], "low": 0, "high": 2}
     assert inputs["seed"] == {"dtype": "int64", "shape": [-1], "optional_default": 0}
     assert inputs["temperature"]["shape"] == [-1, 2]

@@ -4,6 +4,7 @@ import base64
 import io
 import json
 import struct
+import threading
 import time
 
 import httpx
@@ -343,6 +344,24 @@ def test_the_first_picture_comes_before_the_last_is_drawn(models):
         first_seconds = time.monotonic() - start
         assert sum(1 for _ in lines) == 2 * 24 - 1
         assert first_seconds < 0.6 * (time.monotonic() - start)
+
+
+def test_a_small_scale_comes_before_the_next_is_drawn(models, monkeypatch):
+    may_grow = threading.Event()
+
+    def held(self, signature, inputs):
+        assert signature == "scale_8" or may_grow.wait(30)
+        return original(self, signature, inputs)
+
+    original = type(bundle(models, "shapes")).call
+    monkeypatch.setattr("fake_bundle.FakePicture.call", held)
+    with Running(models) as running, running.client.stream("POST", DRAW, json={"class": 1}) as got:
+        lines = got.iter_lines()
+        assert json.loads(next(lines))["side"] == 8
+        may_grow.set()
+        assert json.loads(next(lines))["side"] == 16
+    calls = models.controls["shapes", 1].calls
+    assert [call[0] for call in calls] == ["scale_8", "scale_16"]
 
 
 def test_a_viewer_that_leaves_stops_the_drawing(models):

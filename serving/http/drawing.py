@@ -4,6 +4,7 @@ import asyncio
 import base64
 import collections
 import contextlib
+import itertools
 from collections.abc import AsyncGenerator
 
 import numpy as np
@@ -14,8 +15,8 @@ from starlette.routing import Route
 from serving.errors import ServingError
 from serving.http.bodies import body_of
 from serving.http.fields import MAX_SEED, integer, json_object
-from serving.http.names import fastest, of_kind, served_at
-from serving.http.picture_inputs import CONDITIONS, condition, file_of, inputs, scales
+from serving.http.names import of_kind, served_at
+from serving.http.picture_inputs import CONDITIONS, condition, file_of, inputs, scale_signatures
 from serving.http.streaming import StreamedAnswer
 from serving.models import Served, Table
 from serving.settings import Settings
@@ -55,8 +56,8 @@ async def _lines(served: Served, rows: list[Outputs]) -> AsyncGenerator[bytes, N
     begun = False
     try:
         async with contextlib.aclosing(_pictures(served, rows)) as pictures:
-            async for number, outputs in pictures:
-                yield await asyncio.to_thread(_scale_lines, served, number, outputs)
+            async for number, picture, last in pictures:
+                yield await asyncio.to_thread(_line, number, picture, last)
                 begun = True
     except ServingError as error:
         if not begun:
@@ -66,33 +67,46 @@ async def _lines(served: Served, rows: list[Outputs]) -> AsyncGenerator[bytes, N
 
 async def _pictures(
     served: Served, rows: list[Outputs]
-) -> AsyncGenerator[tuple[int, Outputs], None]:
-    """The pictures in order, with as many under way as a batch may hold."""
+) -> AsyncGenerator[tuple[int, np.ndarray, bool], None]:
+    """Pictures in order, their scales as they come, with as many under way as a batch may hold.
+
+    The number of the picture, the pixels of a scale, and whether it is the last.
+    """
     ahead = int(served.spec["serving"]["limits"]["max_batch"])
-    tasks: collections.deque[asyncio.Task] = collections.deque()
+    growing: collections.deque[list[asyncio.Task]] = collections.deque()
     waiting = collections.deque(rows)
     try:
         for number in range(len(rows)):
-            while waiting and len(tasks) < ahead:
-                work = served.predict(waiting.popleft(), fastest(served))
-                tasks.append(asyncio.create_task(work))
-            yield number, await tasks[0]
-            tasks.popleft()
+            while waiting and len(growing) < ahead:
+                growing.append(_growing(served, waiting.popleft()))
+            for scale in growing[0]:
+                yield number, await scale, scale is growing[0][-1]
+            growing.popleft()
     finally:
+        tasks = list(itertools.chain.from_iterable(growing))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _scale_lines(served: Served, number: int, outputs: Outputs) -> bytes:
-    lines = []
-    of_picture = scales(served)
-    for place, (side, name) in enumerate(of_picture):
-        line = {
-            "picture": number,
-            "side": side,
-            "last": place == len(of_picture) - 1,
-            "png": base64.b64encode(file_of(outputs[name][0])).decode(),
-        }
-        lines.append(orjson.dumps(line) + b"\n")
-    return b"".join(lines)
+def _growing(served: Served, inputs: Outputs) -> list[asyncio.Task]:
+    """The scales of a picture, each of which waits for the one before."""
+    tasks: list[asyncio.Task] = []
+    for signature in scale_signatures(served):
+        work = _scale(served, inputs, signature, tasks[-1] if tasks else None)
+        tasks.append(asyncio.create_task(work))
+    return tasks
+
+
+async def _scale(
+    served: Served, inputs: Outputs, signature: str, smaller: asyncio.Task | None
+) -> np.ndarray:
+    """uint8 [side, side, channels]."""
+    start = {} if smaller is None else {"start": (await smaller)[np.newaxis]}
+    return (await served.predict(inputs | start, signature))["picture"][0]
+
+
+def _line(number: int, picture: np.ndarray, last: bool) -> bytes:
+    png = base64.b64encode(file_of(picture)).decode()
+    line = {"picture": number, "side": picture.shape[0], "last": last, "png": png}
+    return orjson.dumps(line) + b"\n"

@@ -13,7 +13,7 @@ from serving.http.fields import refused, shown
 from serving.http.names import fastest
 from serving.http.tensors import json_tensor
 from serving.models import Served
-from serving.signature import Signature
+from serving.signature import Signature, scale_name
 
 SCALE = re.compile(r"picture_([0-9]{1,5})")
 CONDITIONS = {"label": "class", "caption": "caption", "map": "map"}
@@ -37,6 +37,15 @@ def scales(served: Served) -> list[tuple[int, str]]:
     sides = [(int(match[1]), name) for name in outputs if (match := SCALE.fullmatch(name))]
     whole = outputs[WHOLE].shape[1] or served.spec["size"]
     return [pair for pair in sorted(sides) if pair[0] != whole] + [(whole, WHOLE)]
+
+
+def scale_signatures(served: Served) -> list[str]:
+    """The signatures that draw a picture, each the next scale; one that draws all if there is none.
+
+    All but the first of several take the picture before as `start`.
+    """
+    names = [scale_name(side) for side, _ in scales(served)]
+    return names if all(name in served.signatures for name in names) else [fastest(served)]
 
 
 def inputs(
