@@ -20,13 +20,14 @@ SERVE = [
     "uvicorn>=0.34",
 ]
 PEERS = ["openai>=1.60", "playwright>=1.50", "schemathesis>=4.0", "tritonclient[http]>=2.55"]
+TRACES = ["opentelemetry-exporter-otlp-proto-http>=1.30", "opentelemetry-sdk>=1.30"]
 TEST = [
     *EXAMPLES,
     *SERVE,
     *PEERS,
+    *TRACES,
     "hypothesis>=6.120",
     "jax",
-    "opentelemetry-sdk>=1.30",
     "pytest>=8.0",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
@@ -78,7 +79,7 @@ setup(
         "serve": SERVE,
         "tfds": ["tensorflow-datasets"],
         "test": TEST,
-        "traces": ["opentelemetry-sdk>=1.30"],
+        "traces": TRACES,
         # A formatter's next minor release may lay the same code out differently.
         "dev": [*TEST, "mypy>=1.15", "ruff>=0.17,<0.18"],
     },

@@ -73,6 +73,7 @@ def run_serve(arguments: list[str], parse) -> int:
     logs.configure(given.log_format, given.log_level)
     traces.configure()
     status, is_busy = asyncio.run(_until_told(given, given.models))
+    traces.close()
     if is_busy:  # a thread that nobody waits for must not keep the process
         sys.stdout.flush()
         sys.stderr.flush()

@@ -1,30 +1,47 @@
-"""Spans of OpenTelemetry, where it is installed and asked for; nothing at all elsewhere."""
+"""Spans of OpenTelemetry, where it is asked for; nothing at all elsewhere."""
 
 import contextlib
 import importlib
+import logging
 import os
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 ASKED_BY = ("OTEL_EXPORTER_OTLP_ENDPOINT", "OTEL_EXPORTER_OTLP_TRACES_ENDPOINT")
 
+LOG = logging.getLogger(__name__)
+
+_provider: Any = None
 _tracer: Any = None
 
 
 def configure(provider: Any = None) -> bool:
     """Whether spans are made from now on.
 
-    They are if OpenTelemetry's SDK and its OTLP exporter are installed and one of ASKED_BY is set,
-    or a provider is given.
+    They are if one of ASKED_BY is set, and then go there over HTTP, or if a provider is given.
+    Where OpenTelemetry is not installed, a warning says so.
     """
-    global _tracer
-    _tracer = None
-    if provider is None and any(os.environ.get(name) for name in ASKED_BY):
-        with contextlib.suppress(ImportError):
+    global _provider, _tracer
+    asked = [name for name in ASKED_BY if os.environ.get(name)]
+    if provider is None and asked:
+        try:
             provider = _exporting_provider()
-    if provider is not None:
-        _tracer = provider.get_tracer("onepass.serving")
+        except ImportError as error:
+            LOG.warning(
+                "%s is set, but nothing is traced: %s. Install it with "
+                "`pip install 'onepass[traces]'`.",
+                asked[0],
+                error,
+            )
+    _provider = provider
+    _tracer = None if provider is None else provider.get_tracer("onepass.serving")
     return _tracer is not None
+
+
+def close() -> None:
+    """Ends tracing, once all spans have been sent."""
+    if _provider is not None:
+        _provider.shutdown()
 
 
 @contextlib.contextmanager

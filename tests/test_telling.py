@@ -2,10 +2,13 @@
 
 import asyncio
 import contextvars
+import http.server
 import io
 import json
 import logging
 import re
+import sys
+import threading
 
 import numpy as np
 import pytest
@@ -192,6 +195,43 @@ def test_a_failed_span_says_that_and_nothing_of_why(spans):
     (span,) = spans.get_finished_spans()
     assert not span.status.is_ok and span.events == ()
     assert "secret" not in str(span.to_json())
+
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    """Takes what an exporter sends."""
+
+    def do_POST(self):
+        length = int(self.headers["content-length"])
+        self.server.taken.append((self.path, self.rfile.read(length)))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *arguments):
+        """Nothing."""
+
+
+def test_spans_reach_a_collector_before_the_server_ends(monkeypatch):
+    with http.server.HTTPServer(("127.0.0.1", 0), Collector) as collector:
+        collector.taken = []
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{collector.server_port}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        assert traces.configure()
+        with traces.span("predict", model="voice"):
+            assert not collector.taken
+        traces.close()
+        collector.shutdown()
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT")
+    assert traces.configure() is False
+    [(path, body)] = collector.taken
+    assert path == "/v1/traces" and b"predict" in body and b"voice" in body and b"onepass" in body
+
+
+def test_a_missing_exporter_is_said(monkeypatch, caplog):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    assert traces.configure() is False
+    assert "pip install 'onepass[traces]'" in caplog.text
 
 
 def test_without_being_asked_for_nothing_is_traced(monkeypatch):
