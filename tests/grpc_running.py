@@ -8,6 +8,7 @@ from pathlib import Path
 import grpc
 import numpy as np
 from fake_bundle import CHANNELS, FakePicture, Shelf
+from loops import end_loop
 
 from serving.grpc_server import make_server
 from serving.metrics import Metrics
@@ -69,11 +70,9 @@ class Running:
     def __exit__(self, kind, error, traceback):
         self.do(self.server.stop(0))
         self.do(self.table.stop(5))
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
+        end_loop(self._loop, self._thread)
         if kind is None:
-            assert self.complaints == []
+            assert not self.complaints, self.complaints
 
 
 @contextlib.contextmanager

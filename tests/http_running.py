@@ -7,6 +7,7 @@ import threading
 
 import httpx
 from fake_bundle import FakePicture, Shelf
+from loops import end_loop
 
 from serving import speech
 from serving.connections import HttpServer
@@ -86,11 +87,9 @@ class Running:
     def __exit__(self, kind, error, traceback):
         self.client.close()
         self.do(self._stop())
-        self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
-        self._loop.close()
+        end_loop(self._loop, self._thread)
         if kind is None:
-            assert self.complaints == []
+            assert not self.complaints, self.complaints
 
 
 @contextlib.asynccontextmanager
