@@ -6,6 +6,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -42,7 +43,7 @@ def reason_against():
 
 
 def surroundings(folder):
-    """Variables that keep what Ray writes in a folder; its sockets need a short one."""
+    """Variables that keep what Ray writes in a folder; its sockets need a short path."""
     settings = {
         "CONFIG_FILE_LOC": "haproxy.cfg",
         "SOCKET_PATH": "admin.sock",
@@ -63,12 +64,18 @@ def surroundings(folder):
 
 
 @pytest.fixture(scope="module")
-def seen(tmp_path_factory):
+def seen():
     """What tests/ray_scenarios.py saw, by scenario."""
     reason = reason_against()
     if reason:
         pytest.skip(reason)
-    folder = Path(tmp_path_factory.mktemp("r"))
+    # Not the folder of pytest: the path of a socket may have 97 characters.
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
+        return seen_in(Path(folder))
+
+
+def seen_in(folder):
+    """The results of the scenarios, run in a folder."""
     bundle = folder / "digits" / "1"
     words = ["shipped-digits", "--out", bundle, "--batches", 1]
     exported = Process(ROOT / "onepass.py", folder / "export", "export", *words)
