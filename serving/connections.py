@@ -10,10 +10,12 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from serving.listeners import SETTLE_SECONDS, refuse_new
+
 HEAD_BYTES = 64 * 1024
 HEAD_FIELDS = 128
 IDLE_SECONDS = 30.0  # without a whole head, without the next request, without taking an answer
-LINGER_SECONDS = 0.5  # that a kept connection has for one more request, once the server stops
+LINGER_SECONDS = 2.0  # that a connection has for one more request, once the server stops
 MAX_CONNECTIONS = 1024
 CROWDED = b'{"error": "There are too many connections."}'
 
@@ -161,19 +163,24 @@ class HttpServer(uvicorn.Server):
     async def leave(self, seconds: float) -> bool:
         """Accepts no connection from now on, and ends; whether all requests were answered.
 
-        A kept connection has LINGER_SECONDS for a request that is under way to it. What is not
-        answered after `seconds` is cut off.
+        A connection has LINGER_SECONDS for a request that is under way to it, and its answer then
+        closes it. What is not answered after `seconds` is cut off.
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
         self._app.leaving = True
+        for door in self._listeners:
+            refuse_new(door)
+        await asyncio.sleep(min(SETTLE_SECONDS, seconds))
         waiting = self._at_the_door()
         for listener in self.servers:
             listener.close()
         for connection in waiting:
             await loop.connect_accepted_socket(self._protocol, connection)
-        if self.server_state.connections:
-            await asyncio.sleep(min(LINGER_SECONDS, seconds))
+        linger_end = min(end, loop.time() + LINGER_SECONDS)
+        await asyncio.sleep(0.02)  # in which what was accepted becomes a connection
+        while self.server_state.connections and loop.time() < linger_end:
+            await asyncio.sleep(0.02)
         for connection in self._busy():
             connection.shutdown()  # after its answer
         while self._busy() and loop.time() < end:
