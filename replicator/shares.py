@@ -62,7 +62,7 @@ def shares_of(dataset: tf.data.Dataset, first: int, count: int, num_replicas: in
 
 
 def uneven(error: Exception, num_replicas: int) -> UserError | None:
-    """The refusal of `share_of`, where that is what a step failed with."""
+    """The refusal of `shares_of`, where that is what a step failed with."""
     return UserError(_refusal(None, num_replicas)) if _UNEVEN in str(error) else None
 
 
