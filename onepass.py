@@ -117,7 +117,7 @@ def _distill(rest: list[str]) -> int:
 
 
 def _launch(rest: list[str]) -> int:
-    from replicator.launch import run
+    from replicator.launch.command import run
 
     return run(rest, parse, [sys.executable, str(Path(__file__).resolve())])
 
@@ -174,7 +174,7 @@ def _model_kind(word: str) -> str | None:
     """What the model that a word names makes, "sound" or "picture"; None where it names none."""
     from pixelcnn.shipped import FOLDERS
     from pixelcnn.training import KINDS
-    from replicator.model_folder import kind_of
+    from replicator.runs.model_folder import kind_of
 
     if Path(word).exists():
         kind = kind_of(Path(word))

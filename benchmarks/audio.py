@@ -18,8 +18,8 @@ import tensorflow as tf
 
 from benchmarks import bound, students
 from benchmarks.report import Row, interleaved, table, write_json
-from replicator.errors import UserError
-from replicator.progress import Progress
+from replicator.runs.errors import UserError
+from replicator.runs.progress import Progress
 from wavenet.config import WaveNetConfig
 from wavenet.cpu import NumbaSampler
 from wavenet.naive import NaiveSampler

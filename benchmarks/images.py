@@ -12,9 +12,9 @@ from benchmarks.picture_rows import SAMPLERS, Prepared
 from benchmarks.picture_targets import points, side_by_side, verdicts
 from benchmarks.report import Row, interleaved, table, write_json
 from pixelcnn.multiscale import check_size
-from replicator.atomic import replacing
-from replicator.errors import UserError
-from replicator.progress import Progress
+from replicator.runs.atomic_files import replacing
+from replicator.runs.errors import UserError
+from replicator.runs.progress import Progress
 
 
 @dataclasses.dataclass(frozen=True)

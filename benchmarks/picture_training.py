@@ -8,8 +8,8 @@ import tensorflow as tf
 from benchmarks import tfp_pixelcnn
 from benchmarks.picture_programs import CLASSES, PIXELCNN, Timed, by_engine, configuration
 from pixelcnn.density import PictureDensity
-from replicator.loop import compile_step
-from replicator.state import TrainState
+from replicator.training.state import TrainState
+from replicator.training.step import compile_step
 
 SIZE, BATCH = 32, 16
 DTYPES = ("float32", "bfloat16")

@@ -8,8 +8,8 @@ import statistics
 from collections.abc import Callable
 from pathlib import Path
 
-from replicator.checkpoints import write_text
-from replicator.machine import processor
+from replicator.runs.atomic_files import write_text
+from replicator.runs.provenance import processor
 
 
 @dataclasses.dataclass

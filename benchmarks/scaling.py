@@ -12,7 +12,7 @@ from benchmarks.scaling_rows import Measures, Repeated, strategies_of
 from benchmarks.scaling_simulation import fitted_rows, simulated_rows
 from benchmarks.scaling_targets import notes, verdicts
 from benchmarks.scaling_turns import Turns
-from replicator.progress import Progress
+from replicator.runs.progress import Progress
 
 WRAPPER_CLIPS = 4
 WRAPPER_TIMES = 4  # as long as another measurement, because percents are at stake

@@ -5,7 +5,7 @@ import math
 from pathlib import Path
 
 from benchmarks.scaling_models import configuration
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from wavenet.presets import PRESETS
 
 WRAPPER, KERAS, REPLICAS, COLLECTIVE = PARTS = ("wrapper", "keras", "replicas", "collective")

@@ -8,7 +8,7 @@ from typing import Any
 import tensorflow as tf
 
 from benchmarks.scaling_ring import Reduced
-from replicator.replicator import Replicator
+from replicator import Replicator
 
 INTERFACES = Path("/proc/net/dev")
 

@@ -16,8 +16,8 @@ from benchmarks.scaling_models import (
     labelled_rows,
 )
 from benchmarks.scaling_turns import Turns
-from replicator.errors import UserError
-from replicator.replicator import Replicator
+from replicator import strategies
+from replicator.runs.errors import UserError
 
 LIBRARIES = {"Keras 3": "keras", "tf_keras": "tf_keras"}
 UNIT = "ms/step"
@@ -103,7 +103,7 @@ def _rows_of(size: str, count: int, loops: Loops) -> list[tuple[Row, Measure]]:
 
 def own_loop(keras: Any, count: int) -> Loop:
     """Steps of a Keras model in a replicator, `count` a call; gives the last loss."""
-    replicator = Replicator.single()
+    replicator = strategies.single()
     with replicator.scope():
         model, loss_of, plain = _compiled_parts(keras)
         plain.build(model.trainable_variables)

@@ -6,7 +6,8 @@ import itertools
 import numpy as np
 import tensorflow as tf
 
-from replicator.state import Batch, TrainState
+from replicator.training.accumulation import Batch
+from replicator.training.state import TrainState
 from wavenet.network import WaveNet
 from wavenet.presets import PRESETS, TrainConfig
 from wavenet.training import ClipLoss, loss_function

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from benchmarks.report import Row
 from benchmarks.scaling_rows import RATE, REPLICAS_OF, STRONG, WEAK
 from benchmarks.scaling_simulation import REPLICAS_SIMULATED, SIMULATED
-from replicator.atomic import replacing
+from replicator.runs.atomic_files import replacing
 
 MARKERS = dict(zip(REPLICAS_OF, "oD^s", strict=True))
 COLOURS = {STRONG: "C0", WEAK: "C1"}

@@ -12,8 +12,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
-from replicator.cluster import local_cluster
-from replicator.errors import UserError
+from replicator.launch.tf_config import local_cluster
+from replicator.runs.errors import UserError
 
 Answer = dict[str, float]
 ROOT = Path(__file__).resolve().parent.parent

@@ -17,8 +17,8 @@ from benchmarks.answering import serve
 from benchmarks.scaling_counts import ReducedCounter
 from benchmarks.scaling_models import Teacher, clips, teacher
 from benchmarks.scaling_ring import Reduced
-from replicator.replicator import Replicator
-from replicator.step import compile_shared_step
+from replicator import strategies
+from replicator.training.step import compile_shared_step
 
 SUMS_A_CALL = 10  # of small tensors, so that what the call itself takes is spread out
 SMALL_BYTES = 2**20
@@ -36,9 +36,9 @@ class Worker:
 
     def __init__(self, strategy: str, preset: str, clip_samples: int, limit_seconds: float):
         if strategy == "multi_worker":
-            self.replicator = Replicator.multi_worker(join_seconds=limit_seconds)
+            self.replicator = strategies.multi_worker(join_seconds=limit_seconds)
         else:
-            self.replicator = Replicator.from_environment(strategy)
+            self.replicator = strategies.from_environment(strategy)
         self._preset, self._clip_samples = preset, clip_samples
         self._counter = ReducedCounter(self.replicator)
         self._teacher: Teacher | None = None

@@ -8,8 +8,8 @@ import tensorflow as tf
 from benchmarks.report import Row
 from benchmarks.scaling_models import DENSE_RATE, DENSE_ROWS, Dense, clips, labelled_rows, teacher
 from benchmarks.scaling_turns import Turns
-from replicator.replicator import Replicator
-from replicator.step import compile_shared_step
+from replicator import strategies
+from replicator.training.step import compile_shared_step
 
 WRAPPED, PLAIN, UNIT = "wrapped step", "plain step", "ms/step"
 WAVENET, DENSE = "WaveNet", "dense"
@@ -39,7 +39,7 @@ def _rows_of(size: str, batch: int, turns: Turns) -> list[tuple[Row, Measure]]:
 
 def wavenet_turns(preset: str, rows: int, samples: int, least_seconds: float) -> Turns:
     """The step of the trainers on clips, wrapped and plain, of one state."""
-    replicator = Replicator.single()
+    replicator = strategies.single()
     model = teacher(preset)
     state, loss, jit = model.state, model.loss, model.config.loop.jit_compile
     batches = tf.data.Dataset.from_tensors(clips(model.config, rows, samples)).repeat()
@@ -62,7 +62,7 @@ def wavenet_turns(preset: str, rows: int, samples: int, least_seconds: float) ->
 
 def dense_turns(least_seconds: float) -> Turns:
     """A step of the dense network written with primitives, and the same without them."""
-    replicator, batches = Replicator.single(), labelled_rows(16)
+    replicator, batches = strategies.single(), labelled_rows(16)
     network = Dense()
     wrapped = replicator.compile(
         lambda batch: dense_step(

@@ -23,7 +23,7 @@ from benchmarks.serving_processes import Server
 from benchmarks.serving_rows import SIZES, Looped, Measures
 from benchmarks.serving_targets import notes, verdicts
 from benchmarks.serving_ways import V2
-from replicator.progress import Progress
+from replicator.runs.progress import Progress
 
 BARE, CLIENT = "benchmarks.serving_bare", "benchmarks.serving_client"
 NEEDS = {

@@ -6,7 +6,7 @@ import math
 from pathlib import Path
 
 from benchmarks.serving_models import SHIPPED
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.server import NEEDED
 
 ADDED, CLIENTS, PICTURES, SOUND, COLD = PARTS = ("added", "clients", "pictures", "sound", "cold")

@@ -6,7 +6,7 @@ from pathlib import Path
 from benchmarks.report import Row
 from benchmarks.scaling_processes import Group
 from benchmarks.serving_rows import SECONDS, Measures
-from replicator.progress import Progress
+from replicator.runs.progress import Progress
 
 MODULE = "benchmarks.serving_bare"
 LOAD, WARM, KEPT = "load", "warm", "warm, XLA kept"

@@ -9,8 +9,8 @@ import numpy as np
 import soundfile
 import tensorflow as tf
 
-from replicator.errors import UserError
-from replicator.progress import Progress
+from replicator.runs.errors import UserError
+from replicator.runs.progress import Progress
 from serving.bundle import COMPILED, FORMAT, PLAIN, SPEC_FILE
 from serving.export import ExportArguments, export
 from serving.http.examples import examples

@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 from benchmarks.report import Row
 from benchmarks.serving_rows import ASKED, DRAWN, added_title
 from benchmarks.serving_targets import MOST_ADDED_MS
-from replicator.atomic import replacing
+from replicator.runs.atomic_files import replacing
 
 
 def write_plot(path: Path, rows: list[Row]) -> None:

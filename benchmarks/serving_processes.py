@@ -15,8 +15,8 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from benchmarks.scaling_processes import CPU_ONLY, ROOT
-from replicator import guard
-from replicator.errors import UserError
+from replicator.launch import reaper as guard
+from replicator.runs.errors import UserError
 from serving.settings import TOKEN_VARIABLE
 
 COMMAND = (sys.executable, str(ROOT / "onepass.py"), "serve")

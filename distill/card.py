@@ -6,8 +6,8 @@ from pathlib import Path
 from distill.evaluation import evaluate
 from distill.model import StudentModel, teacher_of
 from distill.teacher import digest, load_teacher
-from replicator.progress import duration
-from replicator.run_directory import RunDirectory
+from replicator.runs.progress import duration
+from replicator.runs.run_directory import RunDirectory
 from wavenet import card as wavenet_card
 from wavenet import model as wavenet_model
 from wavenet.evaluation import dev_corpus

@@ -13,8 +13,8 @@ from distill.portable import adopt_run, export_run
 from distill.presets import PRESETS, DistillConfig
 from distill.teacher import load_teacher
 from distill.training import distill
-from replicator.errors import UserError
-from replicator.replicator import Replicator
+from replicator import strategies
+from replicator.runs.errors import UserError
 from wavenet import command as wavenet_command
 from wavenet import speaking
 from wavenet.command import training_data
@@ -50,7 +50,7 @@ def run_distill(preset: str, arguments: list[str], parse) -> int:
     given = parse(
         DistillArguments, arguments, f"onepass distill {preset}", default, PRESETS[preset].about
     )
-    replicator = Replicator.from_environment(given.strategy)  # before TensorFlow does anything
+    replicator = strategies.from_environment(given.strategy)  # before TensorFlow does anything
     teacher = load_teacher(given.teacher)
     data = given.data or training_data(given.teacher)
     _keep_apart(given.workdir, given.teacher, data)

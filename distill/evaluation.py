@@ -12,8 +12,8 @@ from distill import losses
 from distill.model import StudentModel, untrained
 from distill.student import Condition
 from distill.teacher import WaveNetDensity
-from replicator.intervals import Measure, mean_of_known, weighted_mean
-from replicator.progress import Progress
+from replicator.runs.intervals import Measure, mean_of_known, weighted_mean
+from replicator.runs.progress import Progress
 from wavenet import audio
 from wavenet.corpus import Corpus
 from wavenet.features import MelConvention, mel_spectrogram

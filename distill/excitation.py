@@ -9,9 +9,9 @@ import tensorflow as tf
 
 from distill.config import StudentConfig
 from likelihoods.initial import Initial
-from replicator.optimizer import OptimizerConfig
-from replicator.progress import Progress
-from replicator.state import TrainState
+from replicator.runs.progress import Progress
+from replicator.training.optimizer import OptimizerConfig
+from replicator.training.state import TrainState
 from wavenet.clips import ClipSource, batch
 
 REFERENCE_HZ = 200.0

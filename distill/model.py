@@ -12,10 +12,10 @@ from distill.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
 from distill.presets import DistillConfig
 from distill.student import ParallelWaveNet
 from distill.training import KIND
-from replicator.checkpoints import Arrays
-from replicator.errors import UserError
-from replicator.model_folder import kind_of, stored_model, take_weights
-from replicator.run_directory import dataclass_from
+from replicator.runs.atomic_files import Arrays
+from replicator.runs.errors import UserError
+from replicator.runs.model_folder import kind_of, stored_model, take_weights
+from replicator.runs.stored_config import dataclass_from
 from wavenet import model as wavenet_model
 from wavenet.hearing import Hearing
 from wavenet.model import SpeechModel

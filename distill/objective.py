@@ -17,7 +17,7 @@ from distill.teacher import WaveNetDensity
 from distill.units import UnitClassifier
 from likelihoods import Gaussian
 from likelihoods import noise as position_noise
-from replicator.replicator import Replicator
+from replicator import Replicator
 from wavenet.features import MelConvention
 
 Terms = dict[str, tuple[float, tf.Tensor]]

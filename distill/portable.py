@@ -19,7 +19,7 @@ from distill.training import (
     teach_reader,
 )
 from distill.units import UnitClassifier, load, save, train_units
-from replicator.portable import (
+from replicator.portable.export import (
     adopt,
     export_function,
     export_training,
@@ -29,7 +29,7 @@ from replicator.portable import (
     restore,
     specs_of,
 )
-from replicator.state import TrainState
+from replicator.training.state import TrainState
 from wavenet import clips
 from wavenet.corpus import Corpus, export_npz
 from wavenet.model import SpeechModel

@@ -4,9 +4,9 @@ import dataclasses
 from pathlib import Path
 
 from distill.config import StudentConfig
-from replicator.errors import UserError
-from replicator.loop import LoopConfig
-from replicator.optimizer import OptimizerConfig
+from replicator.runs.errors import UserError
+from replicator.training.loop import LoopConfig
+from replicator.training.optimizer import OptimizerConfig
 from wavenet.config import WaveNetConfig
 from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig

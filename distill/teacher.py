@@ -7,7 +7,7 @@ from pathlib import Path
 import tensorflow as tf
 
 from likelihoods.protocol import ContinuousLikelihood
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from wavenet.model import SpeechModel, load
 from wavenet.network import WaveNet
 

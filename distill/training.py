@@ -14,13 +14,14 @@ from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, held_copy
 from distill.units import UnitClassifier, copied, load, save, train_units
 from distill.watching import Watcher
-from replicator.errors import UserError
-from replicator.loop import Outcome, Trainer
-from replicator.meeting import chief_first, heard, placed
-from replicator.replicator import Replicator
-from replicator.run_directory import RunDirectory, to_json
-from replicator.state import TrainState
-from replicator.step import check_rows, is_alone
+from replicator import Replicator, strategies
+from replicator.runs.errors import UserError
+from replicator.runs.run_directory import RunDirectory
+from replicator.runs.stored_config import to_json
+from replicator.strategies.coordination import chief_first, heard, placed
+from replicator.training.loop import Outcome, Trainer
+from replicator.training.state import TrainState
+from replicator.training.step import check_rows, is_alone
 from wavenet.corpus import Corpus
 from wavenet.data import clips, source_of
 from wavenet.model import SpeechModel
@@ -56,7 +57,7 @@ def distill(
 
     Raises UserError, DataError or AudioError with a line that explains what to do.
     """
-    replicator = Replicator.single() if replicator is None else replicator
+    replicator = strategies.single() if replicator is None else replicator
     config = config.resolved(teacher, teacher_path)
     check_rows(config.clips.batch_size, replicator, config.optimizer.accumulate)
     say = heard(replicator, say)

@@ -20,10 +20,10 @@ import scipy.fft
 import tensorflow as tf
 
 from likelihoods.initial import Initial
-from replicator.checkpoints import Arrays, read_npz, write_npz
-from replicator.errors import UserError
-from replicator.optimizer import OptimizerConfig
-from replicator.state import TrainState
+from replicator.runs.atomic_files import Arrays, read_npz, write_npz
+from replicator.runs.errors import UserError
+from replicator.training.optimizer import OptimizerConfig
+from replicator.training.state import TrainState
 from wavenet.corpus import Corpus, frames_of, recordings_of
 from wavenet.features import MelConvention
 

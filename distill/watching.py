@@ -10,8 +10,8 @@ from distill.collapse import Vitals, symptoms
 from distill.generation import Request, generate
 from distill.protocols import ENTROPY
 from distill.student import ParallelWaveNet
-from replicator.metrics import MetricsLog
-from replicator.state import TrainState
+from replicator.runs.metrics import MetricsLog
+from replicator.training.state import TrainState
 from wavenet import audio
 from wavenet.corpus import Corpus
 from wavenet.density import Density

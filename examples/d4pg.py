@@ -22,11 +22,11 @@ import numpy as np
 import tensorflow as tf
 import tyro
 
-from replicator.checkpoints import Checkpoints
-from replicator.errors import UserError
-from replicator.optimizer import OptimizerConfig, adam
-from replicator.progress import Progress
-from replicator.replicator import Replicator
+from replicator import Replicator, strategies
+from replicator.runs.checkpoints import Checkpoints
+from replicator.runs.errors import UserError
+from replicator.runs.progress import Progress
+from replicator.training.optimizer import OptimizerConfig, adam
 
 ATOMS = 51
 RETURNS = 5  # steps of reward before the critic is asked
@@ -236,7 +236,7 @@ def draw(path: Path, curve, by_chance):
 
 def train(settings: Settings) -> None:
     """Acts and learns in turns, and leaves curve and weights in `settings.out`."""
-    replicator = Replicator.from_environment(settings.strategy)
+    replicator = strategies.from_environment(settings.strategy)
     if settings.updates % settings.updates_per_call:
         raise UserError("`updates` must be a multiple of `updates_per_call`.")
     task = gymnasium.make(settings.task)

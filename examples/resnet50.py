@@ -20,10 +20,10 @@ import numpy as np
 import tensorflow as tf
 import tyro
 
-from replicator.checkpoints import Checkpoints
-from replicator.errors import UserError
-from replicator.progress import Progress
-from replicator.replicator import Replicator
+from replicator import Replicator, strategies
+from replicator.runs.checkpoints import Checkpoints
+from replicator.runs.errors import UserError
+from replicator.runs.progress import Progress
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".gif", ".bmp"}  # that TensorFlow decodes
 EPSILON = 1e-5  # of batch norm
@@ -292,7 +292,7 @@ def evaluate(replicator: Replicator, trainer: Trainer) -> float:
 
 def train(settings: Settings) -> None:
     """Trains on from the newest checkpoint, and prints the accuracy on dev."""
-    replicator = Replicator.from_environment(settings.strategy)
+    replicator = strategies.from_environment(settings.strategy)
     with replicator.scope():
         trainer = Trainer(settings, listed(settings, "train")[2], replicator)
     checkpoints = Checkpoints(settings.out / "checkpoints")

@@ -22,11 +22,11 @@ import tyro
 from pixelcnn.corpus import PictureRules, read_corpus
 from pixelcnn.sheets import write_png
 from pixelcnn.shipped import pictures_of
-from replicator.checkpoints import Checkpoints
-from replicator.errors import UserError
-from replicator.optimizer import OptimizerConfig, adam
-from replicator.progress import Progress
-from replicator.replicator import Replicator
+from replicator import Replicator, strategies
+from replicator.runs.checkpoints import Checkpoints
+from replicator.runs.errors import UserError
+from replicator.runs.progress import Progress
+from replicator.training.optimizer import OptimizerConfig, adam
 
 SIDE = 32  # pixels
 LATENT = 128
@@ -337,7 +337,7 @@ def sheet(draw, replicator: Replicator, classes: int, columns: int = 8):
 
 def train(settings: Settings) -> None:
     """Plays on from the newest checkpoint; leaves sheets of samples in `settings.out`."""
-    replicator = Replicator.from_environment(settings.strategy)
+    replicator = strategies.from_environment(settings.strategy)
     pictures, labels, classes = read(settings.data or pictures_of("shipped-digits"))
     with replicator.scope():
         game = Game(settings, classes, replicator)

@@ -8,14 +8,12 @@ import numpy as np
 from pixelcnn.evaluation import evaluate
 from pixelcnn.model import PictureModel, load, model_of, spec_of
 from pixelcnn.shelf import Shelf
-from replicator.atomic import replacing
-from replicator.checkpoints import Arrays
-from replicator.errors import UserError
-from replicator.machine import machine_name
-from replicator.model_folder import averages, best_or_newest, save
-from replicator.progress import duration
-from replicator.provenance import git_revision, training_seconds
-from replicator.run_directory import RunDirectory
+from replicator.runs.atomic_files import Arrays, replacing
+from replicator.runs.errors import UserError
+from replicator.runs.model_folder import averages, best_or_newest, save
+from replicator.runs.progress import duration
+from replicator.runs.provenance import git_revision, machine_name, training_seconds
+from replicator.runs.run_directory import RunDirectory
 
 OF_THE_MODEL = ("kind", "network", "output", "conditioning", "class_names", "statistics")
 OF_THE_PICTURES = ("size", "channels", "reduce")

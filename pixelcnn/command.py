@@ -15,10 +15,10 @@ from pixelcnn.portable import export_run
 from pixelcnn.presets import PRESETS
 from pixelcnn.shelf import Shelf
 from pixelcnn.training import train
-from replicator.errors import UserError
-from replicator.portable import adopt
-from replicator.replicator import Replicator
-from replicator.run_directory import RunDirectory
+from replicator import strategies
+from replicator.portable.export import adopt
+from replicator.runs.errors import UserError
+from replicator.runs.run_directory import RunDirectory
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,7 +74,7 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     kind: Any = PixelCNNArguments if of_pixelcnn else MultiscaleArguments
     default = kind(tyro.MISSING, tyro.MISSING, chosen.config)
     given = parse(kind, arguments, f"onepass train {preset}", default, chosen.about)
-    replicator = Replicator.from_environment(given.strategy)  # before TensorFlow does anything
+    replicator = strategies.from_environment(given.strategy)  # before TensorFlow does anything
     if given.portable:
         export_run(preset, given.config, given.data, given.portable, given.workdir)
         return 0

@@ -16,7 +16,7 @@ from likelihoods.initial import Initial
 from likelihoods.levels import check_levels, value_of
 from pixelcnn.conv_lstm import ConvLSTM
 from pixelcnn.text import CaptionEncoder
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 
 Kind = Literal["none", "class", "text", "map", "video"]
 VIDEO_VECTOR_CHANNELS = 64

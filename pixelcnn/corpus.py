@@ -13,7 +13,7 @@ from pixelcnn.named import PREFIX, gather_named
 from pixelcnn.npz import gather_file, gather_pair, pair
 from pixelcnn.pictures import DataError, PictureRules
 from pixelcnn.tables import SPLITS
-from replicator.folders import shown
+from replicator.runs.folders import shown
 
 __all__ = ["Corpus", "DataError", "PictureRules", "PictureSet", "read_corpus"]
 

@@ -10,7 +10,7 @@ from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.mode import EXACT, Mode, Share
 from pixelcnn.multiscale import Multiscale
 from pixelcnn.network import PixelCNN
-from replicator.replicator import Replicator
+from replicator import Replicator
 
 AnyTrainConfig = PixelCNNTrainConfig | MultiscaleTrainConfig
 

@@ -12,8 +12,8 @@ from PIL import Image
 from pixelcnn.generation import Request
 from pixelcnn.model import PictureModel
 from pixelcnn.shelf import Shelf
-from replicator.intervals import weighted_mean
-from replicator.progress import Progress
+from replicator.runs.intervals import weighted_mean
+from replicator.runs.progress import Progress
 
 Parts = dict[str, np.ndarray]
 

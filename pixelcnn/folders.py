@@ -21,8 +21,8 @@ from pixelcnn.pictures import (
     suffixes,
 )
 from pixelcnn.tables import SPLITS, Row, match, read_tables
-from replicator.folders import shown, walk
-from replicator.threads import in_threads
+from replicator.runs.folders import shown, walk
+from replicator.runs.threads import in_threads
 
 MOST_WORKERS = 4  # each may hold a whole photograph
 OTHER_DEV_NAMES = ("val", "valid", "validation", "test")

@@ -18,9 +18,9 @@ from pixelcnn.generation import Painter, Request
 from pixelcnn.multiscale import Multiscale, part_names
 from pixelcnn.training import KINDS, config_from, kind_of
 from pixelcnn.video_data import Statistics
-from replicator.checkpoints import Arrays
-from replicator.errors import UserError
-from replicator.model_folder import stored_model, take_weights
+from replicator.runs.atomic_files import Arrays
+from replicator.runs.errors import UserError
+from replicator.runs.model_folder import stored_model, take_weights
 
 Wish = int | str | np.ndarray | None
 

@@ -9,7 +9,7 @@ import numpy as np
 from pixelcnn.gathered import Gathered, extremes, some
 from pixelcnn.pictures import DataError, PictureRules
 from pixelcnn.reduction import fitted
-from replicator.folders import shown
+from replicator.runs.folders import shown
 
 PREFIX = "tfds:"
 DEV_SPLITS = ("validation", "test")

@@ -13,8 +13,8 @@ from pixelcnn.gathered import Gathered, extremes
 from pixelcnn.pictures import DataError, PictureRules
 from pixelcnn.reduction import centred_square, fitted, subsampled, with_channels
 from pixelcnn.tables import SPLITS
-from replicator.errors import UserError
-from replicator.folders import shown
+from replicator.runs.errors import UserError
+from replicator.runs.folders import shown
 
 DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, MemoryError)
 MOST_CLASSES = 100_000

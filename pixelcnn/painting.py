@@ -14,8 +14,8 @@ from pixelcnn.pictures import PictureError, PictureRules, read_picture
 from pixelcnn.prediction import predict
 from pixelcnn.sheets import enlarged, grid, strip, write_gif, write_png
 from pixelcnn.video_data import Video, read_episodes
-from replicator.errors import UserError
-from replicator.progress import Progress
+from replicator.runs.errors import UserError
+from replicator.runs.progress import Progress
 
 FLAGS = {"class": "label", "text": "caption", "map": "map", "video": "video"}
 STRIPS = 8  # pictures whose growth is shown

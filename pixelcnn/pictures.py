@@ -11,8 +11,8 @@ import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
 from pixelcnn.reduction import Reduce, centred_square, fitted
-from replicator.errors import UserError
-from replicator.folders import shown
+from replicator.runs.errors import UserError
+from replicator.runs.folders import shown
 
 # Pillow recognises these but shows nothing of them by itself; for EPS it runs another program.
 NOT_DECODED = {"BUFR", "EPS", "GRIB", "HDF5", "MPEG", "WMF"}

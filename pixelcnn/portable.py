@@ -15,8 +15,7 @@ from pixelcnn.sampler import Given, picture_words, sample
 from pixelcnn.shelf import NEEDED, Shelf
 from pixelcnn.training import CHANGEABLE, run_config
 from pixelcnn.video_data import Video
-from replicator.checkpoints import Arrays, write_npz
-from replicator.portable import (
+from replicator.portable.export import (
     export_function,
     export_training,
     fresh,
@@ -25,7 +24,8 @@ from replicator.portable import (
     restore,
     specs_of,
 )
-from replicator.state import TrainState
+from replicator.runs.atomic_files import Arrays, write_npz
+from replicator.training.state import TrainState
 
 PICTURES = "pictures.npz"
 Specs = dict[str, tf.TensorSpec]

@@ -7,7 +7,7 @@ import numpy as np
 from pixelcnn.drawing import temperatures_of
 from pixelcnn.generation import Request
 from pixelcnn.model import PictureModel
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 
 FRAME_ROWS = 65536  # rows of the noise that a video may use, one a frame
 Temperature = float | tuple[float, ...]

@@ -9,8 +9,8 @@ from pixelcnn.factor import FactorConfig
 from pixelcnn.multiscale import MultiscaleConfig
 from pixelcnn.network import PixelCNNConfig
 from pixelcnn.outputs import OutputConfig
-from replicator.loop import LoopConfig
-from replicator.optimizer import OptimizerConfig
+from replicator.training.loop import LoopConfig
+from replicator.training.optimizer import OptimizerConfig
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from replicator.atomic import replacing
+from replicator.runs.atomic_files import replacing
 
 GAP = 2  # pixels between two pictures
 LEAST_SIDE = 96  # small pictures are shown enlarged, pixel by pixel, to at least this

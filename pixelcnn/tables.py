@@ -8,8 +8,8 @@ from pathlib import Path
 
 from pixelcnn.captions import encode_caption
 from pixelcnn.pictures import DataError
-from replicator.errors import UserError
-from replicator.folders import shown
+from replicator.runs.errors import UserError
+from replicator.runs.folders import shown
 
 SPLITS = ("train", "dev")
 TABLES = ("pictures.tsv", "train.tsv", "dev.tsv")

@@ -9,13 +9,14 @@ from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.density import AnyTrainConfig, PictureDensity, PictureLoss
 from pixelcnn.shelf import Shelf
 from pixelcnn.watching import Watcher
-from replicator.errors import UserError
-from replicator.loop import Outcome, Trainer
-from replicator.meeting import chief_first, heard, placed
-from replicator.replicator import Replicator
-from replicator.run_directory import RunDirectory, stored_config, to_json
-from replicator.state import TrainState
-from replicator.step import check_rows
+from replicator import Replicator, strategies
+from replicator.runs.errors import UserError
+from replicator.runs.run_directory import RunDirectory
+from replicator.runs.stored_config import stored_config, to_json
+from replicator.strategies.coordination import chief_first, heard, placed
+from replicator.training.loop import Outcome, Trainer
+from replicator.training.state import TrainState
+from replicator.training.step import check_rows
 
 KINDS: dict[str, type] = {"pixelcnn": PixelCNNTrainConfig, "multiscale": MultiscaleTrainConfig}
 CHANGEABLE = ("loop", "data_folder")
@@ -51,7 +52,7 @@ def train(
             f"The run directory {workdir} must be outside the data folder {data}: its samples "
             "would be taken for pictures."
         )
-    replicator = Replicator.single() if replicator is None else replicator
+    replicator = strategies.single() if replicator is None else replicator
     check_rows(config.data.batch_size, replicator, config.optimizer.accumulate)
     say = heard(replicator, say)
     with contextlib.ExitStack() as stack:

@@ -20,7 +20,7 @@ from pixelcnn.npz import check_shape, pair, read_arrays
 from pixelcnn.pictures import DataError, PictureRules
 from pixelcnn.reduction import fitted
 from pixelcnn.tables import SPLITS
-from replicator.folders import shown
+from replicator.runs.folders import shown
 
 KEYS = ("frames", "actions", "states")
 LEAST_STD = 1e-6  # a channel that hardly moves is centred and otherwise left alone

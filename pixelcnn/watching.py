@@ -11,8 +11,8 @@ from pixelcnn.generation import Painter, Request
 from pixelcnn.multiscale import part_names
 from pixelcnn.sheets import grid, write_png
 from pixelcnn.shelf import Shelf
-from replicator.metrics import MetricsLog
-from replicator.state import TrainState
+from replicator.runs.metrics import MetricsLog
+from replicator.training.state import TrainState
 
 SHOWN = 16  # pictures of a sheet
 LARGEST_SHOWN = 64  # pixels; larger pictures take too long for a look in between

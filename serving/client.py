@@ -12,7 +12,7 @@ from urllib.parse import urlsplit
 
 import numpy as np
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.retrying import ClientError, Deadline, Retrying
 
 TIMEOUT_SECONDS = 60.0

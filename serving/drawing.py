@@ -8,7 +8,7 @@ import numpy as np
 
 from pixelcnn.model import PictureModel, load
 from pixelcnn.sheets import enlarged, grid, strip, write_gif, write_png
-from replicator.progress import Progress
+from replicator.runs.progress import Progress
 
 SETS = {
     "digits": ("shipped-digits-teacher", "shipped-digits"),

@@ -25,8 +25,8 @@ from pixelcnn import portable as picture_portable
 from pixelcnn import shipped as picture_shipped
 from pixelcnn.model import PictureModel
 from pixelcnn.training import KINDS as PICTURE_KINDS
-from replicator.errors import UserError
-from replicator.model_folder import SPEC_FILE, WEIGHTS_FILE, kind_of, read_folder
+from replicator.runs.errors import UserError
+from replicator.runs.model_folder import SPEC_FILE, WEIGHTS_FILE, kind_of, read_folder
 from serving.manifest import write_manifest
 from serving.operations import check_program
 from serving.signature import Signature

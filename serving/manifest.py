@@ -5,7 +5,7 @@ import json
 import os
 from pathlib import Path
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 
 MANIFEST = "manifest.json"
 FORMAT = 1

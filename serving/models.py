@@ -10,7 +10,7 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.errors import NotFound, NotReady, ServingError
 from serving.logs import event
 from serving.scanning import Found, Scan, scan

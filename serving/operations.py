@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.signature import Signature, TensorInfo
 
 PROGRAM = "saved_model.pb"

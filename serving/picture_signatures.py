@@ -19,7 +19,7 @@ from pixelcnn.model import PictureModel
 from pixelcnn.multiscale import part_names
 from pixelcnn.portable import condition_specs
 from pixelcnn.sampler import Given, picture_words, sample
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.bundle import COMPILED, FORMAT, PLAIN
 from serving.signature import Signature, TensorInfo, scale_name
 

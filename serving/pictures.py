@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.bundle import COMPILED, Backend, Bundle
 from serving.errors import InvalidInput
 from serving.signature import Arrays, checked, example, scale_name

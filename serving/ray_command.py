@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.ray_settings import (
     EVERY_INTERFACE,
     NAME,

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, Literal
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.settings import TOKEN_VARIABLE, Settings
 
 EVERY_INTERFACE = "0.0.0.0"

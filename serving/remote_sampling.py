@@ -11,8 +11,8 @@ import numpy as np
 import tyro
 
 from pixelcnn.sheets import enlarged, grid, strip, write_gif, write_png
-from replicator.errors import UserError
-from replicator.progress import Progress
+from replicator.runs.errors import UserError
+from replicator.runs.progress import Progress
 from serving.client import (
     COMPILED,
     DEFAULT_SIGNATURE,

@@ -6,7 +6,7 @@ import time
 from collections.abc import Callable
 from typing import TypeVar
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 
 FIRST_SECONDS, LONGEST_SECONDS = 0.1, 5.0  # between two attempts
 Answer = TypeVar("Answer")

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving import traces
 from serving.batching import LARGE_BYTES, Batcher, Limits, Watch
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, ServingError, TooLarge

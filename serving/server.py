@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import tyro
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving import logs, traces
 from serving.models import Table
 from serving.ray_settings import NAME, RaySettings

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 
 TOKEN_VARIABLE = "ONEPASS_TOKEN"
 MIN_TOKEN_CHARACTERS = 16

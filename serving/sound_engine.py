@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.signature import Arrays
 
 STUDENT = "parallel-wavenet"

@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Mapping
 from typing import Any
 
-from replicator.run_directory import dataclass_from
+from replicator.runs.stored_config import dataclass_from
 from wavenet.hearing import Hearing
 from wavenet.presets import DataConfig
 

@@ -7,7 +7,7 @@ import threading
 from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded, ServingError
 from serving.logs import request_id
 

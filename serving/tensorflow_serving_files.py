@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.scanning import scan
 from serving.settings import Settings
 

@@ -14,12 +14,13 @@ import numpy as np
 import tensorflow as tf
 from toys import Line, line_batch
 
-from replicator import parameter_server, servers
-from replicator.errors import UserError
-from replicator.optimizer import OptimizerConfig
-from replicator.replicator import Replicator
-from replicator.state import TrainState
-from replicator.step import compile_shared_step, compile_step
+from replicator import strategies
+from replicator.runs.errors import UserError
+from replicator.strategies import asynchronous as parameter_server
+from replicator.strategies import server_processes as servers
+from replicator.training.optimizer import OptimizerConfig
+from replicator.training.state import TrainState
+from replicator.training.step import compile_shared_step, compile_step
 
 ADAM = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, clip_norm=5.0)
 
@@ -44,7 +45,7 @@ def alone(steps: int) -> dict[str, np.ndarray]:
 
 def main(steps: int, pause_seconds: float, output: str) -> None:
     """Makes all updates."""
-    replicator = Replicator.parameter_server()
+    replicator = strategies.parameter_server()
     with replicator.scope():
         line = Line()
         state = TrainState(line, ADAM, steps)

@@ -12,13 +12,13 @@ from pathlib import Path
 import tensorflow as tf
 from toys import Line, line_batch
 
-from replicator.errors import UserError
-from replicator.loop import LoopConfig, Trainer
-from replicator.meeting import placed
-from replicator.optimizer import OptimizerConfig
-from replicator.replicator import Replicator
-from replicator.run_directory import RunDirectory
-from replicator.state import TrainState
+from replicator import Replicator, strategies
+from replicator.runs.errors import UserError
+from replicator.runs.run_directory import RunDirectory
+from replicator.strategies.coordination import placed
+from replicator.training.loop import LoopConfig, Trainer
+from replicator.training.optimizer import OptimizerConfig
+from replicator.training.state import TrainState
 
 NEVER = 10**9
 
@@ -76,9 +76,9 @@ def main(strategy: str, *words: str) -> int:
     print(f"process {os.getpid()}", flush=True)
     try:
         if strategy == "uneven":
-            return uneven(Replicator.multi_worker(timeout_seconds=10.0))
+            return uneven(strategies.multi_worker(timeout_seconds=10.0))
         workdir, num_steps, seconds = words
-        replicator = Replicator.from_environment(strategy)
+        replicator = strategies.from_environment(strategy)
         return train(replicator, Path(workdir), int(num_steps), float(seconds))
     except UserError as error:
         print(f"onepass: {error}", flush=True)

@@ -15,7 +15,7 @@ from pixelcnn.density import PictureDensity
 from pixelcnn.model import load, spec_of
 from pixelcnn.shelf import Shelf
 from pixelcnn.training import run_config
-from replicator.model_folder import save
+from replicator.runs.model_folder import save
 from serving.manifest import write_manifest
 
 

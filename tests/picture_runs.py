@@ -24,8 +24,8 @@ from pixelcnn.network import PixelCNNConfig
 from pixelcnn.outputs import OutputConfig
 from pixelcnn.shelf import Shelf
 from pixelcnn.training import train
-from replicator.loop import LoopConfig
-from replicator.optimizer import OptimizerConfig
+from replicator.training.loop import LoopConfig
+from replicator.training.optimizer import OptimizerConfig
 
 CLASSES = ("cat", "dog", "eel")
 CAPTIONS = ("a bright half", "stripes", "a slope")

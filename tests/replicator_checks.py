@@ -3,7 +3,7 @@
 import numpy as np
 import tensorflow as tf
 
-from replicator.replicator import Replicator
+from replicator import strategies
 
 SIZES = (1, 2, 4)
 SHAPE = (2, 3)
@@ -19,7 +19,7 @@ def table(size, seed=0):
 
 
 def replicator_of(size):
-    return Replicator.single() if size == 1 else Replicator.local(size)
+    return strategies.single() if size == 1 else strategies.local(size)
 
 
 def forever():

@@ -6,7 +6,7 @@ import tensorflow as tf
 import tf_keras
 from replicator_checks import SIZES, endless, replicator_of
 
-from replicator.replicator import Replicator
+from replicator import strategies
 
 STEPS = 5
 
@@ -95,8 +95,8 @@ def check_steps_per_call():
 def check_logical_devices():
     cpus = [f"/device:CPU:{k}" for k in range(4)]
     replicators = {
-        "two on one": Replicator.single(logical_devices=cpus[1:3]),
-        "two on each of two": Replicator.local(cpus, devices_per_replica=2),
+        "two on one": strategies.single(logical_devices=cpus[1:3]),
+        "two on each of two": strategies.local(cpus, devices_per_replica=2),
     }
     devices = {}
     for name, replicator in replicators.items():
@@ -106,7 +106,7 @@ def check_logical_devices():
 
 
 def check_ops_on_logical_devices():
-    replicator, found = Replicator.local(4, devices_per_replica=2), []
+    replicator, found = strategies.local(4, devices_per_replica=2), []
 
     def step(batch):
         with replicator.logical_device(1):

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from replicator.checkpoints import Checkpoints
-from replicator.loop import LoopConfig
-from replicator.optimizer import OptimizerConfig
+from replicator.runs.checkpoints import Checkpoints
+from replicator.training.loop import LoopConfig
+from replicator.training.optimizer import OptimizerConfig
 from wavenet import shipped
 from wavenet.config import WaveNetConfig
 from wavenet.presets import DataConfig, TrainConfig

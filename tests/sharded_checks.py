@@ -1,4 +1,4 @@
-"""Checks of `Replicator.sharded` on a mesh of four logical CPUs; see in_replicas.py."""
+"""Checks of `strategies.sharded` on a mesh of four logical CPUs; see in_replicas.py."""
 
 import functools
 
@@ -6,10 +6,10 @@ import numpy as np
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
-from replicator.optimizer import OptimizerConfig
-from replicator.replicator import Replicator
-from replicator.state import TrainState
-from replicator.step import compile_shared_step, compile_step
+from replicator import strategies
+from replicator.training.optimizer import OptimizerConfig
+from replicator.training.state import TrainState
+from replicator.training.step import compile_shared_step, compile_step
 
 MESH = {"batch": 2, "model": 2}
 ADAM = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, clip_norm=1.0)
@@ -60,7 +60,7 @@ def data():
 
 
 def sharded_training(layouts):
-    replicator = Replicator.sharded(MESH, layouts)
+    replicator = strategies.sharded(MESH, layouts)
     with replicator.scope():
         table = Table(replicator)
         state = TrainState(table, ADAM, STEPS)
@@ -139,7 +139,7 @@ def check_restored():
     _, state, _, _ = automatic()
     plain = TrainState(Table(), ADAM, STEPS)
     plain.restore(state.arrays())
-    replicator = Replicator.sharded({"batch": 4}, {})
+    replicator = strategies.sharded({"batch": 4}, {})
     with replicator.scope():
         other = TrainState(Table(), ADAM, STEPS)
     other.restore(plain.arrays())
@@ -205,10 +205,10 @@ def check_step_functions():
     """Variables, loss, rows, whether the data ended, and None, of one device and of meshes."""
     layouts = {"weight": [None, "model"], "out": ["model"]}
     return {
-        "alone": line(Replicator.single(), 6),
-        "automatic": line(Replicator.sharded(MESH, {}), 6),
-        "by name": line(Replicator.sharded(MESH, layouts), 6),
-        "two steps a call": line(Replicator.sharded(MESH, layouts), 6, 2),
+        "alone": line(strategies.single(), 6),
+        "automatic": line(strategies.sharded(MESH, {}), 6),
+        "by name": line(strategies.sharded(MESH, layouts), 6),
+        "two steps a call": line(strategies.sharded(MESH, layouts), 6, 2),
     }
 
 
@@ -221,14 +221,14 @@ def refused(make):
 
 
 def in_scope(layouts, mesh=MESH):
-    replicator = Replicator.sharded(mesh, layouts)
+    replicator = strategies.sharded(mesh, layouts)
     with replicator.scope():
         Table()
     return replicator
 
 
 def unread():
-    replicator = Replicator.sharded(MESH, {})
+    replicator = strategies.sharded(MESH, {})
     with replicator.scope():
         weight = tf.Variable([1.0, 2.0], name="weight")
         other = tf.Variable([1.0, 2.0], trainable=False, name="other")
@@ -250,11 +250,11 @@ def stepped(layouts, rows):
 def check_refusals():
     """Type and words of what is refused."""
     return {
-        "devices": refused(lambda: Replicator.sharded({"batch": 4, "model": 2}, {})),
-        "size": refused(lambda: Replicator.sharded({"batch": 0}, {})),
-        "no batch": refused(lambda: Replicator.sharded({"rows": 2}, {})),
-        "name": refused(lambda: Replicator.sharded(MESH, {"kernel": ["modle"]})),
-        "expression": refused(lambda: Replicator.sharded(MESH, {"(": ["model"]})),
+        "devices": refused(lambda: strategies.sharded({"batch": 4, "model": 2}, {})),
+        "size": refused(lambda: strategies.sharded({"batch": 0}, {})),
+        "no batch": refused(lambda: strategies.sharded({"rows": 2}, {})),
+        "name": refused(lambda: strategies.sharded(MESH, {"kernel": ["modle"]})),
+        "expression": refused(lambda: strategies.sharded(MESH, {"(": ["model"]})),
         "axes": refused(lambda: in_scope({"kernel": ["model", None]})),
         "does not divide": refused(lambda: in_scope({"bias": ["batch"]}, {"batch": 4})),
         "nothing": refused(lambda: stepped({"kernle": ["model"]}, 4)),

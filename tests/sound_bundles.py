@@ -14,8 +14,8 @@ import serving
 from distill import model as sounds
 from distill.presets import DistillConfig
 from distill.training import KIND as STUDENT
-from replicator.model_folder import save
-from replicator.run_directory import to_json
+from replicator.runs.model_folder import save
+from replicator.runs.stored_config import to_json
 from wavenet import model as teachers
 from wavenet.presets import DataConfig, TrainConfig
 from wavenet.training import KIND as TEACHER

@@ -27,10 +27,10 @@ from pixelcnn.factor import FactorConfig
 from pixelcnn.multiscale import MultiscaleConfig
 from pixelcnn.network import PixelCNNConfig
 from pixelcnn.outputs import OutputConfig
-from replicator.errors import UserError
-from replicator.loop import LoopConfig
-from replicator.optimizer import OptimizerConfig
-from replicator.replicator import Replicator
+from replicator import Replicator, strategies
+from replicator.runs.errors import UserError
+from replicator.training.loop import LoopConfig
+from replicator.training.optimizer import OptimizerConfig
 from wavenet import training as of_sounds
 from wavenet import watching as of_speakers
 
@@ -169,7 +169,7 @@ def main(strategy: str, folder: str, *words: str) -> int:
     blind()
     status = 0
     try:
-        replicator = Replicator.from_environment(strategy)
+        replicator = strategies.from_environment(strategy)
         for word in words:
             run, _, options = word.partition("=")
             workdir, loop = Path(folder) / run, json.loads(options or "{}")

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import soundfile
 
-from replicator.atomic import replacing
+from replicator.runs.atomic_files import replacing
 from wavenet import audio
 
 RATE_HZ = 16000

@@ -39,8 +39,8 @@ from benchmarks.scaling_ring import (
     fitted,
 )
 from benchmarks.scaling_wrapper import dense_step
-from replicator.errors import UserError
-from replicator.replicator import Replicator
+from replicator import strategies
+from replicator.runs.errors import UserError
 
 ROOT = Path(__file__).resolve().parent.parent
 
@@ -213,7 +213,7 @@ def test_two_calls_take_turns_and_the_median_of_each_is_kept(monkeypatch):
 
 
 def test_the_wrapped_dense_step_moves_the_network_as_the_plain_one_does():
-    replicator, networks = Replicator.single(), (Dense(), Dense())
+    replicator, networks = strategies.single(), (Dense(), Dense())
     batches = labelled_rows(2)
     reduce = types.SimpleNamespace(mean=lambda value: replicator.all_reduce(value, "mean"))
     wrapped = replicator.compile(

@@ -42,7 +42,7 @@ from benchmarks.serving_ways import (
     V2Binary,
     spoken,
 )
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.http.sound_formats import wav_header
 
 TESTS = Path(__file__).resolve().parent

@@ -10,8 +10,8 @@ import onepass
 from benchmarks import audio, students
 from benchmarks.report import Row, interleaved, ratio
 from distill.config import StudentConfig
-from replicator.errors import UserError
-from replicator.progress import Progress
+from replicator.runs.errors import UserError
+from replicator.runs.progress import Progress
 from wavenet.config import WaveNetConfig
 
 TINY = StudentConfig(**SMALL, draft_passes=2)

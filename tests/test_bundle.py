@@ -16,7 +16,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 
 import serving
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.errors import InvalidInput, NotFound
 from serving.manifest import files_of
 from serving.operations import ALLOWED, SAVING
@@ -310,7 +310,7 @@ ALONE = """
             floor = name.split(".")[0]
             if floor in ("wavenet", "pixelcnn", "distill", "likelihoods"):
                 raise ImportError(name)
-            if floor == "replicator" and name not in ("replicator", "replicator.errors"):
+            if floor == "replicator" and not "replicator.runs.errors".startswith(name):
                 raise ImportError(name)
 
     sys.meta_path.insert(0, Without())

@@ -21,7 +21,7 @@ from fake_bundle import FakePicture, FakeSound, Shelf
 from PIL import Image
 
 import onepass
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving import Client
 from serving.client import Stream
 from serving.retrying import Again, ClientError, Deadline, Retrying

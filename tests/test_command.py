@@ -26,9 +26,9 @@ from pixelcnn import card, painting
 from pixelcnn import command as of_pictures
 from pixelcnn import config as pictures
 from pixelcnn.factor import FactorConfig
-from replicator.errors import UserError
-from replicator.loop import LoopConfig
-from replicator.optimizer import OptimizerConfig
+from replicator.runs.errors import UserError
+from replicator.training.loop import LoopConfig
+from replicator.training.optimizer import OptimizerConfig
 from serving.quickstart import QuickstartArguments
 from wavenet import audio, command, speaking, training, watching
 from wavenet.config import WaveNetConfig
@@ -390,13 +390,13 @@ def test_a_full_disk_ends_in_one_line_and_keeps_what_there_was(mistake, data, co
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     checkpoint = (copy / "checkpoints" / "step_00000002.npz").read_bytes()
-    monkeypatch.setattr("replicator.checkpoints.np.savez", full)
+    monkeypatch.setattr("replicator.runs.atomic_files.np.savez", full)
     line = mistake(*arguments(data, copy, num_steps=4))
     assert "step_00000004.npz: No space left on device. What was saved before is kept." in line
     assert line.endswith("Training stopped at step 4; the newest checkpoint is step 2.")
     assert (copy / "checkpoints" / "step_00000002.npz").read_bytes() == checkpoint
     monkeypatch.undo()
-    monkeypatch.setattr("replicator.checkpoints.replacing", full)
+    monkeypatch.setattr("replicator.runs.atomic_files.replacing", full)
     assert "config.json: No space left on device" in mistake(*arguments(data, copy, num_steps=5))
 
 

@@ -16,7 +16,7 @@ from pixelcnn.conditioning import (
 )
 from pixelcnn.conv_lstm import FORGET_BIAS, ConvLSTM
 from pixelcnn.text import AveragedGRU
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 
 BATCH, SIZE = 3, 8
 CONFIGS = {

@@ -19,10 +19,10 @@ from distill.objective import Objective
 from distill.presets import PRESETS, ClipConfig, DistillConfig, LossConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, load_teacher
-from replicator.errors import UserError
-from replicator.loop import LoopConfig
-from replicator.metrics import read_metrics
-from replicator.optimizer import OptimizerConfig
+from replicator.runs.errors import UserError
+from replicator.runs.metrics import read_metrics
+from replicator.training.loop import LoopConfig
+from replicator.training.optimizer import OptimizerConfig
 from wavenet import audio
 from wavenet import training as wavenet_training
 from wavenet import watching as wavenet_watching

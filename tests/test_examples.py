@@ -10,7 +10,7 @@ from PIL import Image
 from processes import Process
 
 from examples import d4pg, resnet50, sn_gan
-from replicator.replicator import Replicator
+from replicator import strategies
 
 SCRIPT = Path(__file__).with_name("example_runs.py")
 SECONDS = 280
@@ -91,7 +91,7 @@ def test_the_rate_rises_with_the_batch_and_falls_three_times():
     settings = resnet50.Settings(
         out=Path(), steps=90, batch=512, warmup_steps=4, blocks=(1,), width=4
     )
-    trainer = resnet50.Trainer(settings, 2, Replicator.single())
+    trainer = resnet50.Trainer(settings, 2, strategies.single())
     rates = []
     for step in (0, 3, 29, 30, 60, 80):
         trainer.step.assign(step)

@@ -120,7 +120,7 @@ def test_the_floors_are_read_at_all():
         ("wavenet/a.py", "import distill.student"),
         ("wavenet/a.py", "import numpy, pixelcnn"),
         ("pixelcnn/a.py", "from wavenet import network"),
-        ("likelihoods/a.py", "from replicator.loop import train"),
+        ("likelihoods/a.py", "from replicator.training.loop import train"),
         ("replicator/a.py", "def f():\n    if 1:\n        from likelihoods import noise"),
         ("serving/deep/a.py", "from onepass import main"),
         ("serving/a.py", "from benchmarks import audio"),
@@ -139,7 +139,7 @@ def test_a_climbing_import_is_caught(tmp_path, place, text):
 @pytest.mark.parametrize(
     ("place", "text"),
     [
-        ("wavenet/a.py", "from likelihoods import noise\nimport replicator.loop"),
+        ("wavenet/a.py", "from likelihoods import noise\nimport replicator.training.loop"),
         ("wavenet/a.py", "from . import network\nfrom .pixelcnn import x\nfrom wavenet import y"),
         ("distill/a.py", "from pixelcnn import network\nfrom wavenet import network as sound"),
         ("benchmarks/a.py", "from serving import load\nimport likelihoods"),

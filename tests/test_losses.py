@@ -14,8 +14,8 @@ from distill.flows import Flowed
 from distill.student import ParallelWaveNet
 from distill.teacher import Parametrised, WaveNetDensity, hold
 from likelihoods import noise as position_noise
-from replicator.optimizer import OptimizerConfig
-from replicator.state import TrainState
+from replicator.training.optimizer import OptimizerConfig
+from replicator.training.state import TrainState
 
 KINDS = ("logistic", "normal")
 

@@ -6,7 +6,7 @@ import os
 
 import pytest
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.manifest import MANIFEST, verify, write_manifest
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from fake_bundle import HOP, FakePicture, FakeSound, Shelf, info
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.errors import DeadlineExceeded, InvalidInput, NotFound, NotReady, TooLarge
 from serving.metrics import Metrics
 from serving.models import Served, Table, VersionStatus

@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from distill.perceptual import feature_loss, gram, style_loss
 from distill.units import UnitClassifier, UnitConfig
-from replicator.stablehlo import lower
+from replicator.portable.stablehlo import lower
 from wavenet.features import MelConvention
 
 RATE_HZ, HOP = 8000, 80

@@ -8,7 +8,7 @@ import pytest
 from picture_files import COLOUR, GREY, fill, mistake, noise
 
 from pixelcnn.corpus import PictureRules, read_corpus
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 
 
 def test_an_npz_pair_is_taken_as_it_is(tmp_path):

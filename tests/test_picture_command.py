@@ -20,8 +20,9 @@ from pixelcnn.multiscale import part_names, sizes_between
 from pixelcnn.presets import PRESETS
 from pixelcnn.sheets import grid
 from pixelcnn.training import config_from, kind_of
-from replicator.errors import UserError
-from replicator.run_directory import RunDirectory, to_json
+from replicator.runs.errors import UserError
+from replicator.runs.run_directory import RunDirectory
+from replicator.runs.stored_config import to_json
 
 
 @pytest.fixture(autouse=True)

@@ -6,7 +6,7 @@ import pytest
 from pixelcnn import data
 from pixelcnn.captions import CODES, NUM_CODES, encode_caption
 from pixelcnn.corpus import PictureRules, read_corpus
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 
 
 def test_a_caption_is_its_characters_a_closing_code_and_zeros():

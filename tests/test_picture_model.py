@@ -14,10 +14,10 @@ from pixelcnn.evaluation import webp_bits_per_dim
 from pixelcnn.pictures import DataError
 from pixelcnn.shelf import Shelf
 from pixelcnn.video_data import read_episodes
-from replicator.checkpoints import read_npz
-from replicator.errors import UserError
-from replicator.model_folder import save
-from replicator.run_directory import RunDirectory
+from replicator.runs.atomic_files import read_npz
+from replicator.runs.errors import UserError
+from replicator.runs.model_folder import save
+from replicator.runs.run_directory import RunDirectory
 
 NUMBERS = 64  # in a toy
 

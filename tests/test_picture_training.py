@@ -16,11 +16,11 @@ from pixelcnn.density import PictureDensity
 from pixelcnn.pictures import DataError
 from pixelcnn.sheets import grid
 from pixelcnn.shelf import Shelf
-from replicator.errors import UserError
-from replicator.loop import DONE, FINISHED_BEFORE
-from replicator.metrics import read_metrics
-from replicator.model_folder import averages
-from replicator.state import TrainState
+from replicator.runs.errors import UserError
+from replicator.runs.metrics import read_metrics
+from replicator.runs.model_folder import averages
+from replicator.training.loop import DONE, FINISHED_BEFORE
+from replicator.training.state import TrainState
 
 
 def figures_of(run, name):

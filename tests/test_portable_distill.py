@@ -17,8 +17,8 @@ from distill.presets import PRESETS
 from distill.teacher import load_teacher
 from distill.training import UNITS
 from distill.units import train_units
-from replicator import portable_run
-from replicator.portable import read_manifest
+from replicator.portable import run as portable_run
+from replicator.portable.export import read_manifest
 from wavenet import audio
 from wavenet import training as wavenet_training
 

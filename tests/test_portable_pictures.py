@@ -19,10 +19,10 @@ from pixelcnn.captions import encode_caption
 from pixelcnn.density import PictureDensity
 from pixelcnn.generation import Painter, Request
 from pixelcnn.shelf import Shelf
-from replicator import portable_run
-from replicator.checkpoints import read_npz, write_npz
-from replicator.portable import guarded_step
-from replicator.state import TrainState
+from replicator.portable import run as portable_run
+from replicator.portable.export import guarded_step
+from replicator.runs.atomic_files import read_npz, write_npz
+from replicator.training.state import TrainState
 
 
 @pytest.fixture(scope="module", autouse=True)

@@ -9,7 +9,7 @@ from PIL import Image
 import onepass
 from pixelcnn import painting
 from pixelcnn.prediction import predict
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 
 STEPS, CONTEXT = 4, 2
 

@@ -15,7 +15,7 @@ from fake_bundle import FakePicture, Shelf
 from processes import ROOT, Process
 from ray_clients import TOKEN
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving import ray_settings
 from serving.ray_settings import RaySettings
 

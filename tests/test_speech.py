@@ -15,10 +15,10 @@ import tensorflow as tf
 
 import distill.model
 from distill import shipped as shipped_student
-from replicator.errors import UserError
-from replicator.loop import LoopConfig
-from replicator.optimizer import OptimizerConfig
-from replicator.state import TrainState
+from replicator.runs.errors import UserError
+from replicator.training.loop import LoopConfig
+from replicator.training.optimizer import OptimizerConfig
+from replicator.training.state import TrainState
 from serving import speech
 from serving.speech import (
     alignment,

@@ -21,9 +21,9 @@ from runs import NEVER, TINY, assert_same, looped, newest, options, recordings, 
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
 import onepass
-from replicator.errors import UserError
-from replicator.loop import DONE
-from replicator.metrics import read_metrics
+from replicator.runs.errors import UserError
+from replicator.runs.metrics import read_metrics
+from replicator.training.loop import DONE
 from wavenet import training, watching
 from wavenet.presets import DataConfig
 

@@ -9,8 +9,8 @@ import tensorflow as tf
 
 from distill import units
 from distill.units import UnitClassifier, UnitConfig
-from replicator.checkpoints import read_npz, write_npz
-from replicator.errors import UserError
+from replicator.runs.atomic_files import read_npz, write_npz
+from replicator.runs.errors import UserError
 from wavenet.audio import from_int16, to_int16
 from wavenet.corpus import Corpus, Prepared, frames_of, recordings_of
 from wavenet.features import MelConvention, mel_spectrogram

@@ -8,15 +8,15 @@ import sys
 import numpy as np
 import tensorflow as tf
 
-from replicator.errors import UserError
-from replicator.replicator import Replicator
+from replicator import strategies
+from replicator.runs.errors import UserError
 
 STEPS = 5
 mode, output = sys.argv[1:]
 replicator = (
-    Replicator.multi_worker(timeout_seconds=10, join_seconds=100)
+    strategies.multi_worker(timeout_seconds=10, join_seconds=100)
     if mode != "single"
-    else Replicator.single()
+    else strategies.single()
 )
 worker = replicator.worker_index
 generator = np.random.default_rng(0)

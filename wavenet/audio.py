@@ -17,9 +17,9 @@ import numpy as np
 import soundfile
 import soxr
 
-from replicator.atomic import replacing
-from replicator.errors import UserError
-from replicator.folders import shown
+from replicator.runs.atomic_files import replacing
+from replicator.runs.errors import UserError
+from replicator.runs.folders import shown
 
 BLOCK_SAMPLES = 1 << 18
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")

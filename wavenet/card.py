@@ -8,12 +8,11 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from replicator.atomic import replacing
-from replicator.machine import machine_name
-from replicator.model_folder import save
-from replicator.progress import duration
-from replicator.provenance import git_revision, training_seconds
-from replicator.run_directory import RunDirectory
+from replicator.runs.atomic_files import replacing
+from replicator.runs.model_folder import save
+from replicator.runs.progress import duration
+from replicator.runs.provenance import git_revision, machine_name, training_seconds
+from replicator.runs.run_directory import RunDirectory
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import load
 from wavenet.recordings import ScanReport

@@ -6,10 +6,10 @@ from typing import Annotated
 
 import tyro
 
-from replicator.errors import UserError
-from replicator.portable import adopt
-from replicator.replicator import Replicator
-from replicator.run_directory import RunDirectory
+from replicator import strategies
+from replicator.portable.export import adopt
+from replicator.runs.errors import UserError
+from replicator.runs.run_directory import RunDirectory
 from wavenet import shipped
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.exporting import export_run
@@ -65,7 +65,7 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     given = parse(
         TrainArguments, arguments, f"onepass train {preset}", default, PRESETS[preset].about
     )
-    replicator = Replicator.from_environment(given.strategy)  # before TensorFlow does anything
+    replicator = strategies.from_environment(given.strategy)  # before TensorFlow does anything
     if given.portable:
         export_run(preset, given.config, given.data, given.portable, given.workdir)
         return 0

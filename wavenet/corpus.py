@@ -12,9 +12,9 @@ from typing import Any
 
 import numpy as np
 
-from replicator.atomic import replacing
-from replicator.folders import shown
-from replicator.threads import in_threads
+from replicator.runs.atomic_files import replacing
+from replicator.runs.folders import shown
+from replicator.runs.threads import in_threads
 from wavenet import audio
 from wavenet.features import MelConvention, above_silence, mel_spectrogram
 from wavenet.pitch import PitchConvention, fundamental_frequency, log_f0_features

@@ -7,9 +7,9 @@ from pathlib import Path
 
 import numpy as np
 
-from replicator.errors import UserError
-from replicator.intervals import mean_of_known, weighted_mean
-from replicator.progress import Progress
+from replicator.runs.errors import UserError
+from replicator.runs.intervals import mean_of_known, weighted_mean
+from replicator.runs.progress import Progress
 from wavenet import audio
 from wavenet.corpus import Corpus
 from wavenet.density import Density

@@ -5,8 +5,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from replicator.checkpoints import write_npz
-from replicator.portable import (
+from replicator.portable.export import (
     export_function,
     export_training,
     fresh,
@@ -15,7 +14,8 @@ from replicator.portable import (
     restore,
     storable,
 )
-from replicator.state import LossFn, TrainState
+from replicator.runs.atomic_files import write_npz
+from replicator.training.state import LossFn, TrainState
 from wavenet import clips
 from wavenet.config import WaveNetConfig
 from wavenet.corpus import Corpus, export_npz

@@ -4,7 +4,7 @@ from typing import Protocol
 
 import numpy as np
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from wavenet import audio
 from wavenet.features import above_silence, mel_spectrogram
 from wavenet.pitch import fundamental_frequency, log_f0_features

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
-from replicator.atomic import replacing
+from replicator.runs.atomic_files import replacing
 from wavenet import audio
 
 FILE = "measurements.json"

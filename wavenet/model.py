@@ -8,8 +8,8 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import tensorflow as tf
 
-from replicator.errors import UserError
-from replicator.model_folder import stored_model, take_weights
+from replicator.runs.errors import UserError
+from replicator.runs.model_folder import stored_model, take_weights
 from wavenet import shipped
 from wavenet.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
 from wavenet.hearing import Hearing

@@ -8,8 +8,8 @@ import scipy.signal
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from replicator.atomic import replacing
-from replicator.errors import UserError
+from replicator.runs.atomic_files import replacing
+from replicator.runs.errors import UserError
 
 DB_RANGE = 80.0  # dB
 WINDOW_SECONDS = 0.03

@@ -3,8 +3,8 @@
 import dataclasses
 from typing import Literal
 
-from replicator.loop import LoopConfig
-from replicator.optimizer import OptimizerConfig
+from replicator.training.loop import LoopConfig
+from replicator.training.optimizer import OptimizerConfig
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.pitch import PitchConvention

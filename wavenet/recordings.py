@@ -9,9 +9,9 @@ from pathlib import Path
 
 import numpy as np
 
-from replicator.errors import UserError
-from replicator.folders import shown, walk
-from replicator.threads import in_threads
+from replicator.runs.errors import UserError
+from replicator.runs.folders import shown, walk
+from replicator.runs.threads import in_threads
 from wavenet import measurements
 from wavenet.audio import SUFFIXES, AudioError
 from wavenet.measurements import Measurement

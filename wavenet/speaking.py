@@ -11,8 +11,8 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import tyro
 
-from replicator.errors import UserError
-from replicator.progress import Progress
+from replicator.runs.errors import UserError
+from replicator.runs.progress import Progress
 from wavenet import audio, shipped
 from wavenet.features import above_silence
 from wavenet.pictures import spectrogram_png

@@ -5,7 +5,7 @@ import dataclasses
 from collections.abc import Mapping
 from pathlib import Path
 
-from replicator.folders import shown
+from replicator.runs.folders import shown
 
 SPLITS = ("train", "dev")
 

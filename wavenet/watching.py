@@ -7,9 +7,9 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
-from replicator.errors import UserError
-from replicator.metrics import MetricsLog
-from replicator.state import TrainState
+from replicator.runs.errors import UserError
+from replicator.runs.metrics import MetricsLog
+from replicator.training.state import TrainState
 from wavenet import audio
 from wavenet.corpus import Corpus, whole
 from wavenet.density import Density

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.errors import InvalidInput
 from serving.http.fields import refused, shown
 from serving.http.names import fastest

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
 from serving.http.fields import MAX_SEED, Fields, integer, number, shown, text
 from serving.http.names import DEFAULT, MAX_NAME_CHARACTERS

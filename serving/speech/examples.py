@@ -7,8 +7,8 @@ from pathlib import Path
 
 import numpy as np
 
-from replicator.errors import UserError
-from replicator.threads import in_threads
+from replicator.runs.errors import UserError
+from replicator.runs.threads import in_threads
 from serving.speech.alignment import STATES, align, cepstra, chain, durations, first_guess
 from serving.speech.alignment import typical_lengths as typical
 from serving.speech.phonemes import COMMA, PAUSES, STOP, Phoneme, phonemes

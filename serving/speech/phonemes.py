@@ -6,7 +6,7 @@ import shutil
 import subprocess
 import unicodedata
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 
 PROGRAM = "espeak-ng"
 VOICE = "en-us"

@@ -11,12 +11,12 @@ import numpy as np
 import tyro
 
 from distill.model import load as load_model
-from replicator.checkpoints import write_npz, write_text
-from replicator.errors import UserError
-from replicator.machine import machine_name
-from replicator.model_folder import averages, best_or_newest
-from replicator.provenance import training_seconds
-from replicator.run_directory import RunDirectory, to_json
+from replicator.runs.atomic_files import write_npz, write_text
+from replicator.runs.errors import UserError
+from replicator.runs.model_folder import averages, best_or_newest
+from replicator.runs.provenance import machine_name, training_seconds
+from replicator.runs.run_directory import RunDirectory
+from replicator.runs.stored_config import to_json
 from serving.speech.card import card
 from serving.speech.examples import Example, examples, prepared
 from serving.speech.measuring import figures, spoken, stretches

@@ -6,11 +6,12 @@ from pathlib import Path
 
 import numpy as np
 
-from replicator.loop import LoopConfig, Outcome, Trainer
-from replicator.metrics import MetricsLog
-from replicator.optimizer import OptimizerConfig
-from replicator.run_directory import RunDirectory, to_json
-from replicator.state import TrainState
+from replicator.runs.metrics import MetricsLog
+from replicator.runs.run_directory import RunDirectory
+from replicator.runs.stored_config import to_json
+from replicator.training.loop import LoopConfig, Outcome, Trainer
+from replicator.training.optimizer import OptimizerConfig
+from replicator.training.state import TrainState
 from serving.speech.acoustic import AcousticLoss, AcousticModel, LossConfig
 from serving.speech.examples import Example
 from serving.speech.harmonics import LOW_HZ, STEPS_PER_OCTAVE, harmonics_table

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.errors import UserError
+from replicator.runs.errors import UserError
 from serving.speech import network
 from serving.speech.inputs import contexts, numbers, owners, positions
 from serving.speech.network import OnNumpy, VoiceConfig

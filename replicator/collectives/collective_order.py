@@ -1,0 +1,140 @@
+"""The order rule: all replicas call the same primitives, in the same order, with the same shapes.
+
+A collective that one replica calls and another does not would wait for ever. Each replica's calls
+are recorded while its step is traced, and compared before anything runs.
+"""
+
+import hashlib
+import re
+import threading
+
+import tensorflow as tf
+
+from replicator.runs.errors import UserError
+
+_NEIGHBOURS = 3  # Calls shown before and after the one that differs.
+# What the engines say: between workers, and between the devices of one.
+_OTHER_SHAPES = (
+    r"expected shape (\[.*?\]) but another member in the group expected shape (\[.*?\])",
+    r"must have the same size and shape\.\s+Input 0: (\[.*?\]) != input \d+: (\[.*?\])",
+)
+
+
+class OrderError(UserError):
+    """Replicas, or workers, would not meet in their collectives."""
+
+
+def call_text(primitive: str, tensors) -> str:
+    """A call with the types and shapes of its tensors, e.g. `all_sum(float32[2,3])`."""
+    return f"{primitive}({', '.join(_spec(tensor) for tensor in tensors)})"
+
+
+def _spec(tensor) -> str:
+    if tensor.shape.rank is None:
+        return f"{tensor.dtype.name}[...]"
+    dims = ",".join("?" if dim is None else str(dim) for dim in tensor.shape)
+    return f"{tensor.dtype.name}[{dims}]"
+
+
+class OrderRecord:
+    """What the replicas of this process called in one trace of a step."""
+
+    def __init__(self):
+        self._calls: dict[int, list[str]] = {}
+        self._done: set[int] = set()
+        self._lock = threading.Lock()
+
+    def begin(self, replica: int) -> None:
+        """Starts the list of a replica."""
+        with self._lock:
+            self._calls[replica] = []
+
+    def note(self, replica: int, call: str) -> None:
+        """Adds a call, or raises OrderError where another replica called something else there."""
+        with self._lock:
+            calls = self._calls[replica]
+            calls.append(call)
+            for other in self._calls:
+                theirs = self._calls[other]
+                ended = other in self._done and len(theirs) < len(calls)
+                if ended or (len(theirs) >= len(calls) and theirs[len(calls) - 1] != call):
+                    raise OrderError(
+                        _difference(f"replica {other}", theirs, f"replica {replica}", calls)
+                    )
+
+    def end(self, replica: int) -> None:
+        """Closes a list, or raises OrderError where another replica called more."""
+        with self._lock:
+            calls = self._calls[replica]
+            self._done.add(replica)
+            for other in self._calls:
+                theirs = self._calls[other]
+                if len(theirs) > len(calls):
+                    raise OrderError(
+                        _difference(f"replica {other}", theirs, f"replica {replica}", calls)
+                    )
+
+    def calls(self) -> list[str]:
+        """The calls of every replica; they are the same."""
+        return next(iter(self._calls.values()), [])
+
+
+def digest(calls: list[str]) -> tf.Tensor:
+    """int32 [8] that differs where lists of calls differ."""
+    return tf.constant(
+        [
+            int.from_bytes(part, "little", signed=True)
+            for part in _parts(hashlib.sha256("\n".join(calls).encode()).digest())
+        ],
+        tf.int32,
+    )
+
+
+def _parts(data: bytes) -> list[bytes]:
+    return [data[start : start + 4] for start in range(0, len(data), 4)]
+
+
+def compare_workers(texts: list[str]) -> None:
+    """Raises OrderError unless all workers have the same calls (joined by line ends)."""
+    for worker, text in enumerate(texts):
+        if text != texts[0]:
+            raise OrderError(
+                _difference("worker 0", _lines(texts[0]), f"worker {worker}", _lines(text))
+            )
+
+
+def met_in_other_shapes(error: Exception) -> OrderError | None:
+    """The rule, where a step failed because shapes that tracing does not know were different."""
+    for pattern in _OTHER_SHAPES:
+        if found := re.search(pattern, str(error)):
+            return OrderError(
+                f"Replicas must call the same primitives in the same order with the same shapes; "
+                f"one gave a tensor of shape {found[1]}, another of shape {found[2]}."
+            )
+    return None
+
+
+def _lines(text: str) -> list[str]:
+    return text.split("\n") if text else []
+
+
+def _difference(who: str, calls: list[str], whom: str, others: list[str]) -> str:
+    place = next(
+        (k for k, pair in enumerate(zip(calls, others, strict=False)) if pair[0] != pair[1]),
+        min(len(calls), len(others)),
+    )
+    return (
+        f"Replicas must call the same primitives in the same order with the same shapes; call "
+        f"{place + 1} of the step is {_at(calls, place)} on {who} and {_at(others, place)} on "
+        f"{whom}. Order on {who}: {_around(calls, place)}; on {whom}: {_around(others, place)}."
+    )
+
+
+def _at(calls: list[str], place: int) -> str:
+    return f"`{calls[place]}`" if place < len(calls) else "missing"
+
+
+def _around(calls: list[str], place: int) -> str:
+    first, last = max(place - _NEIGHBOURS, 0), place + _NEIGHBOURS + 1
+    shown = ["..."] * (first > 0) + calls[first:last] + ["..."] * (last < len(calls))
+    return ", ".join(shown) or "none"

@@ -1,0 +1,147 @@
+"""The mathematics of the primitives, over one collective: the sum over replicas.
+
+Each function takes a Replicator within a step and a list of tensors. Derivatives are those of the
+sum of the losses of all replicas: with y = sum_r x_r and L = sum_r L_r(y), dL/dx_r = sum_s dL_s/dy.
+"""
+
+import tensorflow as tf
+
+from replicator.collectives import encoding
+
+
+def reducer(name: str):
+    """The function of a reducer: sum, mean, min or max; ValueError for another name."""
+    functions = {"sum": total, "mean": mean, "min": smallest, "max": largest}
+    if name not in functions:
+        raise ValueError(f"`reducer` must be sum, mean, min or max, got {name!r}.")
+    return functions[name]
+
+
+def total(replicator, tensors: list) -> list:
+    """sum_r x_r."""
+    for tensor in tensors:
+        if not encoding.is_number(tensor.dtype):
+            raise ValueError(f"A sum needs numbers, got {tensor.dtype.name}.")
+    return _by_kind(tensors, lambda some: _total(replicator, some))
+
+
+def _total(replicator, tensors: list) -> list:
+    if replicator.num_replicas == 1:
+        return [tf.identity(tensor) for tensor in tensors]
+
+    @tf.custom_gradient
+    def summed(*some):
+        def backward(*upstream):
+            replicator._note("gradient of all_sum", upstream)
+            return _total(replicator, list(upstream))
+
+        return encoding.sum_as_numbers(list(some), replicator._sum), backward
+
+    return list(summed(*tensors))
+
+
+def mean(replicator, tensors: list) -> list:
+    """sum_r x_r / R."""
+    for tensor in tensors:
+        if not (tensor.dtype.is_floating or tensor.dtype.is_complex):
+            raise ValueError(f"A mean needs floating values, got {tensor.dtype.name}.")
+    sums = total(replicator, tensors)
+    if replicator.num_replicas == 1:
+        return sums
+    return [value / tf.cast(replicator.num_replicas, value.dtype) for value in sums]
+
+
+def smallest(replicator, tensors: list) -> list:
+    """min_r x_r."""
+    return _extreme(replicator, tensors, tf.reduce_min)
+
+
+def largest(replicator, tensors: list) -> list:
+    """max_r x_r."""
+    return _extreme(replicator, tensors, tf.reduce_max)
+
+
+def _extreme(replicator, tensors: list, reduce) -> list:
+    for tensor in tensors:
+        if not encoding.is_ordered(tensor.dtype):
+            raise ValueError(f"A minimum or maximum needs an order, {tensor.dtype.name} has none.")
+    return [reduce(rows, axis=0) for rows in gather(replicator, tensors)]
+
+
+def gather(replicator, tensors: list) -> list:
+    """[R, ...], row r is x_r."""
+    if replicator.num_replicas == 1:
+        return [tensor[tf.newaxis] for tensor in tensors]
+
+    def backward(upstream):
+        replicator._note("gradient of all_gather", upstream)
+        return [rows[replicator.replica_id] for rows in _total(replicator, upstream)]
+
+    def rows(tensor):
+        return _own_row(tensor, replicator.replica_id, replicator.num_replicas)
+
+    return _with_gradient(tensors, lambda some: _bits_summed(replicator, some, rows), backward)
+
+
+def broadcast_from(source: int):
+    """The function that gives every replica x_source."""
+
+    def broadcast(replicator, tensors: list) -> list:
+        if replicator.num_replicas == 1:
+            return [tf.identity(tensor) for tensor in tensors]
+        is_source = tf.equal(replicator.replica_id, source)
+
+        def own(tensor):
+            return tf.where(is_source, tensor, tf.zeros_like(tensor))
+
+        def backward(upstream):
+            replicator._note(f"gradient of broadcast[{source}]", upstream)
+            return [own(summed) for summed in _total(replicator, upstream)]
+
+        return _with_gradient(tensors, lambda some: _bits_summed(replicator, some, own), backward)
+
+    return broadcast
+
+
+def _bits_summed(replicator, tensors: list, prepare) -> list:
+    """Tensors whose bits pass the sum as integers: exact, -0.0 and every dtype included."""
+    strings = [tensor.dtype == tf.string for tensor in tensors]
+    if any(strings):
+        width = _longest(replicator, [t for t in tensors if t.dtype == tf.string])
+        tensors = [encoding.to_bytes(t, width) if t.dtype == tf.string else t for t in tensors]
+    summed = replicator._sum([prepare(encoding.to_bits(tensor)) for tensor in tensors])
+    moved = [encoding.from_bits(s, t.dtype) for s, t in zip(summed, tensors, strict=True)]
+    return [encoding.from_bytes(t) if s else t for t, s in zip(moved, strings, strict=True)]
+
+
+def _longest(replicator, strings: list):
+    mine = tf.reduce_max(tf.stack([encoding.longest(tensor) for tensor in strings]))
+    rows = _own_row(mine, replicator.replica_id, replicator.num_replicas)
+    return tf.reduce_max(replicator._sum([rows])[0])
+
+
+def _own_row(tensor, replica_id, num_replicas: int):
+    mine = tf.reshape(
+        tf.range(num_replicas) == replica_id, [num_replicas] + [1] * tensor.shape.rank
+    )
+    return tf.where(mine, tensor[tf.newaxis], tf.zeros_like(tensor)[tf.newaxis])
+
+
+def _with_gradient(tensors: list, forward, backward) -> list:
+    """Forward of the tensors, with `backward` as its derivative."""
+
+    @tf.custom_gradient
+    def moved(*some):
+        return forward(list(some)), lambda *upstream: backward(list(upstream))
+
+    return _by_kind(tensors, lambda some: list(moved(*some)))
+
+
+def _by_kind(tensors: list, function) -> list:
+    """Function of the tensors that have derivatives and, in a call of its own, of the others."""
+    kinds = [t.dtype.is_floating or t.dtype.is_complex for t in tensors]
+    results = {}
+    for kind in (True, False):
+        some = [t for t, its_kind in zip(tensors, kinds, strict=True) if its_kind == kind]
+        results[kind] = iter(function(some) if some else [])
+    return [next(results[kind]) for kind in kinds]

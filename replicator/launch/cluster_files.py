@@ -1,0 +1,263 @@
+"""What starts the same cluster on real machines: commands, a Kubernetes file, a Slurm file."""
+
+import dataclasses
+import json
+import math
+import re
+import shlex
+from collections.abc import Sequence
+
+from replicator.launch.tasks import Shape
+from replicator.runs.errors import UserError
+
+PORT = 2222  # in a pod, which has an address of its own
+FIRST_PORT, PORTS = 20_000, 10_000  # of a Slurm job, by its number
+RETRIES = 100  # of pods, where nothing else was asked for
+NAME = r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?"
+IDENTITY = {
+    False: "type=worker index=$number",
+    True: """if [ "$number" -eq 0 ]; then type=chief index=0
+elif [ "$number" -le {workers} ]; then type=worker index=$((number - 1))
+else type=ps index=$((number - {workers} - 1)); fi""",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is started on every machine, and under which circumstances.
+
+    name: of the job, and of what belongs to it.
+    gpus: of each process.
+    grace_seconds: a process has between being asked to end and being killed.
+    restarts: 0 for as many as is usual.
+    image, volume: the container, and CLAIM:/FOLDER, what is stored where in it (Kubernetes).
+    hours: time limit (Slurm).
+    """
+
+    shape: Shape
+    command: Sequence[str]
+    name: str = "onepass"
+    gpus: int = 0
+    grace_seconds: float = 30.0
+    restarts: int = 0
+    image: str = "onepass"
+    volume: str = "onepass:/runs"
+    hours: float = 24.0
+
+    def __post_init__(self):
+        """Raises UserError for what the schedulers would refuse."""
+        if not re.fullmatch(NAME, self.name):
+            raise UserError(
+                "`--name` must be lower-case letters, digits and hyphens, a letter first and at "
+                f"most 52, got {self.name!r}."
+            )
+        if not re.fullmatch(rf"{NAME}:/\S*", self.volume):
+            raise UserError(f"`--volume` must look like CLAIM:/FOLDER, got {self.volume!r}.")
+        if not self.image or re.search(r"\s", self.image):
+            raise UserError(f"`--image` must name a container image, got {self.image!r}.")
+        if self.gpus < 0:
+            raise UserError(f"`--gpus` must be 0 or more, got {self.gpus}.")
+        if not 0 < self.hours < 10_000:
+            raise UserError(f"`--hours` must be above 0 and below 10000, got {self.hours:g}.")
+
+    @property
+    def grace(self) -> int:
+        """`grace_seconds` as a whole number."""
+        return math.ceil(self.grace_seconds)
+
+
+def commands(shape: Shape, command: Sequence[str], addresses: Sequence[str]) -> str:
+    """The line to type on each of these machines, HOST:PORT."""
+    lines = []
+    for task in shape.tasks(addresses):
+        words = shlex.join(command)
+        lines += [f"# on {task.address}: {task.name}"]
+        lines += [f"TF_CONFIG={shlex.quote(task.tf_config)} {words}"]
+    return "\n".join(lines)
+
+
+def task_shell(shape: Shape, number: str, cluster: str) -> str:
+    """Shell lines that set TF_CONFIG of one task, for sh.
+
+    Args:
+      shape: of the cluster.
+      number: gives the number of the task, counted as `Shape.tasks` does.
+      cluster: gives the JSON with the addresses; words of the shell, as `number`.
+    """
+    return (
+        f"number={number}\n"
+        f"{IDENTITY[bool(shape.servers)].format(workers=shape.workers)}\n"
+        f"cluster={cluster}\n"
+        'task="{\\"type\\": \\"$type\\", \\"index\\": $index}"\n'
+        'export TF_CONFIG="{\\"cluster\\": $cluster, \\"task\\": $task}"\n'
+        'exec "$@"'
+    )
+
+
+def kubernetes(job: Job) -> str:
+    """A headless Service and an indexed Job, YAML for `kubectl apply -f`."""
+    names = [f"{job.name}-{number}.{job.name}:{PORT}" for number in range(job.shape.size)]
+    cluster = json.dumps(job.shape.tasks(names)[0].cluster)
+    shell = task_shell(job.shape, "$JOB_COMPLETION_INDEX", f"'{cluster}'")
+    claim, _, folder = job.volume.partition(":")
+    served = "" if not job.shape.servers else SUCCESS_OF_THE_CHIEF
+    limits = "" if not job.gpus else GPU_LIMITS.format(gpus=job.gpus)
+    return KUBERNETES.format(
+        name=job.name,
+        port=PORT,
+        size=job.shape.size,
+        retries=job.restarts * job.shape.size or RETRIES,
+        success=served,
+        grace=job.grace,
+        image=json.dumps(job.image),
+        shell="\n".join(f"              {line}" for line in _unexpanded(shell).splitlines()),
+        words="\n".join(f"            - {json.dumps(_unexpanded(word))}" for word in job.command),
+        limits=limits,
+        claim=claim,
+        folder=json.dumps(folder),
+    )
+
+
+def slurm(job: Job) -> str:
+    """A file for `sbatch`: one process a node."""
+    shape, minutes = job.shape, math.ceil(60 * job.hours)
+    number = "$SLURM_PROCID" if not shape.servers else "$((SLURM_PROCID + FIRST))"
+    shell = task_shell(shape, number, "$CLUSTER")
+    kinds = " ".join(f"{kind}:{count}" for kind, count in shape.counts.items())
+    steps = STEP_OF_ALL if not shape.servers else STEPS_AROUND_A_CHIEF
+    return SLURM.format(
+        name=job.name,
+        size=shape.size,
+        time=f"{minutes // 60:02d}:{minutes % 60:02d}:00",
+        grace=job.grace,
+        warning=2 * job.grace,
+        gpus="" if not job.gpus else f"#SBATCH --gpus-per-node={job.gpus}\n",
+        first_port=FIRST_PORT,
+        ports=PORTS,
+        kinds=kinds,
+        shell=shlex.quote(shell),
+        command=shlex.join(job.command),
+        steps=steps.format(grace=job.grace, others=shape.size - 1),
+    )
+
+
+def _unexpanded(text: str) -> str:
+    """The text for Kubernetes, which would replace $(NAME) before any shell sees it."""
+    return text.replace("$(", "$$(")
+
+
+KUBERNETES = """\
+# kubectl apply -f FILE; kubectl logs -f --prefix -l app={name}; kubectl delete -f FILE
+# A pod that is preempted is made again, the others start again beside it, and all go on from the
+# newest checkpoint: data and run directory belong in the volume, which every pod must see.
+apiVersion: v1
+kind: Service
+metadata:
+  name: {name}
+spec:
+  clusterIP: None  # headless: pod I of the job is {name}-I.{name}
+  publishNotReadyAddresses: true
+  selector:
+    app: {name}
+  ports:
+    - port: {port}
+---
+apiVersion: batch/v1
+kind: Job
+metadata:
+  name: {name}
+spec:
+  completionMode: Indexed
+  completions: {size}
+  parallelism: {size}
+  backoffLimit: {retries}
+{success}  template:
+    metadata:
+      labels:
+        app: {name}
+    spec:
+      subdomain: {name}
+      restartPolicy: OnFailure
+      terminationGracePeriodSeconds: {grace}
+      containers:
+        - name: {name}
+          image: {image}
+          ports:
+            - containerPort: {port}
+          command:
+            - /bin/sh
+            - -c
+            - |
+{shell}
+            - {name}
+{words}
+{limits}          volumeMounts:
+            - name: storage
+              mountPath: {folder}
+      volumes:
+        - name: storage
+          persistentVolumeClaim:
+            claimName: {claim}"""
+
+SUCCESS_OF_THE_CHIEF = """\
+  successPolicy:  # of Kubernetes 1.31 and newer; the others serve without an end of their own
+    rules:
+      - succeededIndexes: "0"
+"""
+
+GPU_LIMITS = """\
+          resources:
+            limits:
+              nvidia.com/gpu: {gpus}
+"""
+
+SLURM = """\
+#!/bin/bash
+# sbatch FILE. SIGTERM comes {warning} s before the time limit, for saving; then the job queues
+# again and goes on from the newest checkpoint, as it does when preempted or when a node fails.
+#SBATCH --job-name={name}
+#SBATCH --output={name}-%j.log
+#SBATCH --open-mode=append
+#SBATCH --nodes={size}
+#SBATCH --ntasks-per-node=1
+#SBATCH --time={time}
+#SBATCH --signal=B:TERM@{warning}
+#SBATCH --requeue
+{gpus}
+mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
+port=$(({first_port} + SLURM_JOB_ID % {ports}))
+CLUSTER= first=0
+for kind in {kinds}; do
+    addresses=
+    for host in "${{hosts[@]:first:${{kind#*:}}}}"; do
+        addresses+="${{addresses:+, }}\\"$host:$port\\""
+    done
+    CLUSTER+="${{CLUSTER:+, }}\\"${{kind%:*}}\\": [$addresses]"
+    first=$((first + ${{kind#*:}}))
+done
+export CLUSTER="{{$CLUSTER}}"
+task={shell}
+command=({command})
+
+{steps}
+trap 'kill -TERM "$step"' TERM
+wait "$step"
+status=$?
+while kill -0 "$step" 2>/dev/null; do  # the signal has ended the wait, not the step
+    wait "$step"
+    status=$?
+done
+if [ "$status" -eq 143 ]; then  # saved and left because of the signal
+    scontrol requeue "$SLURM_JOB_ID"
+fi
+exit "$status\""""
+
+STEP_OF_ALL = """\
+srun --label --kill-on-bad-exit=0 --wait={grace} bash -c "$task" task "${{command[@]}}" &
+step=$!"""
+
+STEPS_AROUND_A_CHIEF = """\
+FIRST=1 srun --label --kill-on-bad-exit=0 --wait=0 --nodes={others} --ntasks={others} \\
+    --relative=1 bash -c "$task" task "${{command[@]}}" &  # ends with the job
+FIRST=0 srun --label --nodes=1 --ntasks=1 --relative=0 bash -c "$task" task "${{command[@]}}" &
+step=$!"""

@@ -1,0 +1,1 @@
+"""Training steps and samplers as StableHLO, for machines without TensorFlow."""

@@ -1,0 +1,77 @@
+"""Files that are there whole or not at all."""
+
+import contextlib
+import io
+import os
+import secrets
+import zipfile
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+
+from replicator.runs.errors import UserError
+
+Arrays = dict[str, np.ndarray]
+
+
+@contextlib.contextmanager
+def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
+    """A temporary path beside `path`; what was written there becomes `path` when the block ends.
+
+    A block that raises leaves `path` as it was and no temporary file behind. The folder must exist.
+
+    Raises:
+      OSError: the folder cannot be written, or the disk is full.
+    """
+    target = Path(path)
+    temporary = target.with_name(f".{secrets.token_hex(8)}{target.suffix}")
+    try:
+        yield temporary
+        os.replace(temporary, target)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def read_npz(path: Path) -> Arrays:
+    """The arrays of a file, or a UserError that names it when it is missing or damaged."""
+    try:
+        with zipfile.ZipFile(path) as file:
+            return {name.removesuffix(".npy"): _member(file, name) for name in file.namelist()}
+    except FileNotFoundError as error:
+        raise UserError(f"There is no checkpoint {path}.") from error
+    except MemoryError:
+        raise
+    except Exception as error:  # zipfile has one of its own for almost every byte that can flip
+        raise UserError(f"The checkpoint {path} is damaged: {error}") from error
+
+
+def write_npz(path: Path, arrays: Arrays) -> None:
+    """Writes arrays so that `path` is always either the old file or the whole new one."""
+    with _whole(path) as temporary, open(temporary, "wb") as file:
+        np.savez(file, allow_pickle=False, **arrays)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def write_text(path: Path, text: str) -> None:
+    """Writes a text file whole or not at all."""
+    with _whole(path) as temporary:
+        temporary.write_text(text)
+
+
+def _member(file: zipfile.ZipFile, name: str) -> np.ndarray:
+    # Read as a whole first, so that its checksum is tested before its header is believed.
+    data = io.BytesIO(file.read(name))
+    return np.lib.format.read_array(data, allow_pickle=False)
+
+
+@contextlib.contextmanager
+def _whole(path: Path) -> Iterator[Path]:
+    try:
+        with replacing(path) as temporary:
+            yield temporary
+    except OSError as error:
+        raise UserError(
+            f"Cannot write {path}: {error.strerror or error}. What was saved before is kept."
+        ) from error

@@ -1,0 +1,123 @@
+"""Checkpoints: one npz file each, written whole or not at all, checked when read."""
+
+import json
+import math
+import re
+from pathlib import Path
+
+from replicator.runs.atomic_files import Arrays, read_npz, write_npz, write_text
+from replicator.runs.errors import UserError
+
+STEP_FILE = re.compile(r"step_(\d+)\.npz")
+LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.(npz|json)")  # of a process killed while it wrote
+
+
+class Checkpoints:
+    """A folder of `step_00001000.npz` files: the newest `keep` and the best one on dev.
+
+    The folder is made by the first `save`.
+    """
+
+    def __init__(self, folder: Path, keep: int = 3):
+        if keep < 1:
+            raise UserError(f"`keep` must be at least 1, got {keep}.")
+        self.folder, self.keep = Path(folder), keep
+
+    def steps(self) -> list[int]:
+        """The steps that have a file, ascending."""
+        names = [STEP_FILE.fullmatch(path.name) for path in self.folder.glob("step_*.npz")]
+        return sorted(int(name.group(1)) for name in names if name)
+
+    def path(self, step: int) -> Path:
+        """The file of a step, there or not."""
+        return self.folder / f"step_{step:08d}.npz"
+
+    def save(self, step: int, arrays: Arrays, keep_all: bool = False) -> Path:
+        """The new file, complete on disk; older ones beyond `keep` are deleted afterwards.
+
+        Args:
+          step: names the file.
+          arrays: what it holds.
+          keep_all: delete nothing.
+
+        Raises UserError if it cannot be written; what was there before still is.
+        """
+        path = self.path(step)
+        try:
+            self.folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"Cannot make the folder {self.folder}: {error.strerror}.") from error
+        write_npz(path, arrays)
+        if not keep_all:
+            self._prune()
+        return path
+
+    def mark_scored(self, step: int, score: float) -> bool:
+        """Whether `score` (lower is better) is the best yet; then its file is never deleted."""
+        best = self._best()
+        better = math.isfinite(score) and (best is None or score < best["score"])
+        if better:
+            best = {"step": step, "score": score}
+        write_text(self.folder / "best.json", json.dumps({**(best or {}), "scored": step}) + "\n")
+        return better
+
+    def best_step(self) -> int | None:
+        """The step of the best checkpoint on dev, or None before the first evaluation."""
+        best = self._best()
+        return None if best is None else best["step"]
+
+    def best_score(self) -> float | None:
+        """The score of the best checkpoint, or None before the first evaluation."""
+        best = self._best()
+        return None if best is None else best["score"]
+
+    def scored_step(self) -> int | None:
+        """The step of the last evaluation."""
+        return self._scores().get("scored")
+
+    def newest(self) -> tuple[Arrays | None, list[Path]]:
+        """The newest arrays that read whole (None: there are none), and the damaged files met.
+
+        Raises UserError when there are files and every one is damaged.
+        """
+        damaged: list[Path] = []
+        for step in reversed(self.steps()):
+            try:
+                return read_npz(self.path(step)), damaged
+            except UserError:
+                damaged.append(self.path(step))
+        if damaged:
+            raise UserError(
+                f"Every checkpoint in {self.folder} is damaged "
+                f"({', '.join(path.name for path in damaged)})."
+            )
+        return None, damaged
+
+    def remove_leftovers(self) -> None:
+        """Deletes the half-written files of a process that was killed while it wrote."""
+        for path in self.folder.glob(".*"):
+            if LEFTOVER.fullmatch(path.name):
+                path.unlink(missing_ok=True)
+
+    def _prune(self) -> None:
+        protected = {*self.steps()[-self.keep :], self.best_step()}
+        for old in self.steps():
+            if old not in protected:
+                self.path(old).unlink(missing_ok=True)
+
+    def _best(self) -> dict | None:
+        """Step and score of the best checkpoint that has its file."""
+        scores = self._scores()
+        if not {"step", "score"} <= scores.keys() or not self.path(scores["step"]).exists():
+            return None
+        return {"step": scores["step"], "score": scores["score"]}
+
+    def _scores(self) -> dict:
+        try:
+            stored = json.loads((self.folder / "best.json").read_text())
+        except (OSError, ValueError):
+            return {}
+        whole = isinstance(stored, dict) and all(
+            isinstance(value, (int, float)) for value in stored.values()
+        )
+        return stored if whole else {}

@@ -1,0 +1,110 @@
+"""Metrics of a run: a line of JSON per report, and TensorBoard events beside it."""
+
+import contextlib
+import json
+import math
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from replicator.runs.atomic_files import write_text
+from replicator.runs.errors import UserError
+
+
+class MetricsLog:
+    """Appends to RUN/metrics.jsonl and RUN/events; a resumed run goes on where it stopped.
+
+    Every method raises UserError, naming the file, where it cannot be written. TensorFlow drops
+    events that a full disk does not take.
+    """
+
+    def __init__(self, folder: Path, first_step: int = 0):
+        self.path, self._events = Path(folder) / "metrics.jsonl", Path(folder) / "events"
+        _drop_after(self.path, first_step)
+        with _naming(self._events):
+            self._writer = tf.summary.create_file_writer(str(self._events))
+
+    def scalars(self, step: int, figures: dict[str, float]) -> None:
+        """One line with `step`, `time` (seconds since the epoch) and the figures."""
+        record = {
+            "step": step,
+            "time": round(time.time(), 3),
+            **{name: _plain(value) for name, value in figures.items()},
+        }
+        with _naming(self.path), open(self.path, "a") as file:
+            file.write(json.dumps(record) + "\n")
+        with self._event(step):
+            for name, value in figures.items():
+                tf.summary.scalar(name, value)
+
+    def audio(self, step: int, name: str, waveform: np.ndarray, sample_rate_hz: int) -> None:
+        """A sound, float [samples], to TensorBoard."""
+        with self._event(step):
+            tf.summary.audio(name, waveform[None, :, None].astype(np.float32), sample_rate_hz)
+
+    def picture(self, step: int, name: str, pixels: np.ndarray) -> None:
+        """A picture, uint8 [height, width, 3], to TensorBoard."""
+        with self._event(step):
+            tf.summary.image(name, pixels[None])
+
+    def close(self) -> None:
+        """Flushes the events."""
+        with _naming(self._events):
+            self._writer.close()
+
+    @contextlib.contextmanager
+    def _event(self, step: int) -> Iterator[None]:
+        with _naming(self._events):
+            with self._writer.as_default(step=step):
+                yield
+            self._writer.flush()
+
+
+def read_metrics(folder: Path) -> list[dict]:
+    """The records of RUN/metrics.jsonl, oldest first, without half a line at the end of it."""
+    path = Path(folder) / "metrics.jsonl"
+    if not path.exists():
+        return []
+    records = [_record(line) for line in path.read_text().splitlines()]
+    return [record for record in records if record is not None]
+
+
+def _record(line: str) -> dict | None:
+    """What a line holds, or None for the half line of a process that was killed."""
+    try:
+        record = json.loads(line)
+    except ValueError:
+        return None
+    return record if isinstance(record, dict) and isinstance(record.get("step"), int) else None
+
+
+def _plain(value) -> float | None:
+    number = float(value)
+    return number if math.isfinite(number) else None
+
+
+def _drop_after(path: Path, last_step: int) -> None:
+    """Removes what a run wrote after the checkpoint that it goes on from."""
+    if not path.exists():
+        return
+    with _naming(path):
+        text = path.read_text(errors="replace")
+    kept = []
+    for line in text.splitlines():
+        record = _record(line)
+        if record is not None and record["step"] <= last_step:
+            kept.append(line + "\n")
+    if "".join(kept) != text:
+        write_text(path, "".join(kept))
+
+
+@contextlib.contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
+    except (OSError, tf.errors.OpError) as error:
+        reason = getattr(error, "strerror", None) or getattr(error, "message", None) or error
+        raise UserError(f"Cannot write {path}: {str(reason).splitlines()[0]}.") from error

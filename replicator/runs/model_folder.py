@@ -1,0 +1,120 @@
+"""A model folder: model.json says what it is, weights.npz holds its weights by name."""
+
+import contextlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+from numpy.typing import DTypeLike
+
+from replicator.runs.atomic_files import Arrays, read_npz, write_npz, write_text
+from replicator.runs.errors import UserError
+from replicator.runs.run_directory import RunDirectory
+
+SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
+
+
+def save(
+    network: tf.Module, spec: dict, stored: dict, folder: Path, dtype: DTypeLike = np.float32
+) -> None:
+    """Writes a model folder: model.json and weights.npz.
+
+    Args:
+      network: whose weights to write.
+      spec: what model.json shall say, beside the configuration.
+      stored: the run's config.json.
+      folder: made if missing.
+      dtype: that the weights are stored in; `take_weights` brings them back to the network's.
+    """
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    names = variable_names(network)
+    arrays = {
+        name: variable.numpy().astype(dtype)
+        for name, variable in zip(names, network.trainable_variables, strict=True)
+    }
+    write_npz(folder / WEIGHTS_FILE, arrays)
+    write_text(folder / SPEC_FILE, json.dumps({**spec, "config": stored}, indent=2) + "\n")
+
+
+def kind_of(path: Path) -> str | None:
+    """The kind of model that a run directory or model folder says it holds; None for no such."""
+    for name in (SPEC_FILE, "config.json"):
+        try:
+            stored = json.loads((Path(path) / name).read_text())
+        except (OSError, ValueError):
+            continue
+        kind = stored.get("kind") if isinstance(stored, dict) else None
+        return kind if isinstance(kind, str) else None
+    return None
+
+
+def best_or_newest(run: RunDirectory) -> Arrays:
+    """The arrays of a run's best checkpoint on dev, or of its newest one."""
+    checkpoints = run.checkpoints()
+    best = checkpoints.best_step()
+    if best is not None:
+        with contextlib.suppress(UserError):
+            return read_npz(checkpoints.path(best))
+    arrays, _ = checkpoints.newest()
+    if arrays is None:
+        raise UserError(f"{run.path} has no checkpoint yet; training makes one.")
+    return arrays
+
+
+def averages(arrays: Arrays) -> Arrays:
+    """The Polyak averages in a checkpoint, by the names of the network's variables."""
+    slot = "average/"
+    return {name.removeprefix(slot): v for name, v in arrays.items() if name.startswith(slot)}
+
+
+def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
+    """What model.json of a model folder says, with the key `config`, and its weights."""
+    file = path / SPEC_FILE
+    try:
+        spec = json.loads(file.read_text())
+        spec["config"]
+    except (OSError, ValueError) as error:
+        raise UserError(f"{file} cannot be read: {error}.") from error
+    except (KeyError, TypeError) as error:
+        raise UserError(f"{file} must hold a JSON object with the key `config`.") from error
+    return spec, read_npz(path / WEIGHTS_FILE)
+
+
+def stored_model(
+    path: Path, spec_of: Callable[[dict, Path], dict[str, Any]]
+) -> tuple[dict, Arrays, dict[str, Any]]:
+    """The configuration, weights and model.json of a model folder or a run directory.
+
+    Of a run it is the averages of the best checkpoint, and model.json is what `spec_of` makes of
+    its config.json, with the checkpoint's step.
+    """
+    if (path / SPEC_FILE).exists():
+        spec, weights = read_folder(path)
+        return spec["config"], weights, spec
+    run = RunDirectory.open(path)
+    stored = run.config()
+    arrays = best_or_newest(run)
+    spec = {**spec_of(stored, path), "step": int(arrays["step"])}
+    return stored, averages(arrays), spec
+
+
+def take_weights(network: tf.Module, weights: Arrays, path: Path) -> None:
+    """Sets a network's variables by name; UserError that names `path` where one does not fit."""
+    for name, variable in zip(variable_names(network), network.trainable_variables, strict=True):
+        if name not in weights or weights[name].shape != tuple(variable.shape):
+            raise UserError(f"The weights in {path} do not fit its configuration: `{name}`.")
+        variable.assign(weights[name].astype(variable.dtype.as_numpy_dtype))
+
+
+def variable_names(network: tf.Module) -> list[str]:
+    """A unique path for each trainable variable, e.g. `stack/layers/3/gate_kernel`."""
+    paths: dict[object, str] = {}
+    for path, value in network._flatten(  # tf.Module's own traversal, the only one with paths
+        predicate=lambda v: isinstance(v, tf.Variable), with_path=True, expand_composites=False
+    ):
+        paths.setdefault(value.ref(), "/".join(str(part) for part in path))
+    return [paths[v.ref()] for v in network.trainable_variables]

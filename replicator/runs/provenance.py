@@ -1,0 +1,43 @@
+"""Where a trained model comes from: how long it took, and which revision wrote it."""
+
+import os
+import platform
+import subprocess
+from pathlib import Path
+
+import numpy as np
+
+from replicator.runs.metrics import read_metrics
+
+LONGEST_STEP_SECONDS = 600.0  # a longer pause between two reports was a pause of the run
+
+
+def training_seconds(run: Path) -> float:
+    """The time that a run spent, from the times in its metrics, pauses left out."""
+    times = np.array([record["time"] for record in read_metrics(run)])
+    steps = np.diff(times)
+    return float(steps[(steps > 0) & (steps < LONGEST_STEP_SECONDS)].sum())
+
+
+def git_revision() -> str:
+    """The revision of this checkout, or `unknown` outside one."""
+    folder = Path(__file__).parent
+    done = subprocess.run(
+        ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
+    )
+    return done.stdout.strip() or "unknown"
+
+
+def processor() -> str:
+    """The processor's name."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        lines = []
+    names = [line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def machine_name() -> str:
+    """This machine, in a phrase."""
+    return f"{os.cpu_count()} cores of {processor()}"

@@ -1,0 +1,192 @@
+"""A run directory: config.json, checkpoints/, metrics.jsonl, TensorBoard events, samples/."""
+
+import contextlib
+import errno
+import fcntl
+import json
+import os
+from pathlib import Path
+from typing import IO
+
+from replicator.runs.atomic_files import write_text
+from replicator.runs.checkpoints import Checkpoints
+from replicator.runs.errors import UserError
+from replicator.runs.stored_config import differences
+
+Keys = tuple[str, ...]
+SHOWN = 4  # differences named in one line
+
+
+class RunDirectory:
+    """A folder that belongs to one configuration and, while training, to one process.
+
+    identity: what `claim` was told that the run is, without what may change.
+    """
+
+    def __init__(self, path: Path):
+        self.path = Path(path)
+        self.identity: dict = {}
+        self._lock: IO[str] | None = None
+        self._is_chief = True
+
+    @classmethod
+    def create(
+        cls, path: Path, config: dict, changeable: Keys = (), is_chief: bool = True
+    ) -> "RunDirectory":
+        """The directory, new or resumed, locked for this process; see `locked` and `claim`."""
+        run = cls.locked(path, is_chief)
+        try:
+            run.claim(config, changeable)
+        except BaseException:
+            run.unlock()
+            raise
+        return run
+
+    @classmethod
+    def locked(cls, path: Path, is_chief: bool = True) -> "RunDirectory":
+        """The directory, made if missing, locked for this process until `unlock`.
+
+        Args:
+          path: its place.
+          is_chief: False for a process that leaves the directory to another one of the same run:
+            it neither makes, locks nor writes it.
+
+        Raises UserError if it is in use or cannot be written.
+        """
+        run = cls(path)
+        run._is_chief = is_chief
+        if not is_chief:
+            return run
+        if run.path.exists() and not run.path.is_dir():
+            raise UserError(f"The run directory {path} must be a folder, it is a file.")
+        try:
+            run.path.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"Cannot make the run directory {path}: {error.strerror}.") from error
+        run.lock()
+        return run
+
+    @classmethod
+    def open(cls, path: Path) -> "RunDirectory":
+        """An existing run directory, for reading."""
+        run = cls(path)
+        if not run.path.is_dir():
+            raise UserError(f"There is no run directory {path}.")
+        run.config()
+        return run
+
+    def config(self) -> dict:
+        """What config.json holds, or a UserError that names it."""
+        file = self.path / "config.json"
+        try:
+            stored = json.loads(file.read_text())
+        except FileNotFoundError as error:
+            raise UserError(f"{self.path} is not a run directory: no config.json.") from error
+        except (OSError, ValueError) as error:
+            raise UserError(f"{file} cannot be read: {error}.") from error
+        if not isinstance(stored, dict):
+            raise UserError(f"{file} must hold one JSON object, it holds a {_kind(stored)}.")
+        return stored
+
+    def checkpoints(self, keep: int = 3) -> Checkpoints:
+        """The run's checkpoints."""
+        return Checkpoints(self.path / "checkpoints", keep)
+
+    def folder(self, name: str) -> Path:
+        """A folder inside the run, made if missing."""
+        folder = self.path / name
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise UserError(f"Cannot make the folder {folder}: {error.strerror}.") from error
+        return folder
+
+    def lock(self) -> None:
+        """Takes the run for this process; the operating system lets go when the process ends."""
+        try:
+            file = open(self.path / "lock", "a+")  # noqa: SIM115 (held open on purpose)
+        except OSError as error:
+            raise UserError(
+                f"Cannot write in the run directory {self.path}: {error.strerror}."
+            ) from error
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            with file:
+                raise UserError(_refusal(self.path, file, error)) from error
+        with contextlib.suppress(OSError):  # the lock holds without its note, on a full disk too
+            file.truncate(0)
+            file.write(str(os.getpid()))
+            file.flush()
+        self._lock = file
+
+    def unlock(self) -> None:
+        """Lets go of the run."""
+        if self._lock is not None:
+            with contextlib.suppress(OSError):
+                self._lock.close()
+            self._lock = None
+
+    def check(self, config: dict, changeable: Keys = ()) -> None:
+        """Raises UserError if the run has a config.json that differs in a part of it.
+
+        Args:
+          config: some of what the run is, as JSON-able values.
+          changeable: top-level keys that may differ.
+        """
+        if (self.path / "config.json").exists():
+            stored = self.config()
+            given = json.loads(json.dumps(config))
+            self._compare({key: stored.get(key) for key in given}, given, changeable)
+        elif self.checkpoints().steps():
+            raise UserError(f"{self.path} holds checkpoints but no config.json.")
+
+    def claim(self, config: dict, changeable: Keys = ()) -> None:
+        """Writes config.json, or makes sure that the run resumed has the same configuration.
+
+        Args:
+          config: what the run is, as JSON-able values.
+          changeable: top-level keys that may differ when resuming; the new values are written.
+
+        Raises UserError if the run is another one, or cannot be written.
+        """
+        self.identity = {k: v for k, v in config.items() if k not in changeable}
+        if not self._is_chief:
+            return
+        self.check(config, changeable)
+        given, file = json.loads(json.dumps(config)), self.path / "config.json"
+        stored = self.config() if file.exists() else None
+        if stored is not None:
+            self._compare(stored, given, changeable)
+        if stored != given:
+            write_text(file, json.dumps(given, indent=2) + "\n")
+
+    def _compare(self, stored: dict, given: dict, changeable: Keys) -> None:
+        different = [
+            difference
+            for key in sorted(stored.keys() | given.keys())
+            if key not in changeable
+            for difference in differences(stored.get(key), given.get(key), key)
+        ]
+        if different:
+            more = f"; and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
+            raise UserError(
+                f"{self.path} holds a run of another configuration: "
+                f"{'; '.join(different[:SHOWN])}{more}. Choose another --workdir."
+            )
+
+
+def _refusal(path: Path, lock: IO[str], error: OSError) -> str:
+    if error.errno not in (errno.EAGAIN, errno.EACCES):
+        return f"The run directory {path} cannot be locked: {error.strerror}."
+    lock.seek(0)
+    holder = lock.read().strip() or "unknown"
+    return (
+        f"The run directory {path} is in use by process {holder}; wait for it or choose another "
+        "--workdir."
+    )
+
+
+def _kind(value) -> str:
+    names = {list: "list", str: "text", int: "number", float: "number", bool: "truth value"}
+    return names.get(type(value), "null")

@@ -1,0 +1,35 @@
+"""Long work over many items: in threads, with a bar on a terminal and plain lines elsewhere."""
+
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from typing import TypeVar
+
+from replicator.runs.progress import Progress
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+
+def in_threads(
+    function: Callable[[Item], Result],
+    items: Sequence[Item],
+    what: str,
+    unit: str,
+    workers: int | None = None,
+) -> list[Result]:
+    """[function(item) for item in items], computed in `workers` threads (None: one per core).
+
+    The first error is raised, and what has not begun by then never does.
+    """
+    pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)
+    try:
+        futures = [pool.submit(function, item) for item in items]
+        results = []
+        with Progress(len(items), what, unit) as progress:
+            for future in futures:
+                results.append(future.result())
+                progress.advance()
+        return results
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

@@ -1,0 +1,23 @@
+"""Where a step runs: one device, those of a machine, workers, parameter servers, a mesh, a TPU."""
+
+from replicator.strategies.base import Replicator
+from replicator.strategies.factory import (
+    from_environment,
+    local,
+    multi_worker,
+    parameter_server,
+    sharded,
+    single,
+    tpu,
+)
+
+__all__ = [
+    "Replicator",
+    "from_environment",
+    "local",
+    "multi_worker",
+    "parameter_server",
+    "sharded",
+    "single",
+    "tpu",
+]

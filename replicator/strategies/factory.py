@@ -1,0 +1,97 @@
+"""Replicators of every strategy, by function and by the words of `--strategy`."""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import tensorflow as tf
+
+from replicator.launch.tf_config import read_cluster
+from replicator.runs.errors import UserError
+from replicator.strategies.asynchronous import ParameterServerReplicator
+from replicator.strategies.base import Replicator
+from replicator.strategies.mesh import ShardedReplicator
+from replicator.strategies.synchronous import local, single
+from replicator.strategies.workers import multi_worker, tpu
+
+WORDS = (
+    "auto, single, local, local:N, multi_worker, parameter_server, sharded:2x2, tpu, tpu:ADDRESS"
+)
+
+
+def parameter_server() -> Replicator:
+    """A replicator of asynchronous workers around the variables of parameter servers.
+
+    The cluster is that of TF_CONFIG. Returns in the coordinator (task `chief`) only; in a `ps` or
+    `worker` process it serves until the chief has ended, and ends the process.
+
+    Raises:
+      UserError: TF_CONFIG is missing or lacks a kind of task.
+    """
+    return ParameterServerReplicator()
+
+
+def sharded(mesh: Mapping[str, int], layouts: Mapping[str, Sequence]) -> Replicator:
+    """A replicator of one global step over a mesh of devices, variables and batches in shards.
+
+    Args:
+      mesh: size of each named dimension, e.g. {"batch": 2, "model": 2}.
+      layouts: for each pattern (a regular expression, matched against a variable's name) the mesh
+        dimension or None of each axis; other variables are on every device. Empty: every variable
+        is cut wherever the mesh divides it, and gathered where it is read.
+
+    Raises:
+      UserError: the mesh or a pattern does not fit.
+    """
+    return ShardedReplicator(mesh, layouts)
+
+
+def from_environment(strategy: str = "auto") -> Replicator:
+    """The replicator of a strategy's word, or what TF_CONFIG and the devices ask for.
+
+    Args:
+      strategy: auto, single, local, local:N, multi_worker, parameter_server, sharded:2x2 (batch x
+        model), tpu or tpu:ADDRESS.
+
+    Raises:
+      UserError: no such word, or this machine cannot do it.
+    """
+    word, _, argument = strategy.partition(":")
+    if strategy == "auto":
+        word = _fitting()
+    if word in _WITHOUT_ARGUMENT and not argument:
+        return _WITHOUT_ARGUMENT[word]()
+    if word == "local":
+        return local(_count(argument, strategy) if argument else None)
+    if word == "sharded":
+        return sharded(_mesh(argument, strategy), {})
+    if word == "tpu":
+        return tpu(argument)
+    raise UserError(f"`--strategy` must be one of {WORDS}; got {strategy!r}.")
+
+
+_WITHOUT_ARGUMENT: dict[str, Callable[[], Replicator]] = {
+    "single": single,
+    "multi_worker": multi_worker,
+    "parameter_server": parameter_server,
+}
+
+
+def _fitting() -> str:
+    cluster = read_cluster()
+    if cluster is not None:
+        return "parameter_server" if cluster.addresses.get("ps") else "multi_worker"
+    return "local" if len(tf.config.list_physical_devices("GPU")) > 1 else "single"
+
+
+def _count(argument: str, strategy: str) -> int:
+    if not argument.isdecimal() or int(argument) < 1:
+        raise UserError(f"`--strategy local:N` needs a number of devices, got {strategy!r}.")
+    return int(argument)
+
+
+def _mesh(argument: str, strategy: str) -> dict[str, int]:
+    sizes = argument.split("x")
+    if len(sizes) != 2 or not all(size.isdecimal() and int(size) for size in sizes):
+        raise UserError(
+            f"`--strategy sharded:2x2` needs two sizes, batch x model, got {strategy!r}."
+        )
+    return {"batch": int(sizes[0]), "model": int(sizes[1])}

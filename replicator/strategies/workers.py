@@ -1,0 +1,124 @@
+"""Synchronous replicas of several processes: multi-worker over TF_CONFIG, and a TPU."""
+
+import tensorflow as tf
+
+from replicator.collectives.collective_order import compare_workers, digest
+from replicator.launch.tf_config import Cluster, read_cluster
+from replicator.runs.errors import UserError
+from replicator.strategies.cluster_startup import refusal, wait_for_all
+from replicator.strategies.synchronous import SynchronousReplicator
+
+
+class MultiWorkerReplicator(SynchronousReplicator):
+    """The workers of TF_CONFIG, each with its devices, in step."""
+
+    def __init__(self, strategy, cluster: Cluster):
+        super().__init__(
+            "multi_worker",
+            strategy,
+            num_workers=cluster.num_workers,
+            worker_index=cluster.worker_index,
+        )
+        # Traced before any step: a collective is known by its number in the order of tracing, and
+        # steps that differ would leave these two with different numbers.
+        spec = tf.TensorSpec([None], tf.int32)
+        self._gather_sums = tf.function(self._rows, autograph=False)
+        self._gather_sums = self._gather_sums.get_concrete_function(spec)
+        self._gather_texts = tf.function(self._rows, autograph=False)
+        self._gather_texts = self._gather_texts.get_concrete_function(spec)
+
+    def _rows(self, numbers):
+        """int32 [workers, n]: the numbers, int32 [n], of each worker."""
+
+        def replica(numbers):
+            mine = tf.range(self.num_replicas) == self._replica_id()
+            rows = tf.where(mine[:, tf.newaxis], tf.cast(numbers, tf.int64)[tf.newaxis], 0)
+            return self._sum([rows])[0]
+
+        gathered = self._strategy.run(replica, args=(numbers,))
+        rows = self._strategy.experimental_local_results(gathered)[0]
+        return tf.cast(rows[:: self.num_replicas // self.num_workers], tf.int32)
+
+    def _agree(self, calls: list[str]) -> None:
+        sums = self._gather_sums(digest(calls))
+        if tf.reduce_all(sums == sums[:1]):
+            return
+        text = "\n".join(calls).encode()
+        sizes = self._gather_sums(tf.fill([8], len(text)))[:, 0]
+        longest = int(tf.reduce_max(sizes))
+        padded = tf.constant(list(text.ljust(longest)), tf.int32)
+        rows = self._gather_texts(padded).numpy()
+        compare_workers([bytes(row.tolist()).decode().rstrip() for row in rows])
+
+
+def multi_worker(
+    timeout_seconds: float = 60.0, join_seconds: float = 600.0
+) -> MultiWorkerReplicator:
+    """A replicator of synchronous replicas on all devices of all workers of TF_CONFIG.
+
+    It must be built before TensorFlow does anything else.
+
+    Args:
+      timeout_seconds: how long a collective waits for the other workers before it fails.
+      join_seconds: how long it waits for the other workers to start.
+
+    Raises:
+      UserError: TF_CONFIG is missing or says something else.
+    """
+    cluster = read_cluster()
+    if cluster is None:
+        raise UserError("The strategy multi_worker needs TF_CONFIG; `onepass launch` sets it.")
+    if cluster.addresses.get("ps"):
+        raise UserError(
+            "TF_CONFIG has parameter servers: the strategy is parameter_server, not multi_worker."
+        )
+    wait_for_all(cluster, join_seconds)
+    options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout_seconds)
+    try:
+        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+    except RuntimeError as error:
+        if "program startup" not in str(error):
+            raise
+        raise UserError(
+            "`multi_worker` must be built before TensorFlow does anything else."
+        ) from None
+    except tf.errors.OpError as error:
+        raise UserError(
+            f"{cluster.task} {cluster.index} could not join the cluster of TF_CONFIG: "
+            f"{_first_line(error.message)}."
+        ) from None
+    return MultiWorkerReplicator(strategy, cluster)
+
+
+def tpu(address: str = "") -> SynchronousReplicator:
+    """A replicator of synchronous replicas on the cores of a TPU.
+
+    Args:
+      address: its name or `grpc://HOST:PORT`; empty: the one that the environment names; `local`:
+        the one of this machine.
+
+    Raises:
+      UserError: there is none.
+    """
+    name = f"`{address}`" if address else "the environment's address"
+    _check_reachable(address)
+    try:
+        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
+        if address not in ("", "local"):
+            tf.config.experimental_connect_to_cluster(resolver)
+        tf.tpu.experimental.initialize_tpu_system(resolver)
+        strategy = tf.distribute.TPUStrategy(resolver)
+    except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
+        raise UserError(f"There is no TPU at {name}: {_first_line(str(error))}") from None
+    return SynchronousReplicator("tpu", strategy)
+
+
+def _check_reachable(address: str) -> None:
+    """Raises UserError for a HOST:PORT where nothing listens; TensorFlow would wait for minutes."""
+    target = address.removeprefix("grpc://")
+    if ":" in target and (error := refusal(target)):
+        raise UserError(f"There is no TPU at `{address}`: {error}.")
+
+
+def _first_line(text: str) -> str:
+    return " ".join(text.split(".\n")[0].split("\n")[0].split())[:200]

@@ -1,0 +1,1 @@
+"""A training run: its state, its step and its loop."""

@@ -1,0 +1,241 @@
+"""Checkpoints are whole or not there, the right ones are kept, and damage is noticed."""
+
+import errno
+import json
+import math
+import os
+import resource
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from replicator.runs import checkpoints as module
+from replicator.runs.atomic_files import read_npz, write_npz, write_text
+from replicator.runs.checkpoints import Checkpoints
+from replicator.runs.errors import UserError
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+def arrays(step):
+    draws = np.random.default_rng(step)
+    return {
+        "step": np.int32(step),
+        "weights/layers/0/kernel": draws.normal(size=(40, 5)).astype(np.float32),
+        "average/bias": draws.normal(size=3).astype(np.float32),
+    }
+
+
+def assert_same(found, expected):
+    assert found.keys() == expected.keys()
+    for name, array in expected.items():
+        assert found[name].dtype == array.dtype and found[name].shape == array.shape
+        np.testing.assert_array_equal(found[name], array)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Three checkpoints, the oldest being the best."""
+    kept = Checkpoints(tmp_path / "checkpoints", keep=2)
+    for step, score in ((10, 1.0), (20, 3.0), (30, 2.0)):
+        kept.save(step, arrays(step))
+        kept.mark_scored(step, score)
+    return kept
+
+
+def cut_in_half(path):
+    path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
+
+
+def names(folder):
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_what_was_saved_is_read_bit_for_bit(saved):
+    found, damaged = saved.newest()
+    assert_same(found, arrays(30))
+    assert damaged == []
+
+
+def test_numpy_reads_the_file(saved):
+    with np.load(saved.path(30), allow_pickle=False) as file:
+        assert_same(dict(file), arrays(30))
+
+
+def test_the_newest_are_kept_beside_the_best(saved):
+    assert saved.steps() == [10, 20, 30]
+    saved.save(40, arrays(40))
+    assert saved.steps() == [10, 30, 40]
+    saved.mark_scored(40, 0.5)
+    saved.save(50, arrays(50))
+    saved.save(60, arrays(60))
+    assert saved.steps() == [40, 50, 60]
+    assert (saved.best_step(), saved.best_score(), saved.scored_step()) == (40, 0.5, 40)
+
+
+def test_nothing_is_deleted_when_all_are_to_be_kept(saved):
+    saved.save(40, arrays(40), keep_all=True)
+    assert saved.steps() == [10, 20, 30, 40]
+
+
+@pytest.mark.parametrize("score", [math.nan, math.inf, 1.0, 2.5])
+def test_a_score_that_is_no_better_is_not_the_best(saved, score):
+    assert not saved.mark_scored(30, score)
+    assert (saved.best_step(), saved.best_score(), saved.scored_step()) == (10, 1.0, 30)
+
+
+def test_a_first_score_that_is_not_a_number_makes_no_best(tmp_path):
+    kept = Checkpoints(tmp_path)
+    kept.save(1, arrays(1))
+    assert not kept.mark_scored(1, math.nan)
+    assert kept.best_step() is None
+    assert kept.mark_scored(1, 9.0)
+
+
+def test_a_best_whose_file_is_gone_gives_way_to_any_other(saved):
+    saved.path(10).unlink()
+    assert saved.best_step() is None
+    assert saved.mark_scored(30, 7.0)
+    assert saved.best_step() == 30
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"step": "x", "score": 1}', '{"score": 1.0}'])
+def test_a_damaged_note_of_the_best_is_no_note(saved, text):
+    (saved.folder / "best.json").write_text(text)
+    assert saved.best_step() is None
+    assert saved.newest()[0]["step"] == 30
+
+
+def test_a_file_cut_in_half_is_named_and_passed_over(saved):
+    cut_in_half(saved.path(30))
+    found, damaged = saved.newest()
+    assert_same(found, arrays(20))
+    assert damaged == [saved.path(30)]
+
+
+def test_when_every_file_is_damaged_the_error_names_them(saved):
+    for step in saved.steps():
+        cut_in_half(saved.path(step))
+    every = "step_00000030.npz, step_00000020.npz, step_00000010.npz"
+    with pytest.raises(UserError, match=f"Every checkpoint in .* is damaged .{every}"):
+        saved.newest()
+    assert saved.steps() == [10, 20, 30]
+
+
+def test_a_folder_without_checkpoints_has_none_and_is_not_made(tmp_path):
+    kept = Checkpoints(tmp_path / "none")
+    assert kept.newest() == (None, [])
+    assert not kept.folder.exists()
+
+
+def test_files_of_other_names_are_passed_over(saved):
+    for name in ("step_x.npz", "step_1.npz.part", "step_00000099.damaged", ".step_7.npz"):
+        (saved.folder / name).write_bytes(b"")
+    assert saved.steps() == [10, 20, 30]
+
+
+def test_no_flipped_byte_changes_an_array(tmp_path):
+    """It may hide one, in the table of contents; `TrainState.restore` then misses it by name."""
+    path, expected = tmp_path / "a.npz", arrays(1)
+    write_npz(path, expected)
+    whole, noticed = path.read_bytes(), 0
+    for place in range(len(whole)):
+        flipped = bytearray(whole)
+        flipped[place] ^= 0x55
+        path.write_bytes(flipped)
+        try:
+            found = read_npz(path)
+            assert_same(found, {name: expected[name] for name in found})
+        except UserError as error:
+            noticed += 1
+            assert str(error).startswith(f"The checkpoint {path} is damaged: ")
+    assert noticed > 0.8 * len(whole)
+
+
+@pytest.mark.parametrize("content", [b"", b"text\n" * 100, b"PK\x03\x04"])
+def test_a_file_that_is_no_checkpoint_is_named(tmp_path, content):
+    path = tmp_path / "step_00000001.npz"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=f"The checkpoint {path} is damaged"):
+        read_npz(path)
+
+
+def test_a_missing_file_is_named(tmp_path):
+    with pytest.raises(UserError, match=r"There is no checkpoint .*/none\.npz\."):
+        read_npz(tmp_path / "none.npz")
+
+
+def test_a_full_disk_leaves_the_file_before_and_no_other(saved, monkeypatch):
+    def full(descriptor):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    before = names(saved.folder)
+    monkeypatch.setattr(module.os, "fsync", full)
+    with pytest.raises(UserError, match=r"Cannot write .*step_00000030\.npz: No space left on dev"):
+        saved.save(30, arrays(31))
+    with pytest.raises(UserError, match="What was saved before is kept"):
+        saved.save(40, arrays(40))
+    assert names(saved.folder) == before
+    assert_same(saved.newest()[0], arrays(30))
+
+
+def test_a_write_that_the_system_cuts_short_leaves_what_was_there(saved):
+    program = f"""
+import numpy as np
+from pathlib import Path
+from replicator import Checkpoints, UserError
+try:
+    Checkpoints(Path({str(saved.folder)!r}), 1).save(40, {{"a": np.zeros(100_000)}})
+except UserError as error:
+    print(error)
+"""
+    before = names(saved.folder)
+    result = subprocess.run(
+        [sys.executable, "-c", program],
+        cwd=ROOT,
+        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert result.stdout.startswith(f"Cannot write {saved.path(40)}: File too large")
+    assert (result.stderr, result.returncode) == ("", 0)
+    assert names(saved.folder) == before
+
+
+def test_a_text_is_replaced_whole(tmp_path, monkeypatch):
+    path = tmp_path / "config.json"
+    write_text(path, json.dumps({"a": 1}))
+
+    def full(self, text):
+        with open(self, "w") as file:
+            file.write(text[:3])
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(Path, "write_text", full)
+    with pytest.raises(UserError, match=r"Cannot write .*config\.json: No space left on device"):
+        write_text(path, json.dumps({"a": 2}))
+    assert json.loads(path.read_text()) == {"a": 1}
+    assert names(tmp_path) == ["config.json"]
+
+
+def test_what_a_killed_process_left_half_written_is_removed(saved):
+    (saved.folder / ".0123456789abcdef.npz").write_bytes(b"half")
+    (saved.folder / ".keep").write_bytes(b"")
+    saved.remove_leftovers()
+    expected = [f"step_{step:08d}.npz" for step in (10, 20, 30)]
+    assert names(saved.folder) == [".keep", "best.json", *expected]
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(UserError, match=r"Cannot make the folder .*file/checkpoints: Not a dir"):
+        Checkpoints(tmp_path / "file" / "checkpoints").save(1, arrays(1))
+
+
+def test_keeping_none_is_refused(tmp_path):
+    with pytest.raises(UserError, match="`keep` must be at least 1, got 0"):
+        Checkpoints(tmp_path, keep=0)

@@ -1,0 +1,191 @@
+"""Which strategy the environment gives, and the one line where there is none."""
+
+import json
+import socket
+
+import pytest
+from processes import run_together
+
+from replicator import strategies
+from replicator.launch import tf_config as cluster
+from replicator.runs.errors import UserError
+from replicator.strategies import factory
+from replicator.strategies.cluster_startup import wait_for_all
+
+WORKERS = {"worker": ["a:1", "b:2"]}
+FACTORIES = ("single", "local", "multi_worker", "parameter_server", "sharded", "tpu")
+
+
+@pytest.fixture
+def called(monkeypatch):
+    """The factories called, with their arguments, in place of their work."""
+    calls = []
+    for name in FACTORIES:
+        monkeypatch.setattr(factory, name, lambda *args, name=name: calls.append((name, *args)))
+        if name in factory._WITHOUT_ARGUMENT:
+            monkeypatch.setitem(factory._WITHOUT_ARGUMENT, name, getattr(factory, name))
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    monkeypatch.setattr(factory.tf.config, "list_physical_devices", lambda kind: [])
+    return calls
+
+
+def config(addresses, task="worker", index=0):
+    return json.dumps({"cluster": addresses, "task": {"type": task, "index": index}})
+
+
+@pytest.mark.parametrize(
+    ("word", "call"),
+    [
+        ("auto", ("single",)),
+        ("single", ("single",)),
+        ("local", ("local", None)),
+        ("local:4", ("local", 4)),
+        ("multi_worker", ("multi_worker",)),
+        ("parameter_server", ("parameter_server",)),
+        ("sharded:2x4", ("sharded", {"batch": 2, "model": 4}, {})),
+        ("tpu", ("tpu", "")),
+        ("tpu:grpc://h:8470", ("tpu", "grpc://h:8470")),
+    ],
+)
+def test_a_word_names_its_strategy(called, word, call):
+    strategies.from_environment(word)
+    assert called == [call]
+
+
+@pytest.mark.parametrize(
+    ("addresses", "task", "strategy"),
+    [
+        (WORKERS, "worker", "multi_worker"),
+        ({"chief": ["c:1"], **WORKERS}, "chief", "multi_worker"),
+        ({"chief": ["c:1"], "ps": ["p:1"], **WORKERS}, "ps", "parameter_server"),
+    ],
+)
+def test_auto_reads_tf_config(called, monkeypatch, addresses, task, strategy):
+    monkeypatch.setenv("TF_CONFIG", config(addresses, task))
+    strategies.from_environment()
+    assert called == [(strategy,)]
+
+
+def test_auto_takes_all_of_several_gpus(called, monkeypatch):
+    monkeypatch.setattr(factory.tf.config, "list_physical_devices", lambda kind: [kind, kind])
+    strategies.from_environment()
+    assert called == [("local", None)]
+
+
+@pytest.mark.parametrize(
+    "word", ["", "locl", "single:2", "multi_worker:2", "local:0", "local:x", "auto:1"]
+)
+def test_a_word_that_is_none_is_refused_in_one_line(called, word):
+    with pytest.raises(UserError, match=r"^`--strategy.*got '.*'\.$"):
+        strategies.from_environment(word)
+
+
+@pytest.mark.parametrize("word", ["sharded", "sharded:4", "sharded:2x0", "sharded:2x2x2"])
+def test_a_mesh_that_is_none_is_refused(called, word):
+    with pytest.raises(UserError, match="needs two sizes, batch x model, got"):
+        strategies.from_environment(word)
+
+
+@pytest.mark.parametrize(
+    ("text", "says"),
+    [
+        ("{", "TF_CONFIG must look like"),
+        ("[]", "TF_CONFIG must look like"),
+        ('{"cluster": {"worker": "a:1"}, "task": {}}', "TF_CONFIG must look like"),
+        (config({"worker": ["a"]}), "must be HOST:PORT, got 'a'"),
+        (config({"wrker": ["a:1"]}, "wrker"), "may have tasks chief, worker, ps, got 'wrker'"),
+        (config(WORKERS, index=2), "got worker 2 where there are 2"),
+        (config(WORKERS, "ps"), "got ps 0 where there are 0"),
+    ],
+)
+def test_a_wrong_tf_config_is_refused_in_one_line(monkeypatch, text, says):
+    monkeypatch.setenv("TF_CONFIG", text)
+    with pytest.raises(UserError, match=says) as refused:
+        cluster.read_cluster()
+    assert "\n" not in str(refused.value)
+
+
+def test_a_cluster_reads_back_as_it_was_written(monkeypatch):
+    for made in cluster.local_cluster(chief=1, worker=2):
+        monkeypatch.setenv("TF_CONFIG", made.text())
+        assert cluster.read_cluster() == made
+
+
+def test_the_chief_is_the_first_of_the_workers():
+    tasks = cluster.local_cluster(chief=1, worker=2, ps=1)
+    assert [task.worker_index for task in tasks[:3]] == [0, 1, 2]
+    assert [task.num_workers for task in tasks] == [3] * 4
+
+
+def test_free_ports_are_free_and_different():
+    ports = cluster.free_ports(20)
+    assert len(set(ports)) == 20
+    with socket.create_server(("localhost", ports[0])):
+        pass
+
+
+def test_multi_worker_asks_for_a_cluster_of_workers(monkeypatch):
+    monkeypatch.delenv("TF_CONFIG", raising=False)
+    with pytest.raises(UserError, match="multi_worker needs TF_CONFIG"):
+        strategies.multi_worker()
+    monkeypatch.setenv("TF_CONFIG", config({"ps": ["p:1"], **WORKERS}))
+    with pytest.raises(UserError, match="the strategy is parameter_server, not multi_worker"):
+        strategies.multi_worker()
+
+
+def test_a_task_that_does_not_come_is_named():
+    first, second = cluster.local_cluster(worker=2)
+    address = second.addresses["worker"][1]
+    with pytest.raises(UserError, match=rf"waited 0.5 s .*; not there: worker 1 \({address}\)\.$"):
+        wait_for_all(first, 0.5)
+
+
+def test_a_port_that_is_taken_is_named():
+    first, _ = cluster.local_cluster(worker=2)
+    address = first.addresses["worker"][0]
+    with (
+        socket.create_server(("", int(address.split(":")[1]))),
+        pytest.raises(UserError, match=f"Cannot listen at {address}"),
+    ):
+        wait_for_all(first, 5)
+
+
+def test_more_devices_than_there_are_is_refused():
+    factory.tf.constant(0)  # TensorFlow starts, so that no more logical CPUs can be made
+    with pytest.raises(UserError, match=r"^1000 devices were asked for, there"):
+        strategies.local(1000)
+
+
+def test_replicas_of_unequal_devices_are_refused():
+    with pytest.raises(UserError, match="`devices_per_replica` must divide the number of devices"):
+        strategies.local(["CPU:0", "CPU:1", "CPU:2"], devices_per_replica=2)
+
+
+NO_TPU = """
+import sys
+from replicator.runs.errors import UserError
+from replicator import strategies
+
+for word in sys.argv[1:]:
+    try:
+        strategies.from_environment(word)
+    except UserError as error:
+        print(f"refused: {error}")
+"""
+
+
+def test_without_a_tpu_there_is_one_clear_line(tmp_path):
+    script = tmp_path / "no_tpu.py"
+    script.write_text(NO_TPU)
+    words = ["tpu", "tpu:localhost:1", "tpu:grpc://localhost:1", "tpu:local"]
+    [(status, log)] = run_together(script, tmp_path, [{}], 120, words)
+    assert status == 0, log
+    lines = [line for line in log.splitlines() if line.startswith("refused: ")]
+    begins = [
+        "refused: There is no TPU at the environment's address: ",
+        "refused: There is no TPU at `localhost:1`: ",
+        "refused: There is no TPU at `grpc://localhost:1`: ",
+        "refused: There is no TPU at `local`: ",
+    ]
+    for line, begin in zip(lines, begins, strict=True):
+        assert line.startswith(begin) and len(line) > len(begin)

@@ -1,0 +1,116 @@
+"""Two processes that train together end where one does; what cannot meet is said at once."""
+
+import signal
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+from processes import Process, run_together
+
+from replicator.launch.tf_config import local_cluster
+from replicator.strategies.cluster_startup import refusal
+
+SCRIPT = Path(__file__).resolve().parent.parent / "worker_script.py"
+LIMIT_SECONDS = 150
+RULE = "Replicas must call the same primitives in the same order with the same shapes; "
+
+
+def run_mode(mode, folder):
+    """Returns [(exit status, output)] of two workers."""
+    environments = [{"TF_CONFIG": task.text()} for task in local_cluster(worker=2)]
+    return run_together(SCRIPT, folder, environments, LIMIT_SECONDS, [mode, folder / "chief.npz"])
+
+
+def said_by(output):
+    [line] = [line for line in output.splitlines() if line.startswith("refused: ")]
+    return line.removeprefix("refused: ")
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("alone")
+    [(status, log)] = run_together(SCRIPT, folder, [{}], LIMIT_SECONDS, ["single", folder / "one"])
+    assert status == 0, log
+    return np.load(folder / "one.npz")
+
+
+@pytest.mark.parametrize("mode", ["plain", "steps"])
+def test_two_processes_train_as_one(alone, tmp_path, mode):
+    for status, log in run_mode(mode, tmp_path):
+        assert status == 0, log
+    for worker, name in enumerate(["chief.npz", "chief.npz.other.npz"]):
+        found = np.load(tmp_path / name)
+        # The number of the replica is an output that is not averaged: that of replica 0.
+        np.testing.assert_array_equal(found["facts"], [2, 2, worker, 0])
+        for key in ("first", "second"):
+            np.testing.assert_allclose(found[key], alone[key], rtol=1e-5, atol=1e-6)
+        calls = len(found["losses"])
+        np.testing.assert_allclose(found["losses"], alone["losses"][-calls:], rtol=1e-5)
+        np.testing.assert_array_equal(found["seen"], alone["seen"][-calls:])
+
+
+@pytest.mark.parametrize(
+    ("mode", "here", "there"),
+    [
+        ("order", "`all_reduce[mean](float32[4,3], float32[3])`", "`all_gather(float32[2])`"),
+        ("shape", "`all_sum(float32[2])`", "`all_sum(float32[3])`"),
+    ],
+)
+def test_workers_that_would_not_meet_both_say_so(tmp_path, mode, here, there):
+    for status, log in run_mode(mode, tmp_path):
+        assert status == 2, log
+        said = said_by(log)
+        assert said.startswith(f"OrderError: {RULE}call 1 of the step is {here} on worker 0 and ")
+        assert f"{there} on worker 1. Order on worker 0: " in said
+
+
+def test_shapes_that_only_a_run_knows_end_both_workers(tmp_path):
+    ends = run_mode("unknown_shape", tmp_path)
+    assert all(status != 0 for status, _ in ends)
+    said = [said_by(log) for status, log in ends if status == 2]
+    # A worker whose error comes first may be gone before the other one reads its own.
+    found = [line for line in said if not line.startswith("PeerGoneError: Another process of")]
+    assert found and all(RULE + "one gave a tensor of shape" in line for line in found)
+
+
+@pytest.fixture
+def started(tmp_path):
+    """Starts workers, and kills those that are left at the end."""
+    processes = []
+
+    def started(task):
+        log = tmp_path / f"{len(processes)}.log"
+        words, environment = ["plain", tmp_path / "chief.npz"], {"TF_CONFIG": task.text()}
+        processes.append(Process(SCRIPT, log, *words, environment=environment))
+        return processes[-1]
+
+    yield started
+    for process in processes:
+        process.kill()
+
+
+def wait_until_waiting(task):
+    """Returns once a worker answers at its address, which is where it waits for the others."""
+    deadline = time.monotonic() + LIMIT_SECONDS
+    while refusal(task.addresses["worker"][task.index]):
+        assert time.monotonic() < deadline
+        time.sleep(0.2)
+
+
+def test_a_worker_may_come_late(started):
+    first, second = local_cluster(worker=2)
+    processes = [started(first)]
+    wait_until_waiting(first)
+    time.sleep(2)
+    processes.append(started(second))
+    assert [p.ended(LIMIT_SECONDS) for p in processes] == [0, 0]
+
+
+def test_a_worker_that_waits_for_others_can_be_stopped(started):
+    first, _ = local_cluster(worker=2)
+    process = started(first)
+    wait_until_waiting(first)
+    process.signal(signal.SIGINT)
+    assert process.ended(30) != 0
+    assert "KeyboardInterrupt" in process.output()

@@ -1,0 +1,361 @@
+"""Every trainer gives the parameters of one device, whatever it runs on, and stops in order.
+
+Processes of their own make the runs, see strategy_runs.py; none outlives its test.
+"""
+
+import contextlib
+import dataclasses
+import functools
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import strategy_runs
+import tensorflow as tf
+from runs import assert_same, newest
+from strategy_runs import CONFIGS, ROWS, STEPS
+
+from pixelcnn.density import PictureDensity, PictureLoss
+from pixelcnn.shelf import Shelf
+from replicator import Replicator
+from replicator.launch.tf_config import local_cluster
+from replicator.runs.errors import UserError
+from replicator.training.optimizer import OptimizerConfig
+from replicator.training.state import TrainState
+from replicator.training.step import check_rows
+from wavenet.network import WaveNet
+from wavenet.training import loss_function
+
+pytestmark = pytest.mark.timeout(1200)
+HERE = Path(__file__).resolve().parent.parent
+SECONDS = 540.0  # for the processes of a strategy to make their runs
+TOLERANCE = 1e-5  # of the largest entry of a parameter
+PAINTERS = ("pixelcnn", "multiscale")
+CROSSING = "crossing/pixelcnn"  # a run that changes its strategy every few steps
+STRATEGIES = {
+    "local:2": ("local:2", {}),
+    "local:4": ("local:4", {}),
+    "multi_worker": ("multi_worker", {"worker": 2}),
+    "parameter_server": ("parameter_server", {"chief": 1, "worker": 1, "ps": 1}),
+    "sharded:2x2": ("sharded:2x2", {}),
+}
+QUICK = ("local:2", "multi_worker")  # the others have laws of their own, of smaller models
+
+
+# Processes
+
+
+@contextlib.contextmanager
+def processes(strategy, tasks, *words):
+    """One process of strategy_runs.py, or one for each task; they are gone afterwards."""
+    clusters = local_cluster(**tasks) if tasks else [None]
+    command = [sys.executable, str(HERE / "strategy_runs.py"), strategy, *map(str, words)]
+    started = []
+    try:
+        for cluster in clusters:
+            environment = {**os.environ, "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}"}
+            environment.pop("TF_CONFIG", None)
+            if cluster is not None:
+                environment["TF_CONFIG"] = cluster.text()
+            started.append(
+                subprocess.Popen(
+                    command,
+                    cwd=HERE.parent,
+                    env=environment,
+                    stdout=subprocess.PIPE,
+                    stderr=subprocess.PIPE,
+                    text=True,
+                )
+            )
+        yield started
+    finally:
+        for process in started:
+            if process.poll() is None:
+                process.kill()
+            process.communicate()
+
+
+def ended(process, seconds=SECONDS):
+    """The exit status and both outputs of a process."""
+    out, err = process.communicate(timeout=seconds)
+    return process.returncode, out, err
+
+
+def make(strategy, tasks, folder, *words):
+    """Makes runs; servers and workers that serve are ended with their chief."""
+    with processes(strategy, tasks, folder, *words) as started:
+        waited = started if set(tasks) <= {"worker"} else started[:1]
+        for process in waited:
+            status, _, err = ended(process)
+            assert status == 0, err[-4000:]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """Data, a teacher, and the runs of one device; CROSSING has made its first steps."""
+    folder = tmp_path_factory.mktemp("strategies")
+    make("data", {}, folder)
+    crossing = f'{CROSSING}={{"num_steps": {STEPS // (len(STRATEGIES) + 1)}}}'
+    make("single", {}, folder, *(f"single/{trainer}" for trainer in CONFIGS), crossing)
+    return folder
+
+
+def assert_near(found, expected):
+    """Fails unless both states agree, relative to the largest entry of each parameter."""
+    assert found.keys() == expected.keys()
+    assert found["step"] == expected["step"] == STEPS
+    for name, value in expected.items():
+        if name.startswith(("weights/", "average/")):
+            bound = TOLERANCE * np.max(np.abs(value))
+            np.testing.assert_allclose(found[name], value, rtol=0, atol=bound, err_msg=name)
+
+
+@pytest.mark.parametrize(
+    "name",
+    [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in STRATEGIES],
+)
+def test_a_strategy_gives_the_parameters_of_one_device(folder, name):
+    strategy, tasks = STRATEGIES[name]
+    runs = [f"{name}/{trainer}" for trainer in CONFIGS]
+    make(strategy, tasks, folder, *runs)
+    for trainer in CONFIGS:
+        assert_near(newest(folder / name / trainer), newest(folder / "single" / trainer))
+
+
+@pytest.mark.slow
+def test_a_run_goes_on_under_any_other_strategy(folder):
+    visited = [name for name in STRATEGIES if name != "local:4"]
+    for number, name in enumerate([*visited, "single"], 2):
+        strategy, tasks = STRATEGIES.get(name, (name, {}))
+        steps = number * STEPS // (len(visited) + 2)
+        make(strategy, tasks, folder, f'{CROSSING}={{"num_steps": {steps}}}')
+    assert_near(newest(folder / CROSSING), newest(folder / "single" / "pixelcnn"))
+
+
+@pytest.mark.slow
+def test_replicas_may_be_compiled_too(folder):
+    loop = '{"jit_compile": true, "num_steps": 5}'
+    make("single", {}, folder, f"jit_single/wavenet={loop}")
+    make("local:2", {}, folder, f"jit_local/wavenet={loop}")
+    found, expected = (newest(folder / run / "wavenet") for run in ("jit_local", "jit_single"))
+    for name, value in expected.items():
+        if name.startswith("weights/"):
+            bound = TOLERANCE * np.max(np.abs(value))
+            np.testing.assert_allclose(found[name], value, rtol=0, atol=bound, err_msg=name)
+
+
+# Stopping
+
+
+def lines_of(run):
+    with contextlib.suppress(FileNotFoundError):
+        return (run / "metrics.jsonl").read_text().count("\n")
+    return 0
+
+
+def once_under_way(run, started):
+    """Returns when a run has made a few steps."""
+    patience = time.monotonic() + SECONDS
+    while lines_of(run) < 3:
+        assert all(process.poll() is None for process in started)
+        assert time.monotonic() < patience
+        time.sleep(0.05)
+
+
+ENDLESS = '{"num_steps": 1000000, "save_every_minutes": 1000}'
+
+
+def test_workers_stop_after_the_same_step_and_go_on_exactly(folder):
+    run = folder / "stopped" / "pixelcnn"
+    with processes("multi_worker", {"worker": 2}, folder, f"stopped/pixelcnn={ENDLESS}") as pair:
+        once_under_way(run, pair)
+        pair[1].send_signal(signal.SIGTERM)
+        endings = [ended(process, 60.0) for process in pair]
+    assert [status for status, _, _ in endings] == [143, 143]
+    said = [re.search(r"stopped/pixelcnn (\d+) SIGTERM", out) for _, out, _ in endings]
+    steps = [int(found.group(1)) for found in said]
+    assert steps[0] == steps[1] == newest(run)["step"] >= 3
+    last = f'{{"num_steps": {steps[0] + 3}}}'
+    runs = [f"stopped/pixelcnn={last}", f"whole/pixelcnn={last}"]
+    make("multi_worker", {"worker": 2}, folder, *runs)
+    assert_same(newest(run), newest(folder / "whole" / "pixelcnn"))
+
+
+@pytest.mark.slow
+def test_a_worker_that_is_shot_ends_the_others_in_a_line(folder):
+    run = folder / "shot" / "pixelcnn"
+    with processes("multi_worker", {"worker": 2}, folder, f"shot/pixelcnn={ENDLESS}") as pair:
+        once_under_way(run, pair)
+        pair[1].kill()
+        status, _, err = ended(pair[0], 60.0)
+    (line,) = [line for line in err.splitlines() if line.startswith("onepass: ")]
+    assert status == 2
+    assert "Another process of this run is gone or does not answer" in line
+    step = int(newest(run)["step"])
+    assert f"step {step} is saved in {run / 'checkpoints'}" in line
+    assert line.endswith("The same commands go on from there.")
+
+
+# What a share of a batch lacks
+
+
+class Shares:
+    """Computes what shares have in common, one share after another.
+
+    The first round records what every share hands to the primitives; the second answers.
+    """
+
+    def __init__(self, loss, shares):
+        self.num_replicas = len(shares)
+        self._told = [[] for _ in shares]
+        self._answers = False
+        for _ in range(2):
+            self.common = []
+            for self.replica_id, share in enumerate(shares):
+                self._calls = 0
+                self.common.append(loss.common(share, self))
+            self._answers = True
+
+    def all_reduce(self, value, reducer):
+        assert reducer == "mean"
+        return self._all(value, functools.partial(tf.reduce_mean, axis=0))
+
+    def all_gather(self, value):
+        return self._all(value, lambda stacked: stacked)
+
+    def _all(self, value, function):
+        if not self._answers:
+            self._told[self.replica_id].append(value)
+        told = self._told if self._answers else [[value] * (self._calls + 1)] * self.num_replicas
+        values = [of_share[self._calls] for of_share in told]
+        self._calls += 1
+        return tf.nest.map_structure(lambda *each: function(tf.stack(each)), *values)
+
+
+def sounds():
+    """A network, its loss and a batch of sounds of different lengths."""
+    config = dataclasses.replace(CONFIGS["wavenet"].network, feature_channels=0, speakers=0)
+    draws = np.random.default_rng(0)
+    levels = draws.integers(0, 65536, [ROWS, 64]).astype(np.int32)
+    lengths = np.array([64, 5, 40, 17])[:, None]
+    mask = (np.arange(64) < lengths).astype(np.float32)
+    network = WaveNet(config)
+    batch = {"levels": tf.constant(levels), "mask": tf.constant(mask)}
+    return network, loss_function(network), batch
+
+
+def pictures(folder, trainer):
+    """A density, its loss and a batch of its pictures."""
+    shelf = Shelf.read(folder / "pictures", CONFIGS[trainer])
+    shelf = dataclasses.replace(shelf, config=shelf.resolved)
+    density = PictureDensity(shelf.config)
+    return density, PictureLoss(density), next(iter(shelf.training(0)))
+
+
+@pytest.fixture
+def cases(tmp_path):
+    """By trainer, what makes a network, its loss and a batch of ROWS rows."""
+    strategy_runs.make_pictures(tmp_path)
+    painters = {name: functools.partial(pictures, tmp_path, name) for name in PAINTERS}
+    return {"wavenet": sounds, **painters}
+
+
+@pytest.mark.parametrize("name", ["wavenet", *PAINTERS])
+def test_the_mean_over_shares_is_the_whole_and_needs_what_they_have_in_common(cases, name):
+    network, loss, batch = cases[name]()
+    state = TrainState(network, OptimizerConfig(), 10)
+    whole, _, gradients = state.gradients(loss, batch)
+    halves = [
+        {key: value[i * ROWS // 2 : (i + 1) * ROWS // 2] for key, value in batch.items()}
+        for i in range(2)
+    ]
+
+    def mean(added):
+        parts = [
+            state.gradients(loss, {**half, **more})
+            for half, more in zip(halves, added, strict=True)
+        ]
+        slopes = [(a + b) / 2 for a, b in zip(parts[0][2], parts[1][2], strict=True)]
+        return float(parts[0][0] + parts[1][0]) / 2, slopes
+
+    def off(slopes):
+        """The largest difference from the whole batch's gradients, relative to a gradient."""
+        pairs = zip(slopes, gradients, strict=True)
+        return max(float(tf.norm(a - b, np.inf) / tf.norm(b, np.inf)) for a, b in pairs)
+
+    value, slopes = mean(Shares(loss, halves).common)
+    np.testing.assert_allclose(value, whole, rtol=1e-5)
+    assert off(slopes) < 1e-4
+    assert off(mean([{}, {}])[1]) > 1e-2
+
+
+@pytest.mark.parametrize("name", ["wavenet", *PAINTERS])
+def test_a_batch_in_parts_is_the_whole_batch(cases, name):
+    network, loss, batch = cases[name]()
+    losses, slopes = [], []
+    for parts in (1, 2, 4):
+        state = TrainState(network, OptimizerConfig(accumulate=parts), 10)
+        # Compiled, so that the parts are cut and gone through as in training.
+        step = tf.function(lambda given, state=state: state.update(loss, given), autograph=False)
+        values, metrics = step(batch)
+        losses.append(float(metrics["loss"]))
+        names = list(state.slots())
+        slopes.append([v for n, v in zip(names, values, strict=True) if n.startswith("first/")])
+    np.testing.assert_allclose(losses, losses[0], rtol=1e-5)
+    for found in slopes[1:]:
+        for value, expected in zip(found, slopes[0], strict=True):
+            np.testing.assert_allclose(
+                value, expected, rtol=0, atol=1e-4 * np.max(np.abs(expected))
+            )
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("trainer", CONFIGS)
+def test_replicas_that_cut_their_share_into_parts_give_the_parameters_of_one_device(
+    folder, trainer
+):
+    make("local:2", {}, folder, f'parts/{trainer}={{"accumulate": 2}}')
+    assert_near(newest(folder / "parts" / trainer), newest(folder / "single" / trainer))
+
+
+# Mistakes
+
+
+def replicas(count):
+    return types.SimpleNamespace(
+        name="local", num_replicas=count, num_devices=count, is_async=False, is_chief=True
+    )
+
+
+def test_a_batch_that_replicas_cannot_share_is_refused(mistake, monkeypatch, tmp_path):
+    monkeypatch.setattr(Replicator, "from_environment", lambda word: replicas(3))
+    told = "`batch_size` must be a multiple of 3, the replicas that share a batch, got "
+    for preset in ("wavenet-smoke", "pixelcnn-smoke", "multiscale-smoke"):
+        words = ["train", preset, "--data", tmp_path, "--workdir", tmp_path.parent / "run"]
+        assert mistake(*words, "--data.batch-size", 4).startswith(told + "4")
+    with pytest.raises(UserError, match="multiple of 3"):
+        check_rows(4, replicas(3))
+    check_rows(6, replicas(3))
+    with pytest.raises(
+        UserError, match="12, the replicas that share a batch in 4 parts each, got 6"
+    ):
+        check_rows(6, replicas(3), 4)
+
+
+@pytest.mark.parametrize("word", ["locals", "local:x", "sharded:2", "single:2"])
+def test_a_strategy_that_is_none_is_refused_in_a_line(mistake, word, tmp_path):
+    for verb in (["train", "wavenet-smoke"], ["train", "pixelcnn-smoke"]):
+        said = mistake(*verb, "--data", tmp_path, "--workdir", "run", "--strategy", word)
+        assert word in said and "--strategy" in said
+
+
+def test_a_student_s_strategy_is_refused_in_a_line(mistake, tmp_path):
+    words = ["--teacher", "shipped-teacher", "--workdir", tmp_path / "run", "--strategy", "nil"]
+    assert "`--strategy` must be one of auto, single" in mistake("distill", "student-smoke", *words)
