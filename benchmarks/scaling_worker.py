@@ -35,10 +35,11 @@ class Worker:
     """
 
     def __init__(self, strategy: str, preset: str, clip_samples: int, limit_seconds: float):
-        if strategy == "multi_worker":
-            self.replicator = strategies.multi_worker(join_seconds=limit_seconds)
-        else:
-            self.replicator = strategies.from_environment(strategy)
+        self.replicator = (
+            strategies.multi_worker(join_seconds=limit_seconds)
+            if strategy == "multi_worker"
+            else strategies.from_environment(strategy)
+        )
         self._preset, self._clip_samples = preset, clip_samples
         self._counter = ReducedCounter(self.replicator)
         self._teacher: Teacher | None = None

@@ -12,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from replicator.runs import checkpoints as module
 from replicator.runs.atomic_files import read_npz, write_npz, write_text
 from replicator.runs.checkpoints import Checkpoints
 from replicator.runs.errors import UserError
@@ -173,7 +172,7 @@ def test_a_full_disk_leaves_the_file_before_and_no_other(saved, monkeypatch):
         raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
 
     before = names(saved.folder)
-    monkeypatch.setattr(module.os, "fsync", full)
+    monkeypatch.setattr(os, "fsync", full)
     with pytest.raises(UserError, match=r"Cannot write .*step_00000030\.npz: No space left on dev"):
         saved.save(30, arrays(31))
     with pytest.raises(UserError, match="What was saved before is kept"):
