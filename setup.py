@@ -1,10 +1,11 @@
 """Installs the floors as packages, and the one command."""
 
+import re
 from pathlib import Path
 
 from setuptools import find_packages, setup
 
-FLOORS = ("likelihoods", "replicator", "wavenet", "pixelcnn", "distill", "serving", "benchmarks")
+FLOORS = ("likelihoods", "replicator", "wavenet", "pixelcnn", "distill", "serving", "onepass")
 
 EXAMPLES = ["gymnasium>=1.0"]
 CLIENT = ["grpcio>=1.70", "httpx>=0.27", "protobuf>=6"]
@@ -34,23 +35,25 @@ TEST = [
     "pyyaml",
 ]
 
+HERE = Path(__file__).parent
+VERSION = re.search(r'__version__ = "(.+)"', (HERE / "onepass/__init__.py").read_text())[1]
+
 setup(
     name="onepass",
-    version="0.1.0",
+    version=VERSION,
     description="Train generative models one sample at a time, sample them in one pass.",
-    long_description=Path(__file__).with_name("README.md").read_text(encoding="utf-8"),
+    long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     license_files=["LICENSE"],
     python_requires=">=3.11",  # tested on 3.11
     packages=find_packages(include=[*FLOORS, *(f"{floor}.*" for floor in FLOORS)]),
-    py_modules=["onepass"],
     package_data={
         "wavenet": ["shipped/**"],
         "pixelcnn": ["shipped/**"],
         "distill": ["shipped/**"],
         "serving": ["page/*", "speech/shipped/**"],
-        "benchmarks": ["*.cpp"],
+        "onepass": ["bench/audio/*.cpp"],
     },
     include_package_data=False,
     install_requires=[
@@ -83,5 +86,5 @@ setup(
         # A formatter's next minor release may lay the same code out differently.
         "dev": [*TEST, "mypy>=1.15", "ruff>=0.17,<0.18"],
     },
-    entry_points={"console_scripts": ["onepass = onepass:main"]},
+    entry_points={"console_scripts": ["onepass = onepass.command:main"]},
 )

@@ -1,4 +1,4 @@
-"""A process with fake bundles and no server, as `benchmarks.serving_bare` has real ones."""
+"""A process with fake bundles and no server, as bench/serving/in_process.py has real ones."""
 
 import sys
 from multiprocessing.connection import Connection
@@ -6,8 +6,8 @@ from multiprocessing.connection import Connection
 import fake_bundle
 
 import serving.bundle
-from benchmarks.answering import serve
-from benchmarks.serving_bare import Bare
+from onepass.bench.serving.in_process import Bare
+from onepass.bench.worker_process import serve
 
 
 class BareFakes(Bare):

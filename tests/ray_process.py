@@ -28,5 +28,5 @@ if __name__ == "__main__":
 
     serving.bundle.load = ray_process.load
     ray_command.run_ray = functools.partial(ray_command.run_ray, load=ray_process.load)
-    onepass._import_tensorflow_quietly = lambda: None
+    onepass.command._import_tensorflow_quietly = lambda: None
     sys.exit(onepass.main(["serve", *sys.argv[1:]]))

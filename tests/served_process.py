@@ -9,5 +9,5 @@ import serving.bundle
 
 if __name__ == "__main__":
     serving.bundle.load = fake_bundle.load_from_disk
-    onepass._import_tensorflow_quietly = lambda: None
+    onepass.command._import_tensorflow_quietly = lambda: None
     sys.exit(onepass.main(["serve", *sys.argv[1:]]))

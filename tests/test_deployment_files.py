@@ -20,7 +20,7 @@ DOCKER = '#!/bin/sh\nfor word in "$@"; do printf "%s\\n" "$word"; done\n'
 
 @pytest.fixture(autouse=True)
 def without_tensorflow(monkeypatch):
-    monkeypatch.setattr(onepass, "_import_tensorflow_quietly", lambda: None)
+    monkeypatch.setattr(onepass.command, "_import_tensorflow_quietly", lambda: None)
 
 
 @pytest.fixture
@@ -161,7 +161,7 @@ def test_the_kubernetes_file_starts_this_server_with_these_settings(printed, mon
     service, deployment, pod = kubernetes(printed, *words, "--image", "a/b:1", "--volume", "c")
     container = pod["containers"][0]
     assert container["image"] == "a/b:1" and container["command"][:2] == ["onepass", "serve"]
-    read = onepass.parse(RaySettings, container["command"][3:], "test")
+    read = onepass.command.parse(RaySettings, container["command"][3:], "test")
     assert read.host == "0.0.0.0" and read.queue_rows == 7
     assert read.allowed_hosts == (service["metadata"]["name"], "a.example")
     assert container["command"][2] == container["volumeMounts"][0]["mountPath"] == "/m"

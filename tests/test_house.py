@@ -13,8 +13,7 @@ PLACES = (
     "pixelcnn",
     "distill",
     "serving",
-    "benchmarks",
-    "onepass.py",
+    "onepass",
 )
 MODULE_LINES = 400
 FUNCTION_LINES = 60

@@ -78,7 +78,7 @@ def seen_in(folder):
     """The results of the scenarios, run in a folder."""
     bundle = folder / "digits" / "1"
     words = ["shipped-digits", "--out", bundle, "--batches", 1]
-    exported = Process(ROOT / "onepass.py", folder / "export", "export", *words)
+    exported = Process(ROOT / "onepass" / "__main__.py", folder / "export", "export", *words)
     try:
         assert exported.ended(150) == 0, exported.output()
     finally:

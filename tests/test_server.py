@@ -37,7 +37,7 @@ def shelf(tmp_path):
 @pytest.fixture(autouse=True)
 def apart(monkeypatch):
     """The command in this process brings no TensorFlow, and leaves the log to the other tests."""
-    monkeypatch.setattr(onepass, "_import_tensorflow_quietly", lambda: None)
+    monkeypatch.setattr(onepass.command, "_import_tensorflow_quietly", lambda: None)
     monkeypatch.setattr(logs, "configure", lambda *how: None)
 
 

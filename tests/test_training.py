@@ -221,7 +221,7 @@ def lines_of(run):
 def start(data, run):
     """`onepass train` in a process of its own, once it has made a few steps more."""
     endless = looped(num_steps=NEVER, save_every_minutes=0.0)
-    command = [sys.executable, "onepass.py", "train", "wavenet-smoke", *options(endless)]
+    command = [sys.executable, "-m", "onepass", "train", "wavenet-smoke", *options(endless)]
     process = subprocess.Popen(
         [*command, "--data", str(data), "--workdir", str(run)],
         cwd=ROOT,

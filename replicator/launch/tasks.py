@@ -14,7 +14,7 @@ from pathlib import Path
 
 from replicator.runs.errors import UserError
 
-OURS, TRAINING_VERBS = ("onepass", "onepass.py"), ("train", "distill")
+OURS, TRAINING_VERBS = ("onepass",), ("train", "distill")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +113,7 @@ def with_strategy(command: Sequence[str], shape: Shape) -> list[str]:
     """The command with its `--strategy`, if it is a training of ours that does not name one."""
     words = list(command)
     named = any(word == "--strategy" or word.startswith("--strategy=") for word in words)
-    pairs = itertools.pairwise(words[:4])  # `python onepass.py train` as well
+    pairs = itertools.pairwise(words[:4])  # `python -m onepass train` as well
     ours = any(Path(word).name in OURS and verb in TRAINING_VERBS for word, verb in pairs)
     return [*words, "--strategy", shape.strategy] if ours and not named else words
 

@@ -16,6 +16,7 @@ from runs import assert_same, newest, steps_of
 
 from replicator.launch.tasks import Shape, local_tasks
 
+COMMAND = ROOT / "onepass" / "__main__.py"
 SCRIPT = ROOT / "tests" / "line_run.py"
 START_SECONDS = 120  # of TensorFlow in every process, on a machine that has other things to do
 STEPS, STEP_SECONDS = 40, 0.1
@@ -76,7 +77,7 @@ def launch(tmp_path):
     def launch(run, *options, steps=STEPS):
         command = ["python", SCRIPT, "auto", run, steps, STEP_SECONDS]
         log = tmp_path / f"launch{len(started)}.log"
-        started.append(Process(ROOT / "onepass.py", log, "launch", *options, "--", *command))
+        started.append(Process(COMMAND, log, "launch", *options, "--", *command))
         return started[-1]
 
     yield launch

@@ -17,6 +17,7 @@ import onepass
 from replicator.launch import tasks
 from replicator.launch.tasks import Shape, gpu_shares, local_tasks, with_strategy
 
+COMMAND = ROOT / "onepass" / "__main__.py"
 LIMIT_SECONDS = 60  # of each process; they need a second on a machine that is not busy
 TOLD = "import json, os, sys; told = json.loads(os.environ['TF_CONFIG']); me = told['task']\n"
 READY = "os.write(1, b'ready\\n')\n"
@@ -56,7 +57,7 @@ def launch(tmp_path):
         script.write_text(TOLD + program)
         log = tmp_path / f"launch{len(started)}.log"
         command = [*options, "--", sys.executable, "-S", script]
-        started.append(Process(ROOT / "onepass.py", log, "launch", *command))
+        started.append(Process(COMMAND, log, "launch", *command))
         return started[-1]
 
     yield launch
@@ -284,7 +285,14 @@ def test_a_task_does_not_outlive_its_guard(launch, tmp_path):
 
 def test_all_end_when_nobody_listens(tmp_path):
     endless = "import itertools\nfor i in itertools.count(): print(i)"
-    command = [sys.executable, str(ROOT / "onepass.py"), "launch", "--grace-seconds", "5", "--"]
+    command = [
+        sys.executable,
+        str(COMMAND),
+        "launch",
+        "--grace-seconds",
+        "5",
+        "--",
+    ]
     reader = subprocess.Popen([*command, sys.executable, "-c", endless], stdout=subprocess.PIPE)
     reader.stdout.readline()
     reader.stdout.close()
@@ -311,7 +319,7 @@ def test_a_training_is_told_its_strategy_unless_it_says_so():
     ours, two, served = ["onepass", "train", "x"], Shape(2), Shape(2, 1)
     assert with_strategy(ours, two) == [*ours, "--strategy", "multi_worker"]
     assert with_strategy(ours, served)[-1] == "parameter_server"
-    assert with_strategy(["python", "/a/onepass.py", "distill"], two)[-1] == "multi_worker"
+    assert with_strategy(["python", "-m", "onepass", "distill"], two)[-1] == "multi_worker"
     for words in (
         [*ours, "--strategy", "auto"],
         [*ours, "--strategy=auto"],

@@ -1,0 +1,8 @@
+"""`python -m onepass` is the command `onepass`."""
+
+import sys
+
+from onepass.command import main
+
+if __name__ == "__main__":
+    sys.exit(main())

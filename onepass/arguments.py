@@ -1,0 +1,80 @@
+"""Command-line words read into dataclasses, with every mistake in one line."""
+
+import contextlib
+import difflib
+import io
+import re
+from collections.abc import Collection
+
+REWORDED = (
+    (r"^Error parsing (?:config\.)?(\S+):", r"\1:"),
+    (r": invalid literal for int\(\) with base 10: ", " must be a whole number, got "),
+    (r": could not convert string to float: ", " must be a number, got "),
+)
+
+
+class UsageError(ValueError):
+    """A command line that cannot be understood; its message is one line."""
+
+
+def parse(kind, arguments: list[str], program: str, default=None, description: str | None = None):
+    """The dataclass `kind` read from arguments; UsageError, in one line, if they do not fit."""
+    import tyro
+
+    printed = io.StringIO()
+    try:
+        with contextlib.redirect_stderr(printed):
+            return tyro.cli(
+                kind, args=arguments, prog=program, default=default, description=description
+            )
+    except SystemExit as exit_:
+        if exit_.code in (0, None):
+            raise
+        raise UsageError(f"{_complaint(printed.getvalue())} (see {program} --help)") from None
+
+
+def chosen(arguments: list[str], known: Collection[str], what: str, program: str) -> str:
+    """The first argument, one of the known words."""
+    names = ", ".join(known)
+    if not arguments:
+        raise UsageError(f"name a {what}: {names} (see {program} --help)")
+    word = arguments[0]
+    if word not in known:
+        near = difflib.get_close_matches(word, known, 1)
+        hint = f"did you mean `{near[0]}`?" if near else f"there are {names}."
+        raise UsageError(f"there is no {what} `{word}`; {hint}")
+    return word
+
+
+def _complaint(boxed: str) -> str:
+    """What tyro's box says, in one short line, without the help that it repeats."""
+    sections = _sections(boxed)
+    text = " ".join(" ".join(sections[0]).split()) if sections else "it cannot be read"
+    if text.startswith("Missing from"):
+        return f"{' and '.join(_options(sections[0]))} must be given"
+    for pattern, replacement in REWORDED:
+        text = re.sub(pattern, replacement, text)
+    near = [
+        option.split()[0]
+        for section in sections[1:]
+        if section[0].startswith(("Arguments similar to", "Perhaps you meant"))
+        for option in _options(section)
+    ]
+    return text.rstrip(".") + (f"; did you mean {near[0]}?" if near else "")
+
+
+def _sections(boxed: str) -> list[list[str]]:
+    """The lines of each part of a box, drawn with lines or in ASCII, without colours and frame."""
+    text = re.sub(r"\x1b\[[0-9;]*m", "", boxed)
+    sections: list[list[str]] = [[]]
+    for line in text.splitlines()[1:]:  # the first one is the title
+        if re.fullmatch(r"[│ ]*[─-]{3,}[│ ]*", line):
+            sections.append([])
+        elif line[:1] in ("│", " ") and line.strip("│ "):
+            sections[-1].append(line[2:].rstrip("│ "))
+    return [section for section in sections if section]
+
+
+def _options(section: list[str]) -> list[str]:
+    """The options that a section lists, such as `--data PATH`; their help is indented further."""
+    return [line.strip() for line in section if re.match(r" {4}\S", line)]

@@ -1,0 +1,1 @@
+"""`onepass bench`: measurements side by side, in one run."""

@@ -1,0 +1,1 @@
+"""`onepass bench audio`: samplers of a WaveNet and students, side by side."""

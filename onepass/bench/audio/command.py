@@ -1,0 +1,214 @@
+"""Samplers of a WaveNet and their students side by side in one run, with the C++ bound.
+
+Two networks, as in the issue threads that ask for speed: (a) 30 layers, 64 residual, 64 gate, 128
+skip, width 2, ten logistics, no condition; (b) 24 layers in 4 stacks, 128 residual, 128 gate, 128
+skip, width 3, Gaussian, 80 mel bands (wavenet_vocoder's Gaussian preset). And (p), of the width of
+Parallel WaveNet's teacher: (a) with width 3 and 80 mel bands, which the students are
+held against. Weights are random: the work does not depend on them.
+"""
+
+import dataclasses
+import functools
+import math
+import time
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from onepass.bench.audio import cpp_bound as bound
+from onepass.bench.audio import students
+from onepass.bench.report import Row, interleaved, table, write_json
+from replicator.runs.errors import UserError
+from replicator.runs.progress import Progress
+from wavenet.config import WaveNetConfig
+from wavenet.cpu import NumbaSampler
+from wavenet.naive import NaiveSampler
+from wavenet.network import WaveNet
+from wavenet.sampler import XlaSampler
+
+NETWORKS = {
+    "a": WaveNetConfig(layers=30, stacks=3, filter_width=2, residual_channels=64, gate_channels=64,
+                       skip_channels=128, components=10),
+    "b": WaveNetConfig(layers=24, stacks=4, filter_width=3, residual_channels=128,
+                       gate_channels=128, skip_channels=128, likelihood="gaussian",
+                       feature_channels=80, condition_channels=80, upsample_factors=(16, 16)),
+    "p": WaveNetConfig(layers=30, stacks=3, filter_width=3, residual_channels=64, gate_channels=64,
+                       skip_channels=128, components=10, feature_channels=80,
+                       condition_channels=80, upsample_factors=(16, 15)),
+}  # fmt: skip
+BATCHES = (1, 4, 8, 16)
+CHUNK = {"a": 2048, "b": 512, "p": 1024}
+NAIVE_SAMPLES = {"a": 4, "b": 4, "p": 2}
+SAMPLERS = ("C++ bound", "Numba cached, 1 core", "Numba cached", "XLA cached", "naive")
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchArguments:
+    """Teachers and students side by side, in one run.
+
+    Samples a second of every sampler of a teacher: naive, XLA cached, Numba cached, C++ bound. Of
+    every student: samples a second over the naive and the cached teacher (p) and over TensorFlow's
+    own operations, GFLOP/s over the machine's matrix products, and seconds of computing for a
+    second of sound (s/s), of the flows alone and from frames to sound.
+    """
+
+    json: Path | None = None
+    """File for the rows as JSON."""
+    networks: tuple[str, ...] = ("a", "b")
+    """Which teachers, any of: a, b, p."""
+    batches: tuple[int, ...] = BATCHES
+    """Batch sizes of the teachers."""
+    students: tuple[str, ...] = tuple(students.STUDENTS)
+    """Which students, any of: paper, cpu-16k, cpu-24k."""
+    seconds: tuple[float, ...] = (1.0, 5.0)
+    """Lengths of the students' sounds."""
+    student_batches: tuple[int, ...] = (1, 4)
+    """Batch sizes of the students, and of the teacher that they are held against."""
+    rounds: int = 3
+    """Times that everything is measured; medians are shown."""
+
+
+def run(arguments: list[str], parse) -> int:
+    """Parses `onepass bench audio ...`, measures and prints the table."""
+    given = parse(BenchArguments, arguments, "onepass bench audio")
+    _check(given)
+    measures = chosen(given)
+    rows = [row for row, _ in measures]
+    print("compiling ...", flush=True)
+    for _, measure in measures:
+        measure()
+    with Progress(given.rounds * len(measures), "measuring", "row") as progress:
+        interleaved(measures, given.rounds, progress)
+    print(table(rows))
+    if given.json:
+        write_json(given.json, rows)
+    return 0
+
+
+def _check(given: BenchArguments) -> None:
+    for what, names, known in (
+        ("network", given.networks, NETWORKS),
+        ("student", given.students, students.STUDENTS),
+    ):
+        unknown = [name for name in names if name not in known]
+        if unknown:
+            raise UserError(f"there is no {what} `{unknown[0]}`; there are {', '.join(known)}.")
+    if not all(0 < seconds < math.inf for seconds in given.seconds):
+        shown = " ".join(f"{seconds:g}" for seconds in given.seconds)
+        raise UserError(f"`--seconds` must be above 0, got {shown}.")
+    if given.rounds < 1:
+        raise UserError(f"`--rounds` must be at least 1, got {given.rounds}.")
+
+
+def chosen(given: BenchArguments) -> list[tuple[Row, students.Measure]]:
+    """Everything that the arguments ask for, and the teacher of the students, each once."""
+    measures = []
+    for name in given.networks:
+        measures += measures_of(name, NETWORKS[name], given.batches)
+    if given.students:
+        measured = {(row.what, row.size, row.batch) for row, _ in measures}
+        name, samplers = students.TEACHER, ("Numba cached", "naive")
+        needed = measures_of(name, NETWORKS[name], given.student_batches, samplers)
+        measures += [
+            (row, measure)
+            for row, measure in needed
+            if (row.what, row.size, row.batch) not in measured
+        ]
+    for name in given.students:
+        config = students.STUDENTS[name]
+        measures += students.measures_of(name, config, given.seconds, given.student_batches)
+    return measures
+
+
+def measures_of(
+    name: str,
+    config: WaveNetConfig,
+    batches: tuple[int, ...],
+    samplers: tuple[str, ...] = SAMPLERS,
+) -> list[tuple[Row, students.Measure]]:
+    """A row and a function to measure it for every sampler and batch of one network."""
+    network, unit = WaveNet(config), "samples/s"
+    known = {
+        "C++ bound": (bound_speed, None),
+        "Numba cached, 1 core": (numba_one_core_speed, "C++ bound"),
+        "Numba cached": (numba_speed, "C++ bound"),
+        "XLA cached": (xla_speed, "naive"),
+        "naive": (naive_speed, None),
+    }
+    measures: list[tuple[Row, students.Measure]] = []
+    for batch in batches:
+        for what in samplers:
+            measure, against = known[what]
+            row = Row(what, name, batch, unit, against if against in samplers else None)
+            measures.append((row, functools.partial(measure, name, network, batch)))
+    return measures
+
+
+def bound_speed(name: str, network: WaveNet, batch: int) -> float:
+    """Samples a second of the C++ program, one core."""
+    return bound.samples_per_second(name, batch)
+
+
+@functools.cache
+def _numba(network: WaveNet, threads: int | None = None) -> NumbaSampler:
+    return NumbaSampler(network, threads)
+
+
+@functools.cache
+def _xla(network: WaveNet) -> XlaSampler:
+    return XlaSampler(network)
+
+
+@functools.cache
+def _naive(network: WaveNet) -> NaiveSampler:
+    return NaiveSampler(network, network.config.receptive_field + 1)
+
+
+def numba_speed(name: str, network: WaveNet, batch: int) -> float:
+    """Samples a second of the compiled loop, on all cores."""
+    return _cached_speed(_numba(network), name, network, batch)
+
+
+def numba_one_core_speed(name: str, network: WaveNet, batch: int) -> float:
+    """Samples a second of the compiled loop on one core, as the bound has it."""
+    return _cached_speed(_numba(network, 1), name, network, batch)
+
+
+def xla_speed(name: str, network: WaveNet, batch: int) -> float:
+    """Samples a second of the XLA program."""
+    return _cached_speed(_xla(network), name, network, batch)
+
+
+def _cached_speed(sampler, name: str, network: WaveNet, batch: int) -> float:
+    samples = CHUNK[name]
+    noise = network.likelihood.noise(0, list(range(batch)), 0, samples)
+    condition = _condition(network, batch, samples)
+    state = sampler.initial_state(batch)
+    start = time.perf_counter()
+    levels, _, _ = sampler.generate_chunk(state, condition, noise)
+    np.asarray(levels)
+    return batch * samples / (time.perf_counter() - start)
+
+
+def naive_speed(name: str, network: WaveNet, batch: int) -> float:
+    """Samples a second when every one costs a pass over the receptive field."""
+    window, samples = network.config.receptive_field + 1, NAIVE_SAMPLES[name]
+    time_ = window + samples
+    levels = np.full([batch, time_], network.config.levels // 2, np.int32)
+    noise = network.likelihood.noise(0, list(range(batch)), 0, time_)
+    condition = _condition(network, batch, time_)
+    sampler = _naive(network)
+    start = time.perf_counter()
+    for t in range(window, time_):
+        parameters = sampler.parameters(levels, condition, t)
+        levels[:, t] = network.likelihood.sample(parameters, noise[:, t])
+    return batch * samples / (time.perf_counter() - start)
+
+
+def _condition(network: WaveNet, batch: int, samples: int):
+    if not network.config.gate_inputs:
+        return None
+    hop = network.config.hop_samples
+    frames = tf.zeros([batch, -(-samples // hop), network.config.feature_channels])
+    return network.condition(frames, None, samples)

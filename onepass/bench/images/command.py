@@ -1,0 +1,126 @@
+"""Samplers of a PixelCNN, the multiscale PixelCNN and an outside peer side by side in one run."""
+
+import dataclasses
+from pathlib import Path
+
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from onepass.bench.images import rows as picture_rows
+from onepass.bench.images.programs import MULTISCALE, configuration
+from onepass.bench.images.rows import SAMPLERS, Prepared
+from onepass.bench.images.targets import points, side_by_side, verdicts
+from onepass.bench.report import Row, interleaved, table, write_json
+from pixelcnn.multiscale import check_size
+from replicator.runs.atomic_files import replacing
+from replicator.runs.errors import UserError
+from replicator.runs.progress import Progress
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchArguments:
+    """Samplers of pictures side by side, in one run.
+
+    Pixels a second and seconds a picture, one at a time, of the small presets' networks with random
+    weights: the PixelCNN naively (a whole network pass for every pixel) and cached, the multiscale
+    model of types A and B, and tfp.distributions.PixelCNN of like size. Where a whole picture would
+    take too long, some of its passes are timed and the row says so. Compilation is told apart. Then
+    the training steps of the PixelCNN and of tfp's on the same pictures, and for every target
+    whether it was met.
+    """
+
+    json: Path | None = None
+    """File for the rows as JSON."""
+    plot: Path | None = None
+    """File for a plot of seconds against the side of the picture (.png, .pdf or .svg)."""
+    sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
+    """Sides of the pictures in pixels, each 8 times a power of two."""
+    samplers: tuple[str, ...] = SAMPLERS
+    """Which samplers, any of: naive, cached, multiscale-A, multiscale-B, tfp."""
+    training: bool = True
+    """Time the training steps too."""
+    rounds: int = 3
+    """Times that everything is measured; medians are shown."""
+
+
+def run(arguments: list[str], parse) -> int:
+    """Parses `onepass bench images ...`, measures, prints tables and verdicts."""
+    given = parse(BenchArguments, arguments, "onepass bench images")
+    _check(given)
+    rows = _measured(given)
+    print(table(rows))
+    if given.samplers:
+        print(f"\n{side_by_side(rows)}")
+    print("\ntargets")
+    print("\n".join(verdicts(rows)))
+    if given.json:
+        write_json(given.json, rows)
+    if given.plot:
+        write_plot(given.plot, rows)
+    return 0
+
+
+def _check(given: BenchArguments) -> None:
+    unknown = [name for name in given.samplers if name not in SAMPLERS]
+    if unknown:
+        raise UserError(f"there is no sampler `{unknown[0]}`; there are {', '.join(SAMPLERS)}.")
+    if not given.samplers and not given.training:
+        raise UserError("`--samplers` or `--training` must leave something to measure.")
+    if given.samplers and not given.sizes:
+        raise UserError("`--sizes` must name at least one size.")
+    for preset in MULTISCALE.values():
+        for size in given.sizes:
+            check_size(size, configuration(preset, 64).network.base_size)
+    if given.rounds < 1:
+        raise UserError(f"`--rounds` must be at least 1, got {given.rounds}.")
+    if given.plot and given.plot.suffix not in (".png", ".pdf", ".svg"):
+        raise UserError(f"`--plot` must end in .png, .pdf or .svg, got {given.plot}.")
+    for path in (given.json, given.plot):
+        if path and not path.parent.is_dir():  # told now, not after minutes of measuring
+            raise UserError(f"there is no folder {path.parent} to write {path.name} to.")
+
+
+def _measured(given: BenchArguments) -> list[Row]:
+    print("making networks ...", flush=True)
+    sizes = tuple(sorted(set(given.sizes)))
+    samplers = tuple(name for name in SAMPLERS if name in given.samplers)
+    prepared = picture_rows.made(samplers, sizes, given.training)
+    compile_all(prepared)
+    measures = picture_rows.measures_of(prepared)
+    with Progress(given.rounds * len(measures), "measuring", "row") as progress:
+        interleaved(measures, given.rounds, progress)
+    return [row for row, _ in measures]
+
+
+def compile_all(prepared: Prepared) -> None:
+    """Makes the first call of everything that is to be timed."""
+    with Progress(len(prepared), "compiling", "program") as progress:
+        for timed in prepared.values():
+            timed.prepare()
+            progress.advance()
+
+
+def write_plot(path: Path, rows: list[Row]) -> None:
+    """Draws seconds a picture against its side, both axes logarithmic; hollow: from a part."""
+    figure = Figure(figsize=(7, 5), layout="constrained")
+    FigureCanvasAgg(figure)
+    axes = figure.add_subplot(xlabel="N, pixels along a side", ylabel="seconds a picture")
+    axes.set_xscale("log", base=2)
+    axes.set_yscale("log")
+    for number, name in enumerate(SAMPLERS):
+        _draw(axes, name, f"C{number}", points(rows, name))
+    sides = sorted({side for name in SAMPLERS for side, *_ in points(rows, name)})
+    axes.set_xticks(sides, [str(side) for side in sides])
+    axes.grid(alpha=0.3)
+    axes.legend(title="hollow: from a part")
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=path.suffix[1:], dpi=150)
+
+
+def _draw(axes, name: str, colour: str, timed: list[tuple[int, float, bool]]) -> None:
+    if not timed:
+        return
+    sides, seconds, _ = zip(*timed, strict=True)
+    axes.plot(sides, seconds, color=colour, label=name)
+    for side, value, part in timed:
+        axes.plot(side, value, "o", color=colour, markerfacecolor="white" if part else colour)

@@ -1,0 +1,1 @@
+"""`onepass bench scaling`: training steps on one replica and on several."""

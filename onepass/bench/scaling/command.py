@@ -1,0 +1,94 @@
+"""A step alone and on replicas, what replicas exchange, and larger clusters simulated from it."""
+
+from collections.abc import Mapping
+
+from onepass.bench.report import Row, interleaved, table, write_json
+from onepass.bench.scaling import keras_fit as scaling_keras
+from onepass.bench.scaling import rows as scaling_rows
+from onepass.bench.scaling import wrapper_overhead as scaling_wrapper
+from onepass.bench.scaling.arguments import KERAS, WRAPPER, BenchArguments, check
+from onepass.bench.scaling.keras_fit import Loops
+from onepass.bench.scaling.paired_timing import Turns
+from onepass.bench.scaling.plot import write_plot
+from onepass.bench.scaling.rows import Measures, Repeated, strategies_of
+from onepass.bench.scaling.simulation import fitted_rows, simulated_rows
+from onepass.bench.scaling.targets import notes, verdicts
+from onepass.bench.worker_group import Group, started
+from replicator.runs.progress import Progress
+
+WRAPPER_CLIPS = 4
+WRAPPER_TIMES = 4  # as long as another measurement, because percents are at stake
+
+
+def run(arguments: list[str], parse) -> int:
+    """Parses `onepass bench scaling ...`, measures, prints table, targets and notes."""
+    given = parse(BenchArguments, arguments, "onepass bench scaling")
+    check(given)
+    rows = measured(given)
+    rows += fitted_rows(given, rows)
+    rows += simulated_rows(given, rows)
+    print(table(rows))
+    print("\ntargets")
+    print("\n".join(verdicts(rows, given.steps_per_call)))
+    if told := notes(given, rows):
+        print("\nnotes")
+        print("\n".join(told))
+    if given.json:
+        write_json(given.json, rows)
+    if given.plot:
+        write_plot(given.plot, rows)
+    return 0
+
+
+def measured(given: BenchArguments) -> list[Row]:
+    """The rows of everything asked for, measured; no process is left."""
+    settings = {"preset": given.preset, "clip_samples": given.clip_samples}
+    print("starting processes ...", flush=True)
+    with started(strategies_of(given), given.limit_seconds, **settings) as groups:
+        turns, measures = _here(given)
+        repeated, more = scaling_rows.measures_of(given, groups)
+        measures += more
+        prepare(turns, repeated, groups)
+        with Progress(given.rounds * len(measures), "measuring", "row") as progress:
+            interleaved(measures, given.rounds, progress)
+    return [row for row, _ in measures]
+
+
+def _here(given: BenchArguments) -> tuple[list[Turns | Loops], Measures]:
+    """What is measured in this process."""
+    turns: list[Turns | Loops] = []
+    measures: Measures = []
+    if WRAPPER in given.parts:
+        longer = WRAPPER_TIMES * given.least_seconds
+        made, rows = scaling_wrapper.measures_of(
+            given.preset, WRAPPER_CLIPS, given.clip_samples, longer
+        )
+        turns += made
+        measures += rows
+    if KERAS in given.parts:
+        loops, rows = scaling_keras.measures_of(
+            given.steps_per_call, given.fit_steps, given.least_seconds
+        )
+        turns += loops
+        measures += rows
+    return turns, measures
+
+
+def prepare(
+    turns: list[Turns | Loops], repeated: list[Repeated], groups: Mapping[str, Group]
+) -> None:
+    """Makes the first call of everything, which compiles; each group on its own."""
+    with Progress(len(turns) + len(repeated), "compiling", "program") as progress:
+        for pair in turns:
+            pair.prepare()
+            progress.advance()
+        for group in groups.values():
+            group.received()  # they are ready
+        waiting = {name: [r for r in repeated if r.group is groups[name]] for name in groups}
+        while any(waiting.values()):
+            asked = [each.pop(0) for each in waiting.values() if each]
+            for each in asked:
+                each.send_first()
+            for each in asked:
+                each.group.received()
+                progress.advance()

@@ -1,0 +1,113 @@
+"""One process of a strategy: it makes the steps and sums that it is asked for and times them.
+
+Started as `python -m onepass.bench.scaling.worker DESCRIPTOR`, the end of a pipe, from which it
+reads requests and to which it writes answers, objects in JSON. It ends when the pipe is closed.
+"""
+
+import os
+import statistics
+import sys
+import time
+from collections.abc import Callable
+from multiprocessing.connection import Connection
+
+import tensorflow as tf
+
+from onepass.bench.scaling.models import Teacher, clips, teacher
+from onepass.bench.scaling.ring import Reduced
+from onepass.bench.scaling.traffic import ReducedCounter
+from onepass.bench.worker_process import serve
+from replicator import strategies
+from replicator.training.step import compile_shared_step
+
+SUMS_A_CALL = 10  # of small tensors, so that what the call itself takes is spread out
+SMALL_BYTES = 2**20
+Call = Callable[[], object]
+
+
+class Worker:
+    """A replicator with a WaveNet on it, and a compiled program for everything asked for.
+
+    Args:
+      strategy: single, local:N or multi_worker (with TF_CONFIG).
+      preset, clip_samples: what is trained.
+      limit_seconds: how long to wait for the other processes.
+    """
+
+    def __init__(self, strategy: str, preset: str, clip_samples: int, limit_seconds: float):
+        self.replicator = (
+            strategies.multi_worker(join_seconds=limit_seconds)
+            if strategy == "multi_worker"
+            else strategies.from_environment(strategy)
+        )
+        self._preset, self._clip_samples = preset, clip_samples
+        self._counter = ReducedCounter(self.replicator)
+        self._teacher: Teacher | None = None
+        self._steps: dict[int, tuple[Call, Reduced]] = {}
+        self._sums: dict[int, Call] = {}
+
+    def step(self, rows: int, count: int) -> dict[str, float]:
+        """Seconds of a training step with so many rows a replica, and what it reduces.
+
+        count: steps timed; the first of a size is not one of them.
+        """
+        if rows not in self._steps:
+            call = self._compiled(rows)
+            call()
+            self._steps[rows] = call, self._counter.last()
+        call, reduced = self._steps[rows]
+        return {
+            "seconds": _median_seconds(call, count),
+            "bytes": reduced.size_bytes,
+            "collectives": reduced.collectives,
+        }
+
+    def all_sum(self, size_bytes: int, count: int) -> dict[str, float]:
+        """Seconds of an `all_sum` of so many bytes of float32, of at least `count` of them."""
+        sums = SUMS_A_CALL if size_bytes <= SMALL_BYTES else 1
+        if size_bytes not in self._sums:
+            self._sums[size_bytes] = self._summing(size_bytes, sums)
+            self._sums[size_bytes]()
+        return {"seconds": _median_seconds(self._sums[size_bytes], -(-count // sums)) / sums}
+
+    def _compiled(self, rows: int) -> Call:
+        replicator = self.replicator
+        if self._teacher is None:
+            with replicator.scope():
+                self._teacher = teacher(self._preset)
+        model = self._teacher
+        loop = model.config.loop
+        batch = clips(model.config, rows * replicator.num_replicas, self._clip_samples)
+        batches = tf.data.Dataset.from_tensors(batch).repeat()
+        step = compile_shared_step(model.state, model.loss, loop.jit_compile, replicator, {})
+        iterator = iter(replicator.batches(batches))
+        return lambda: float(step(iterator)["loss"])
+
+    def _summing(self, size_bytes: int, sums: int) -> Call:
+        replicator = self.replicator
+        with replicator.scope():
+            value = tf.Variable(tf.zeros([size_bytes // 4]), trainable=False)
+            first = tf.Variable(tf.zeros([1]), trainable=False)
+
+        def step(_):
+            total = replicator.all_sum(tf.identity(value))
+            replicator.update([first], [total[:1]])
+
+        call = replicator.compile(step, sums)
+        ticks = tf.data.Dataset.from_tensors(tf.zeros([replicator.num_replicas])).repeat()
+        iterator = iter(replicator.batches(ticks))
+        return lambda: call(iterator)
+
+
+def _median_seconds(call: Call, count: int) -> float:
+    taken = []
+    for _ in range(count):
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])), Worker)
+    os._exit(0)  # without waiting for other processes, which may be gone

@@ -1,0 +1,1 @@
+"""`onepass bench serving`: a server and its clients."""

@@ -1,0 +1,165 @@
+"""A server and its clients: what protocols add, requests, pictures, sound and cold starts."""
+
+import contextlib
+import tempfile
+from collections.abc import Iterator
+from pathlib import Path
+
+from onepass.bench.report import Row, interleaved, table, write_json
+from onepass.bench.serving import cold_start as serving_cold
+from onepass.bench.serving import models as serving_models
+from onepass.bench.serving import rows as serving_rows
+from onepass.bench.serving.arguments import (
+    ADDED,
+    CLIENTS,
+    COLD,
+    PICTURES,
+    SOUND,
+    BenchArguments,
+    check,
+)
+from onepass.bench.serving.models import DIGITS, NULL, STUDENT
+from onepass.bench.serving.plot import write_plot
+from onepass.bench.serving.protocols import V2
+from onepass.bench.serving.rows import SIZES, Looped, Measures
+from onepass.bench.serving.server_process import Server
+from onepass.bench.serving.targets import notes, verdicts
+from onepass.bench.worker_group import Group
+from replicator.runs.progress import Progress
+
+BARE, CLIENT = "onepass.bench.serving.in_process", "onepass.bench.serving.client"
+NEEDS = {
+    ADDED: (NULL, DIGITS),
+    CLIENTS: (NULL,),
+    PICTURES: (DIGITS,),
+    SOUND: (STUDENT,),
+    COLD: (NULL, DIGITS, STUDENT),
+}
+Drawn = dict[int, Looped]
+
+
+def run(arguments: list[str], parse) -> int:
+    """Parses `onepass bench serving ...`, measures, prints table, targets and notes."""
+    given = parse(BenchArguments, arguments, "onepass bench serving")
+    check(given)
+    drawn: Drawn = {}
+    rows = measured(given, drawn)
+    print(table(rows))
+    print("\ntargets")
+    print("\n".join(verdicts(given, rows)))
+    print("\nnotes")
+    print("\n".join(notes(given, drawn)))
+    if given.json:
+        write_json(given.json, rows)
+    if given.plot:
+        write_plot(given.plot, rows)
+    return 0
+
+
+def measured(given: BenchArguments, drawn: Drawn) -> list[Row]:
+    """The rows of everything asked for, measured; no process is left.
+
+    drawn: gets what was asked for pictures, by the number of clients.
+    """
+    rows: list[Row] = []
+    names = tuple(dict.fromkeys(name for part in given.parts for name in NEEDS[part]))
+    with tempfile.TemporaryDirectory() as place:
+        folder = Path(place)
+        made = serving_models.bundles(folder, names, given.models)
+        stages = (
+            ({ADDED, CLIENTS, PICTURES}, "asking", _asking(given, folder, made, drawn)),
+            ({SOUND}, "speaking", _speaking(given, folder, made)),
+            ({COLD}, "cold starts", _cold(given, folder, made)),
+        )
+        for parts, title, stage in stages:
+            if parts & {*given.parts}:
+                with stage as measures:
+                    with Progress(given.rounds * len(measures), title, "row") as progress:
+                        interleaved(measures, given.rounds, progress)
+                    rows += [row for row, _ in measures]
+    return rows
+
+
+@contextlib.contextmanager
+def _asking(
+    given: BenchArguments, folder: Path, made: dict[str, Path], drawn: Drawn
+) -> Iterator[Measures]:
+    """A server of what draws or does nothing, its clients, and a process that makes bare calls."""
+    served = {name: made[name] for name in (NULL, DIGITS) if name in made}
+    cases = serving_models.cases(folder, served)
+    with contextlib.ExitStack() as stack:
+        server, client = _served(given, stack, folder / "serve", served)
+        measures: Measures = []
+        if ADDED in given.parts:
+            bare = _group(given, stack, "The process of bare calls", BARE)
+            for path in served.values():
+                bare.ask(do="load", path=str(path), backend="auto")
+            measures += serving_rows.of_calls(bare, client, cases, given.least_seconds)
+        if CLIENTS in given.parts:
+            asked = (cases[NULL], given.clients, given.least_seconds)
+            measures += serving_rows.of_clients(client, server, *asked)
+            if given.ray:
+                root = folder / "serve-ray"
+                ray, of_ray = _served(given, stack, root, {NULL: made[NULL]}, on_ray=True)
+                measures += serving_rows.of_clients(of_ray, ray, *asked, (V2,), "Ray")
+        if PICTURES in given.parts:
+            counts, seconds = given.picture_rows, given.least_seconds
+            found, more = serving_rows.of_pictures(client, server, cases[DIGITS], counts, seconds)
+            drawn.update(found)
+            measures += more
+        yield measures
+
+
+@contextlib.contextmanager
+def _speaking(given: BenchArguments, folder: Path, made: dict[str, Path]) -> Iterator[Measures]:
+    """A server of the student for each backend, and its client."""
+    utterance = serving_models.utterance(folder, made[STUDENT], given.utterance_seconds)
+    measures: Measures = []
+    with contextlib.ExitStack() as stack:
+        for backend in given.backends:
+            root = folder / f"serve-{backend}"
+            options = ("--backend", backend)
+            _, client = _served(given, stack, root, {STUDENT: made[STUDENT]}, options)
+            measures += serving_rows.of_sound(client, utterance, backend, given.utterance_seconds)
+        yield measures
+
+
+@contextlib.contextmanager
+def _cold(given: BenchArguments, folder: Path, made: dict[str, Path]) -> Iterator[Measures]:
+    """What loads each bundle in a new process, the student by each backend."""
+    bundles = {}
+    for name in NEEDS[COLD]:
+        if name != STUDENT:
+            bundles[name] = made[name], "auto"
+        else:
+            bundles |= {SIZES[backend]: (made[name], backend) for backend in given.backends}
+    yield serving_cold.measures_of(bundles, folder, given.limit_seconds)
+
+
+def _served(
+    given: BenchArguments,
+    stack: contextlib.ExitStack,
+    root: Path,
+    bundles: dict[str, Path],
+    options: tuple[str, ...] = (),
+    on_ray: bool = False,
+) -> tuple[Server, Group]:
+    """A server of these bundles and the process of its clients, which end with the stack."""
+    print("starting a server ...", flush=True)
+    for name, path in bundles.items():
+        serving_models.copy(path, root / name / path.name)
+    server = Server(root, given.limit_seconds, options, on_ray)
+    stack.callback(server.stop)
+    addresses = {"http_address": server.http_address, "grpc_address": server.grpc_address}
+    client = _group(given, stack, "The process of clients", CLIENT, **addresses, token=server.token)
+    return server, client
+
+
+def _group(
+    given: BenchArguments, stack: contextlib.ExitStack, name: str, module: str, **settings: str
+) -> Group:
+    """A process of the bench, ready, which ends with the stack."""
+    group = Group(name, [{}], given.limit_seconds, module)
+    stack.callback(group.stop)
+    group.ask(**settings)
+    return group

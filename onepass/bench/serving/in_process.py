@@ -1,0 +1,54 @@
+"""A process that has bundles without a server: it loads them, and calls them.
+
+Started as `python -m onepass.bench.serving.in_process DESCRIPTOR`, see bench/worker_process.py.
+"""
+
+import statistics
+import sys
+import time
+from multiprocessing.connection import Connection
+from typing import Any
+
+import numpy as np
+
+from onepass.bench.worker_process import serve
+from serving import bundle
+from serving.bundle import COMPILED, Backend
+from serving.signature import Arrays
+
+
+class Bare:
+    """Bundles by their folders."""
+
+    def __init__(self):
+        import tensorflow  # noqa: F401 - which is no part of loading a bundle
+
+        self._bundles: dict[str, Any] = {}
+
+    def load(self, path: str, backend: Backend) -> dict[str, float]:
+        """Seconds that a bundle takes to be loaded, and then to be warm."""
+        start = time.perf_counter()
+        loaded = self._bundles[path] = bundle.load(path, backend)
+        middle = time.perf_counter()
+        loaded.warm()
+        return {"load": middle - start, "warm": time.perf_counter() - middle}
+
+    def call(self, path: str, inputs: str, count: int) -> dict[str, float]:
+        """Seconds of a call of a bundle that was loaded, the median of `count` after one more."""
+        loaded, taken = self._bundles[path], []
+        arrays = loaded.check(COMPILED, arrays_of(inputs))
+        for _ in range(count + 1):
+            start = time.perf_counter()
+            loaded.call(COMPILED, arrays)
+            taken.append(time.perf_counter() - start)
+        return {"seconds": statistics.median(taken[1:])}
+
+
+def arrays_of(path: str) -> Arrays:
+    """The arrays of an .npz file."""
+    with np.load(path, allow_pickle=False) as stored:
+        return dict(stored)
+
+
+if __name__ == "__main__":
+    serve(Connection(int(sys.argv[1])), Bare)

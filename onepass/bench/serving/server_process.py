@@ -1,0 +1,99 @@
+"""A server in a process of its own, started by the command and ended by SIGTERM."""
+
+import contextlib
+import os
+import re
+import secrets
+import selectors
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from pathlib import Path
+
+from onepass.bench.worker_group import CPU_ONLY, module_path
+from replicator.launch import reaper
+from replicator.runs.errors import UserError
+from serving.settings import TOKEN_VARIABLE
+
+COMMAND = (sys.executable, "-m", "onepass", "serve")
+READY = re.compile(r"serving (.*) at http://(\S+?):(\d+)(?: and, for gRPC, (\S+))?")
+LEAVE_SECONDS = 60.0
+REAPER = (sys.executable, reaper.__file__, str(LEAVE_SECONDS))
+
+
+class Server:
+    """`onepass serve ROOT`, ready: where it listens, and the token it asks for on Ray.
+
+    Args:
+      root: of the models.
+      limit_seconds: that it may take to be ready.
+      options: of the command.
+      on_ray: with --ray, on a port of HTTP alone.
+    """
+
+    def __init__(
+        self, root: Path, limit_seconds: float, options: Sequence[str] = (), on_ray: bool = False
+    ):
+        self.token = secrets.token_hex(16) if on_ray else ""
+        ports = ["--port", str(_free_port()), "--ray"] if on_ray else ["--port", "0"]
+        ports += [] if on_ray else ["--grpc-port", "0"]
+        self._log = tempfile.TemporaryFile()  # noqa: SIM115, closed by `stop`
+        self._said, writer = os.pipe()
+        self._reaper = subprocess.Popen(
+            [*REAPER, *COMMAND, str(root), *ports, "--log-level", "warning", *options],
+            env={**os.environ, **CPU_ONLY, **module_path(), TOKEN_VARIABLE: self.token},
+            stdin=subprocess.PIPE,  # its end, when this process is gone, ends the server
+            stdout=writer,
+            stderr=self._log,
+            start_new_session=True,  # Ctrl-C is for this process, which stops it
+        )
+        os.close(writer)
+        try:
+            said = self._ready(time.monotonic() + limit_seconds)
+            missing = {path.name for path in root.iterdir()} - {*said[1].split(", ")}
+            if missing and not on_ray:  # which names the folder alone
+                raise UserError(f"The server could not load {missing.pop()}: {self._last_line()}")
+        except BaseException:
+            self.stop()
+            raise
+        # A server on every interface is asked on this machine's own.
+        self.http_address = f"{said[2].replace('0.0.0.0', '127.0.0.1')}:{said[3]}"
+        self.grpc_address = said[4] or ""
+
+    def _ready(self, end: float) -> re.Match[str]:
+        """What its line of being ready says."""
+        out, text = self._said, ""
+        with selectors.DefaultSelector() as selector:
+            selector.register(out, selectors.EVENT_READ)
+            while (said := READY.search(text)) is None or not text.endswith("\n"):
+                if not selector.select(max(0.0, end - time.monotonic())):
+                    raise UserError("The server was not ready in time; see `--limit-seconds`.")
+                part = os.read(out, 4096)
+                if not part:
+                    raise UserError(f"The server ended: {self._last_line()}")
+                text += part.decode(errors="replace")
+        return said
+
+    def _last_line(self) -> str:
+        self._log.seek(0)
+        lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines()]
+        return next((line for line in reversed(lines) if line), "it said nothing.")
+
+    def stop(self) -> None:
+        """Lets it answer what it has and leave; nothing that it has started is left."""
+        with contextlib.suppress(ProcessLookupError):
+            self._reaper.send_signal(signal.SIGTERM)
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self._reaper.wait(LEAVE_SECONDS)
+        self._reaper.communicate(b"!")  # kills what is left
+        os.close(self._said)
+        self._log.close()
+
+
+def _free_port() -> int:
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        return listener.getsockname()[1]
