@@ -59,6 +59,21 @@ class WaveNetConfig:
     """Samples in a block of the context stack."""
     context_channels: int = 32
     """Channels of the context stack and of the condition it gives."""
+    bunch_samples: int = 1
+    """Samples that one step of the layers stands for: 1, 2 or 4; a small head draws them in turn."""
+    conditioner_units: int = 0
+    """Units of the first of two dense layers that read the frames; 0: `frame_width` and the learned
+    upsampling."""
+    subframes: int = 5
+    """Parts of a frame between which the condition of the dense layers changes."""
+    prediction_order: int = 0
+    """Coefficients of the linear prediction that is computed from the mel; 0: none."""
+    pitch_taps: int = 0
+    """Past residuals, one period of the voice ago, that layers and head read; 0: none, and no F0."""
+    head_width: int = 8
+    """Past samples that the head reads, for `conditioner_units`."""
+    head_channels: int = 64
+    """Gated units of the head, for `conditioner_units`."""
     compute_dtype: Literal["float32", "bfloat16", "float64"] = "float32"
     """Arithmetic inside the network; variables and outputs stay float32. float64 is for judging:
     with it, samplers whose sums run in another order still draw the very same levels."""
@@ -78,10 +93,31 @@ class WaveNetConfig:
         _require(self.frame_width % 2 == 1, "frame_width", "odd", self.frame_width)
         if self.feature_channels:
             _require(len(self.upsample_factors) > 0, "upsample_factors", "given", ())
+        self._check_bunches()
         if self.likelihood == "categorical":
             _require(self.front_width == 1, "front_width", "1 for a softmax", self.front_width)
             _require(not self.linear_prediction, "linear_prediction", "off for a softmax", True)
         self.make_likelihood()
+
+    def _check_bunches(self) -> None:
+        bunch = self.bunch_samples
+        _require(bunch in (1, 2, 4), "bunch_samples", "1, 2 or 4", bunch)
+        for name in ("conditioner_units", "prediction_order", "pitch_taps"):
+            _require(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
+        if not self.conditioner_units:
+            for name, off in (("bunch_samples", 1), ("prediction_order", 0), ("pitch_taps", 0)):
+                value = getattr(self, name)
+                _require(value == off, name, f"{off} without `conditioner_units`", value)
+            return
+        _require(self.likelihood == "logistic", "likelihood", "logistic", self.likelihood)
+        _require(not self.linear_prediction, "linear_prediction", "off with frames", True)
+        _require(self.context_layers == 0, "context_layers", "0", self.context_layers)
+        _require(self.front_width >= bunch, "front_width", f"at least {bunch}", self.front_width)
+        _require(self.head_width >= 1, "head_width", "at least 1", self.head_width)
+        _require(self.subframes >= 1, "subframes", "at least 1", self.subframes)
+        whole = self.subframes * bunch
+        hop = math.prod(self.upsample_factors)
+        _require(hop % whole == 0, "upsample_factors", f"a multiple of {whole} in all", hop)
 
     @property
     def dilations(self) -> tuple[int, ...]:
@@ -92,7 +128,20 @@ class WaveNetConfig:
     @property
     def receptive_field(self) -> int:
         """Past samples that one conditional depends on, the context stack left aside."""
-        return (self.filter_width - 1) * sum(self.dilations) + self.front_width
+        layers = (self.filter_width - 1) * sum(self.dilations)
+        if not self.conditioner_units:
+            return layers + self.front_width
+        return self.bunch_samples * (layers + 1) + self.history_samples + self.prediction_order
+
+    @property
+    def longest_period(self) -> int:
+        """Samples of the longest period that `pitch_taps` reach back."""
+        return 512 if self.pitch_taps else 0
+
+    @property
+    def history_samples(self) -> int:
+        """Past samples and residuals that one step of layers or head reads directly."""
+        return max(self.front_width, self.head_width, self.longest_period + self.pitch_taps)
 
     @property
     def hop_samples(self) -> int:
@@ -103,6 +152,8 @@ class WaveNetConfig:
     def gate_inputs(self) -> int:
         """Channels of the whole condition [batch, time, gate_inputs] that the gates read."""
         local = self.condition_channels if self.feature_channels else 0
+        if self.conditioner_units:
+            local += self.prediction_order + 3
         speaker = (self.speaker_channels or self.speakers) if self.speakers else 0
         return local + speaker + (self.context_channels if self.context_layers else 0)
 

@@ -50,19 +50,33 @@ class ResidualLayer(tf.Module):
         self.skip_kernel = initial.kernel([gate, skip], "skip_kernel")
 
     def __call__(self, hidden, condition):
-        """The next hidden state and the gated units, [batch, time, residual] and [..., gate]."""
+        """The next hidden state and the gated units, [batch, time, residual] and [..., gate].
+
+        The condition may have fewer rows than `hidden`, each of which stands for as many steps.
+        """
         dtype = hidden.dtype
         weights = tf.concat(list(tf.unstack(self.gate_kernel)), 0)
         inputs = causal_taps(hidden, self.width, self.dilation)
-        if condition is not None:
+        slow = condition is not None and condition.shape[1] != hidden.shape[1]
+        if condition is not None and not slow:
             weights = tf.concat([weights, self.condition_kernel], 0)
             inputs = [*inputs, condition]
         gate = tf.matmul(tf.concat(inputs, -1), tf.cast(weights, dtype))
-        units = gated(gate + tf.cast(self.gate_bias, dtype))
+        gate += tf.cast(self.gate_bias, dtype)
+        if slow:
+            gate = self._with_slow(gate, condition)
+        units = gated(gate)
         if self.residual_kernel is None:
             return hidden, units
         update = tf.matmul(units, tf.cast(self.residual_kernel, dtype))
         return self.residual(hidden, update), units
+
+    def _with_slow(self, gate, condition):
+        """The gates with a condition that is projected at its own, lower rate."""
+        batch, time, channels = tf.shape(gate)[0], tf.shape(gate)[1], gate.shape[-1]
+        offsets = tf.matmul(condition, tf.cast(self.condition_kernel, gate.dtype))
+        rows = tf.reshape(gate, [batch, tf.shape(condition)[1], -1, channels])
+        return tf.reshape(rows + offsets[:, :, None], [batch, time, channels])
 
     def residual(self, hidden, update):
         """The input of the next layer from this one's and the projected units."""

@@ -1,0 +1,61 @@
+"""Small vocoder networks of every kind, with weights far enough from zero to matter."""
+
+import numpy as np
+import tensorflow as tf
+
+from likelihoods import noise
+from wavenet.config import WaveNetConfig
+from wavenet.features import MelConvention
+from wavenet.vocoder import VocoderWaveNet
+
+MEL = MelConvention(16_000, 40, 256, 256, 20)
+SMALL = dict(
+    layers=4,
+    stacks=2,
+    filter_width=2,
+    residual_channels=12,
+    gate_channels=10,
+    skip_channels=14,
+    components=3,
+    front_width=16,
+    condition_channels=6,
+    feature_channels=20,
+    upsample_factors=(40,),
+    conditioner_units=9,
+    head_channels=8,
+    head_width=6,
+)
+KINDS = {
+    "dense conditioner": {},
+    "prediction": dict(prediction_order=8),
+    "prediction, pitch": dict(prediction_order=8, pitch_taps=5),
+    "prediction, given pitch": dict(prediction_order=8, pitch_taps=5, feature_channels=22),
+    "prediction, pitch, bunches of 2": dict(prediction_order=8, pitch_taps=5, bunch_samples=2),
+    "prediction, pitch, bunches of 4": dict(prediction_order=8, pitch_taps=5, bunch_samples=4, subframes=2),
+    "bunches of 4": dict(bunch_samples=4, subframes=2),
+}
+
+
+def vocoder_of(kind: str, seed: int = 0, **changes) -> VocoderWaveNet:
+    """A network of a kind, every variable of it moved off its initial value."""
+    config = WaveNetConfig(**(SMALL | KINDS[kind] | changes))
+    network = VocoderWaveNet(config, MEL, seed)
+    for i, variable in enumerate(network.trainable_variables):
+        size = int(np.prod(variable.shape))
+        draws = noise.normal(noise.fold_in(99, i), [0], 0, size)[0, :, 0]
+        variable.assign_add(0.1 * tf.reshape(draws, variable.shape))
+    return network
+
+
+def levels_of(network: VocoderWaveNet, batch: int, samples: int, seed: int = 1) -> np.ndarray:
+    """Levels of a wandering waveform, int32 [batch, samples]."""
+    steps = noise.normal(seed, list(range(batch)), 0, samples)[..., 0].numpy()
+    return network.likelihood.encode(tf.constant(0.3 * np.sin(np.cumsum(0.2 * steps, 1)))).numpy()
+
+
+def frames_of(network: VocoderWaveNet, batch: int, samples: int, seed: int = 2):
+    """Frames for so many samples, the mel between silence and loud speech."""
+    count = -(-samples // network.config.hop_samples)
+    channels = network.config.feature_channels
+    draws = noise.normal(seed, list(range(batch)), 0, count * channels)[..., 0]
+    return 0.5 + 0.1 * tf.reshape(draws, [batch, count, channels])

@@ -1,0 +1,146 @@
+"""From mel frames to the condition of every sub-frame: spectrum, pitch and linear prediction."""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from likelihoods.initial import Initial
+from wavenet.config import WaveNetConfig
+from wavenet.features import MelConvention
+from wavenet.linear_prediction import MelPrediction
+from wavenet.pitch_reader import HIGHEST_HZ, LOWEST_HZ, REFERENCE_HZ, PitchReader
+
+FRAME_WIDTH = 5  # frames that the first layer reads
+
+
+class Condition(NamedTuple):
+    """What the network is told of a sub-frame, every entry [batch, rows, ...]."""
+
+    local: tf.Tensor
+    """What the gates read, [batch, rows, channels]."""
+    coefficients: tf.Tensor
+    """Of the linear prediction, float32 [batch, rows, order]."""
+    log_gain: tf.Tensor
+    """Log of the residual's gain, float32 [batch, rows]."""
+    log_level: tf.Tensor
+    """Log of the sound's root mean square, float32 [batch, rows]."""
+    period: tf.Tensor
+    """Period of the voice in samples, float32 [batch, rows]; of no meaning where unvoiced."""
+
+
+class Conditioner(tf.Module):
+    """Two dense layers over standardised frames, beside what signal processing reads off them.
+
+    Args:
+      config: of the network.
+      mel: the convention of the frames, whose channels come first; F0 and voicing may follow.
+    """
+
+    def __init__(
+        self, config: WaveNetConfig, initial: Initial, mel: MelConvention, name="conditioner"
+    ):
+        super().__init__(name=name)
+        self.config, self.mel = config, mel
+        self.given_pitch = config.feature_channels > mel.bands
+        features = mel.bands + (2 if config.pitch_taps else 0)
+        hidden = config.conditioner_units
+        self.mean = initial.zeros([mel.bands], "mean")
+        self.deviation = tf.Variable(tf.ones([mel.bands]), name="deviation")
+        self.reader = None
+        if config.pitch_taps and not self.given_pitch:
+            self.reader = PitchReader(mel.bands, initial)
+        self.kernel1 = initial.kernel([FRAME_WIDTH, features, hidden], "kernel1", gain=1.5)
+        self.bias1 = initial.zeros([hidden], "bias1")
+        self.kernel2 = initial.kernel([hidden, config.condition_channels], "kernel2", gain=1.5)
+        self.bias2 = initial.zeros([config.condition_channels], "bias2")
+        self.prediction = None
+        if config.prediction_order:
+            self.prediction = MelPrediction(mel, config.prediction_order)
+
+    @property
+    def side_frames(self) -> int:
+        """Frames on either side of a stretch of sound that its condition depends on."""
+        return FRAME_WIDTH // 2 + 1 + (self.reader.side_frames if self.reader else 0)
+
+    def __call__(self, frames, side_frames: int = 0) -> Condition:
+        """The condition of every sub-frame of the frames.
+
+        Args:
+          frames: [batch, frames, channels], `above_silence`.
+          side_frames: how many of them on either side are neighbours only and get no condition: 0,
+            beyond which silence is taken, or at least the property of this name.
+        """
+        side = self.side_frames
+        frames = tf.cast(frames, tf.float32)
+        if side_frames == 0:
+            frames = tf.pad(frames, [[0, 0], [side, side], [0, 0]])
+        elif side_frames < side:
+            raise ValueError(f"`side_frames` must be 0 or at least {side}, got {side_frames}.")
+        elif side_frames > side:
+            frames = frames[:, side_frames - side : side - side_frames]
+        mel, pitch = self._mel_and_pitch(frames)
+        hidden = self.hidden(mel, pitch)
+        local = tf.matmul(hidden, self.kernel2) + self.bias2
+        near = FRAME_WIDTH // 2
+        columns = [local, mel[:, near:-near]]
+        if pitch is not None:
+            columns.append(pitch[:, near:-near])
+        return self._described(self._interpolated(tf.concat(columns, -1)))
+
+    def hidden(self, mel, pitch):
+        """The units of the first layer, [batch, frames - 4, conditioner_units]."""
+        inputs = (mel - frozen(self.mean)) / frozen(self.deviation)
+        if pitch is not None:
+            inputs = tf.concat([inputs, 2.0 * pitch], -1)
+        return tf.nn.silu(tf.nn.conv1d(inputs, self.kernel1, 1, "VALID") + self.bias1)
+
+    def read_pitch(self, mel):
+        """F0 in octaves and the logit of voicing by the reader's weights, which may learn."""
+        inputs = (mel - frozen(self.mean)) / frozen(self.deviation)
+        return self.reader(inputs)
+
+    def _mel_and_pitch(self, frames):
+        """The mel and [octaves, voicing], with the neighbours that the first layer needs."""
+        bands = self.mel.bands
+        mel = frames[..., :bands]
+        if self.reader is None:
+            return mel, frames[..., bands:] if self.given_pitch else None
+        octaves, logit = self.read_pitch(mel)
+        pitch = tf.stop_gradient(tf.stack([octaves, tf.sigmoid(logit)], -1))
+        still = tf.add_n([0.0 * tf.reduce_sum(v) for v in self.reader.trainable_variables])
+        side = self.reader.side_frames
+        return mel[:, side:-side], pitch + still
+
+    def _interpolated(self, frames):
+        """[batch, (frames - 2) * subframes, channels], linear between the middles of the frames."""
+        count = self.config.subframes
+        offset = (tf.range(count, dtype=tf.float32) + 0.5) / count - 0.5
+        before, after = tf.nn.relu(-offset)[:, None], tf.nn.relu(offset)[:, None]
+        rows = (
+            frames[:, :-2, None] * before
+            + frames[:, 1:-1, None] * (1.0 - before - after)
+            + frames[:, 2:, None] * after
+        )
+        return tf.reshape(rows, [tf.shape(frames)[0], -1, frames.shape[-1]])
+
+    def _described(self, rows) -> Condition:
+        channels, bands = self.config.condition_channels, self.mel.bands
+        local, mel = rows[..., :channels], rows[..., channels : channels + bands]
+        zeros = tf.zeros_like(rows[..., 0])
+        coefficients, log_gain, log_level = zeros[..., None][..., :0], zeros, zeros
+        if self.prediction is not None:
+            coefficients, log_gain, log_level = self.prediction(mel)
+        period = zeros
+        if self.config.pitch_taps:
+            f0_hz = REFERENCE_HZ * tf.pow(2.0, rows[..., channels + bands])
+            f0_hz = tf.clip_by_value(f0_hz, LOWEST_HZ, HIGHEST_HZ)
+            period = self.mel.sample_rate_hz / f0_hz
+        return Condition(local, coefficients, log_gain, log_level, period)
+
+
+def frozen(variable):
+    """The value of a variable that is stored with the weights and never learns.
+
+    Its gradient is zero, not missing, so that training treats it as it does every other.
+    """
+    return tf.stop_gradient(variable) + 0.0 * variable

@@ -1,0 +1,135 @@
+"""Linear prediction of speech from its mel frames alone: nothing is trained, nothing is sent.
+
+A mel frame tells the spectral envelope, and an envelope tells the best linear predictor (Valin and
+Skoglund 2019, LPCNet, arXiv 1810.11846; LP-WaveNet, 1811.11913):
+
+    magnitudes over frequency -> squares -> autocorrelation r_0 .. r_K -> Levinson's recursion
+
+gives the coefficients a_1 .. a_K and the gain g of the residual e, so that
+
+    x_t = sum_k a_k x_(t-k) + g e_t
+"""
+
+import functools
+import math
+
+import numpy as np
+import tensorflow as tf
+
+from wavenet.features import MelConvention, mel_filters
+
+LAG_WINDOW_HZ = 40.0  # standard deviation of the Gaussian that smooths the power spectrum
+WHITE_NOISE = 1e-4  # -40 dB of the signal, so that no valley of the spectrum is too deep
+FLOOR = 1e-4  # RMS, three steps of 16 bits: what digital silence is taken for
+HANN_POWER = 0.375  # mean square of a Hann window
+
+
+class MelPrediction:
+    """Linear prediction of a fixed order from mel frames of one convention.
+
+    Args:
+      mel: the convention of the frames; they are `above_silence`.
+      order: K, the number of coefficients.
+    """
+
+    def __init__(self, mel: MelConvention, order: int):
+        if order < 1:
+            raise ValueError(f"`order` must be at least 1, got {order}.")
+        self.order, self._mel = order, mel
+        self._magnitudes = band_to_bin(mel)
+        self._lags = bin_to_lag(mel, order)
+
+    def __call__(self, frames):
+        """Coefficients [..., order], log of the residual's gain [...], log of the level [...].
+
+        The level is the root mean square of the sound that the frame describes. All are float32 and
+        finite for any finite frames.
+
+        frames: [..., bands], 0 in digital silence and 1 at a band magnitude of one.
+        """
+        natural = 1.0 if self._mel.log == "natural" else math.log(10.0)
+        # Beyond these no recording in [-1, 1] can reach; they keep the squares finite.
+        frames = tf.clip_by_value(tf.cast(frames, tf.float32), -0.5, 1.5)
+        bands = tf.exp(self._mel.silence * natural * (1.0 - frames))
+        power = tf.square(tf.matmul(bands, self._magnitudes))
+        correlation = tf.matmul(power, self._lags)
+        noise = WHITE_NOISE * correlation[..., :1] + FLOOR**2
+        correlation = tf.concat([correlation[..., :1] + noise, correlation[..., 1:]], -1)
+        coefficients, error = levinson(correlation)
+        return coefficients, 0.5 * tf.math.log(error), 0.5 * tf.math.log(correlation[..., 0])
+
+
+@functools.lru_cache(maxsize=8)
+def band_to_bin(mel: MelConvention) -> np.ndarray:
+    """float32 [bands, bins]: the magnitude of each bin, linear between the centres of the bands.
+
+    A band's magnitude over the weight of its triangle is the mean magnitude below the triangle.
+    """
+    filters = mel_filters(mel).astype(np.float64)
+    weights = filters.sum(0)
+    bins = np.arange(len(filters))
+    centres = (filters * bins[:, None]).sum(0) / weights
+    columns = [np.interp(bins, centres, one) for one in np.eye(mel.bands)]
+    return (np.stack(columns) / weights[:, None]).astype(np.float32)
+
+
+@functools.lru_cache(maxsize=8)
+def bin_to_lag(mel: MelConvention, order: int) -> np.ndarray:
+    """float32 [bins, order + 1]: the autocorrelation of a sample, by lag, from the power by bin.
+
+    The inverse Fourier transform of the power, over the energy of the window, times a Gaussian lag
+    window.
+    """
+    size = mel.fft_size
+    angles = 2.0 * np.pi * np.outer(np.arange(size // 2 + 1), np.arange(order + 1)) / size
+    sides = np.full(size // 2 + 1, 2.0)
+    sides[0] = sides[-1] = 1.0
+    lag_seconds = np.arange(order + 1) / mel.sample_rate_hz
+    window = np.exp(-0.5 * np.square(2.0 * np.pi * LAG_WINDOW_HZ * lag_seconds))
+    energy = size * HANN_POWER * mel.window_samples
+    return (sides[:, None] * np.cos(angles) * window / energy).astype(np.float32)
+
+
+def levinson(correlation):
+    """Coefficients a_1 .. a_K [..., K] and error power [...] of an autocorrelation [..., K + 1].
+
+    Levinson and Durbin's recursion, with the reflection coefficient of step i
+
+        k_i = (r_i - sum_(j<i) a_j r_(i-j)) / E_(i-1),    E_i = (1 - k_i^2) E_(i-1)
+
+    `correlation` must be positive definite, as one that comes from a power spectrum is; rounding
+    cannot make an error negative, since |k_i| is held below one.
+    """
+    lags = tf.unstack(correlation, axis=-1)
+    error, coefficients = lags[0], []
+    for i in range(1, len(lags)):
+        explained = tf.add_n([a * lags[i - j] for j, a in enumerate(coefficients, 1)] or [0 * error])
+        reflection = tf.clip_by_value((lags[i] - explained) / error, -0.9999, 0.9999)
+        reverse = coefficients[::-1]
+        coefficients = [
+            *(a - reflection * b for a, b in zip(coefficients, reverse, strict=True)),
+            reflection,
+        ]
+        error *= 1.0 - tf.square(reflection)
+    return tf.stack(coefficients, -1), error
+
+
+def predictions(wave, coefficients, past_samples: int = 0):
+    """p_t = sum_k a_k(t) x_(t-k), [batch, time], of a sound [batch, past_samples + time].
+
+    Args:
+      wave: the sound, silent before its first sample.
+      coefficients: [batch, rows, order], a row for time / rows samples.
+      past_samples: samples in front of those that are asked for.
+    """
+    order, rows = coefficients.shape[-1], tf.shape(coefficients)[1]
+    short = max(0, order - past_samples)
+    padded = tf.pad(wave, [[0, 0], [short, 0]])
+    first = past_samples + short
+    time = tf.shape(wave)[1] - past_samples
+    shape = [tf.shape(wave)[0], rows, -1]
+    taps = (
+        coefficients[..., k - 1, None] * tf.reshape(padded[:, first - k : first - k + time], shape)
+        for k in range(1, order + 1)
+    )
+    return tf.reshape(tf.add_n(list(taps)), [shape[0], time])

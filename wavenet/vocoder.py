@@ -1,0 +1,297 @@
+"""A WaveNet for vocoding: linear prediction and pitch from the frames, several samples a step.
+
+The layers are WaveNet's (wavenet/network.py). Around them:
+
+    x_t = p_t + g_t e_t          p_t, g_t of the mel's linear prediction (LPCNet, arXiv 1810.11846)
+    p(x_t | x_<t, c) = p_e(e_t | ...) / g_t                      a mixture of logistics over e_t
+    inputs: past residuals e, past samples over their level, residuals one pitch period ago
+                                                         (pitch taps: QPNet, arXiv 2007.05663)
+
+and the layers run once every B samples, a bunch; a small head, causal within the bunch, gives each
+sample's mixture (bunched LPCNet, arXiv 2008.04574). Every density is exact.
+"""
+
+import math
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from likelihoods.initial import Initial
+from wavenet.conditioner import Condition, Conditioner
+from wavenet.config import WaveNetConfig
+from wavenet.features import MelConvention
+from wavenet.linear_prediction import predictions
+from wavenet.network import ResidualStack, gated
+
+AHEAD = 4  # of the pitch taps, how many lie later than one period ago
+
+
+class VocoderWaveNet(tf.Module):
+    """The network; it holds variables only, and speaks as `WaveNet` does.
+
+    Args:
+      config: with `conditioner_units`.
+      mel: the convention of the mel frames.
+      seed: of the initial weights.
+    """
+
+    def __init__(
+        self, config: WaveNetConfig, mel: MelConvention, seed: int = 0, name="vocoder_wavenet"
+    ):
+        super().__init__(name=name)
+        if not config.conditioner_units:
+            raise ValueError("`conditioner_units` must be positive for a vocoder, got 0.")
+        initial = Initial(seed)
+        self.config, self.likelihood = config, config.make_likelihood()
+        self.dtype = tf.as_dtype(config.compute_dtype)
+        self.front_dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
+        residual, gate, skip = (
+            config.residual_channels,
+            config.gate_channels,
+            config.skip_channels,
+        )
+        self.conditioner = Conditioner(config, initial, mel)
+        self.speaker_embedding = None
+        if config.speakers and config.speaker_channels:
+            self.speaker_embedding = initial.kernel(
+                [config.speakers, config.speaker_channels],
+                "speaker_embedding",
+                gain=math.sqrt(config.speakers),
+            )
+        inputs = 2 * config.front_width + config.pitch_taps
+        self.front_kernel = initial.kernel([inputs, residual], "front_kernel")
+        self.front_bias = initial.zeros([residual], "front_bias")
+        self.stack = ResidualStack(
+            initial,
+            (residual, gate, skip),
+            config.dilations,
+            config.filter_width,
+            self.gate_channels,
+            "stack",
+        )
+        self.skip_bias = initial.zeros([skip], "skip_bias")
+        self._make_head(initial)
+
+    def _make_head(self, initial: Initial) -> None:
+        config, units = self.config, self.config.head_channels
+        inputs = 2 * config.head_width + config.pitch_taps
+        self.head_kernel = initial.kernel(
+            [config.skip_channels, config.bunch_samples * 2 * units], "head_kernel"
+        )
+        self.head_bias = initial.zeros([config.bunch_samples, 2 * units], "head_bias")
+        self.recent_kernel = initial.kernel([inputs, 2 * units], "recent_kernel")
+        self.head1_kernel = initial.kernel([units, units], "head1_kernel", gain=1.4)
+        self.head1_bias = initial.zeros([units], "head1_bias")
+        outputs = self.likelihood.num_parameters
+        self.head2_kernel = initial.kernel([units, outputs], "head2_kernel", gain=0.1)
+        zeros = tf.zeros([config.components])
+        log_scales = tf.linspace(-3.0, 0.0, config.components)
+        self.head2_bias = tf.Variable(tf.concat([zeros, zeros, log_scales], 0), name="head2_bias")
+
+    @property
+    def gate_channels(self) -> int:
+        """Channels that the gates read: the condition less prediction, gain, level and period."""
+        return self.config.gate_inputs - self.config.prediction_order - 3
+
+    def inputs(self, levels):
+        """What the network reads for integer levels, float32 [...] in [-1, 1]."""
+        return self.likelihood.scale(levels)
+
+    def condition(self, frames=None, speaker=None, num_samples: int | None = None):
+        """The condition of every sample, float32 [batch, time, channels].
+
+        Its channels are those of `Condition`, in that order; it does not depend on the sound.
+
+        Args:
+          frames: [batch, frames, feature_channels], one frame every `hop_samples` samples.
+          speaker: int32 [batch], for a network with speakers.
+          num_samples: length in samples; by default frames * hop_samples.
+        """
+        rows = self.rows(frames, speaker)
+        whole = tf.repeat(rows, self.row_samples, 1)
+        return whole if num_samples is None else whole[:, :num_samples]
+
+    def rows(self, frames, speaker=None, side_frames: int = 0):
+        """The condition of every sub-frame of `row_samples` samples, [batch, rows, channels].
+
+        Args:
+          frames, speaker: as for `condition`.
+          side_frames: of `frames` on either side that get no row, see `Conditioner`.
+        """
+        if frames is None or frames.shape[-1] != self.config.feature_channels:
+            channels = None if frames is None else frames.shape[-1]
+            raise ValueError(
+                f"`frames` must have {self.config.feature_channels} channels, got {channels}."
+            )
+        if (speaker is None) != (self.config.speakers == 0):
+            needed = "given" if self.config.speakers else "None"
+            raise ValueError(f"`speaker` must be {needed} for this network.")
+        made = self.conditioner(frames, side_frames)
+        local = made.local
+        if self.config.speakers:
+            row = tf.one_hot(speaker, self.config.speakers)
+            if self.speaker_embedding is not None:
+                row = tf.matmul(row, self.speaker_embedding)
+            local = tf.concat([local, tf.repeat(row[:, None], tf.shape(local)[1], 1)], -1)
+        scalars = tf.stack([made.log_gain, made.log_level, made.period], -1)
+        return tf.concat([local, made.coefficients, scalars], -1)
+
+    @property
+    def row_samples(self) -> int:
+        """Samples for which the condition stays the same."""
+        return self.config.hop_samples // self.config.subframes
+
+    def split(self, condition) -> Condition:
+        """The parts of a condition [batch, rows, channels]."""
+        local = self.gate_channels
+        order = self.config.prediction_order
+        sizes = [local, order, 1, 1, 1]
+        parts = tf.split(condition, sizes, -1)
+        return Condition(parts[0], parts[1], *(part[..., 0] for part in parts[2:]))
+
+    def __call__(self, inputs, condition, row_samples: int = 1):
+        """The parameters of p(x_t | x_<t, c) for every t, [batch, time, parameters].
+
+        They are float32, or float64 where `compute_dtype` is.
+
+        Args:
+          inputs: [batch, time] from `inputs(levels)`, whole bunches that begin with the first
+            sample; the network shifts them by one itself.
+          condition: [batch, time / row_samples, channels], from `condition` or `rows`.
+          row_samples: samples that a row of the condition stands for: 1 for that of `condition`.
+        """
+        made = self.split(tf.cast(condition, self.front_dtype))
+        bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, row_samples)
+        skips = self.stack(bottom.hidden, bottom.local)
+        raw = self.head(skips, bottom)
+        return self.in_wave_units(raw, bottom.predicted, spread(made.log_gain, row_samples))
+
+    def hiddens(self, inputs, condition):
+        """The input of every layer, a list of [batch, steps, residual]; arguments as for a call."""
+        made = self.split(tf.cast(condition, self.front_dtype))
+        bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, 1)
+        return self.stack.with_hiddens(bottom.hidden, bottom.local)[1]
+
+    def _bottom(self, wave, made: Condition, row_samples: int) -> "_Bottom":
+        bunch = self.config.bunch_samples
+        predicted, residual, scaled = self.residuals(wave, made, row_samples)
+        taps, step_taps = None, None
+        if self.config.pitch_taps:
+            taps = self.pitch_taps(residual, spread(made.period, row_samples))
+            step_taps = taps[:, ::bunch]
+        hidden = self.front(
+            past(residual, self.config.front_width, bunch),
+            past(scaled, self.config.front_width, bunch),
+            step_taps,
+        )
+        local = tf.cast(made.local, hidden.dtype)
+        if row_samples < bunch:
+            local = local[:, :: bunch // row_samples]
+        return _Bottom(hidden, local, predicted, residual, scaled, taps)
+
+    def residuals(self, wave, made: Condition, row_samples: int = 1):
+        """Predictions p_t, residuals e_t and samples over their level, [batch, time] each."""
+        predicted = tf.zeros_like(wave)
+        if self.config.prediction_order:
+            predicted = predictions(wave, made.coefficients)
+        residual = (wave - predicted) * spread(tf.exp(-made.log_gain), row_samples)
+        return predicted, residual, wave * spread(tf.exp(-made.log_level), row_samples)
+
+    def front(self, residuals, scaled, taps):
+        """The input of the first layer, [..., residual_channels].
+
+        Args:
+          residuals, scaled: those before the step, oldest first, [..., front_width] each.
+          taps: [..., pitch_taps], or None without.
+        """
+        inputs = tf.concat([residuals, scaled] + ([] if taps is None else [taps]), -1)
+        hidden = tf.matmul(inputs, tf.cast(self.front_kernel, inputs.dtype))
+        return tf.cast(hidden + tf.cast(self.front_bias, hidden.dtype), self.dtype)
+
+    def pitch_taps(self, residual, period):
+        """Residuals around one period before every sample, [batch, time, pitch_taps].
+
+        Tap j of time t is e at t - period + j - pitch_taps + AHEAD + 1; bunches of up to four read
+        those of their first sample. All lie in the past, since no period is as short as that.
+
+        Args:
+          residual, period: [batch, time] each.
+        """
+        taps, longest = self.config.pitch_taps, self.config.longest_period
+        padded = tf.pad(residual, [[0, 0], [longest + taps, 0]])
+        start = tf.range(tf.shape(residual)[1]) - self.whole_period(period)
+        index = start[..., None] + (longest + AHEAD + 1 + tf.range(taps))
+        return tf.gather(padded, index, batch_dims=1)
+
+    def whole_period(self, period):
+        """The period in whole samples, int32 [...], within what the taps can reach."""
+        shortest, longest = self.config.pitch_taps + AHEAD, self.config.longest_period
+        return tf.cast(tf.clip_by_value(tf.round(period), shortest, longest), tf.int32)
+
+    def head(self, skips, bottom: "_Bottom"):
+        """The mixture's parameters of e_t, [batch, time, parameters], from the layers' skips."""
+        config = self.config
+        units = 2 * config.head_channels
+        given = self.from_layers(skips)
+        given = tf.reshape(given, [tf.shape(skips)[0], -1, units])
+        recent = self.from_recent(
+            past(bottom.residual, config.head_width),
+            past(bottom.scaled, config.head_width),
+            bottom.taps,
+        )
+        return self.outputs(given + recent)
+
+    def from_layers(self, skips):
+        """What the layers give to the head of every sample of a bunch, [..., B * units]."""
+        dtype = skips.dtype
+        hidden = tf.nn.relu(skips + tf.cast(self.skip_bias, dtype))
+        gates = tf.matmul(hidden, tf.cast(self.head_kernel, dtype))
+        return gates + tf.cast(tf.reshape(self.head_bias, [-1]), dtype)
+
+    def from_recent(self, residuals, scaled, taps):
+        """What the head makes of the newest samples, [..., units]; arguments as for `front`."""
+        inputs = tf.concat([residuals, scaled] + ([] if taps is None else [taps]), -1)
+        gates = tf.matmul(inputs, tf.cast(self.recent_kernel, inputs.dtype))
+        return tf.cast(gates, self.dtype)
+
+    def outputs(self, gates):
+        """The raw parameters, [..., parameters], from the head's gates [..., 2 head_channels]."""
+        dtype = gates.dtype
+        hidden = tf.matmul(gated(gates), tf.cast(self.head1_kernel, dtype))
+        hidden = tf.nn.relu(hidden + tf.cast(self.head1_bias, dtype))
+        raw = tf.cast(tf.matmul(hidden, tf.cast(self.head2_kernel, dtype)), self.front_dtype)
+        return raw + tf.cast(self.head2_bias, raw.dtype)
+
+    def in_wave_units(self, raw, predicted, log_gain):
+        """The mixture over x from that over e: mean p + g m, log-scale log g + s.
+
+        Args:
+          raw: [..., parameters]. predicted, log_gain: [...].
+        """
+        weights, means, log_scales = tf.split(raw, 3, -1)
+        gain = log_gain[..., None]
+        means = predicted[..., None] + tf.exp(gain) * means
+        return tf.concat([weights, means, log_scales + gain], -1)
+
+
+class _Bottom(NamedTuple):
+    """What is known before the layers run."""
+
+    hidden: tf.Tensor
+    local: tf.Tensor
+    predicted: tf.Tensor
+    residual: tf.Tensor
+    scaled: tf.Tensor
+    taps: tf.Tensor | None
+
+
+def past(x, width: int, every: int = 1):
+    """The `width` values before every such sample, oldest first, [batch, time / every, width]."""
+    padded = tf.pad(x, [[0, 0], [width, 0]])
+    time = tf.shape(x)[1]
+    return tf.stack([padded[:, j : j + time : every] for j in range(width)], -1)
+
+
+def spread(rows, times: int):
+    """Each row [batch, rows] `times` over, [batch, rows * times]."""
+    return rows if times == 1 else tf.repeat(rows, times, 1)
