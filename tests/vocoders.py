@@ -31,7 +31,9 @@ KINDS = {
     "prediction, pitch": dict(prediction_order=8, pitch_taps=5),
     "prediction, given pitch": dict(prediction_order=8, pitch_taps=5, feature_channels=22),
     "prediction, pitch, bunches of 2": dict(prediction_order=8, pitch_taps=5, bunch_samples=2),
-    "prediction, pitch, bunches of 4": dict(prediction_order=8, pitch_taps=5, bunch_samples=4, subframes=2),
+    "prediction, pitch, bunches of 4": dict(
+        prediction_order=8, pitch_taps=5, bunch_samples=4, subframes=2
+    ),
     "bunches of 4": dict(bunch_samples=4, subframes=2),
 }
 

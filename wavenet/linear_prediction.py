@@ -103,7 +103,9 @@ def levinson(correlation):
     lags = tf.unstack(correlation, axis=-1)
     error, coefficients = lags[0], []
     for i in range(1, len(lags)):
-        explained = tf.add_n([a * lags[i - j] for j, a in enumerate(coefficients, 1)] or [0 * error])
+        explained = tf.add_n(
+            [a * lags[i - j] for j, a in enumerate(coefficients, 1)] or [0 * error]
+        )
         reflection = tf.clip_by_value((lags[i] - explained) / error, -0.9999, 0.9999)
         reverse = coefficients[::-1]
         coefficients = [

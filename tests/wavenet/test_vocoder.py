@@ -20,7 +20,9 @@ def influence(network, levels, condition, time):
     with tf.GradientTape() as tape:
         tape.watch(wave)
         parameters = network(wave, condition)[:, time]
-        mixed = tf.reduce_sum(tf.sin(parameters * (1.0 + tf.range(parameters.shape[-1], dtype=tf.float64))))
+        mixed = tf.reduce_sum(
+            tf.sin(parameters * (1.0 + tf.range(parameters.shape[-1], dtype=tf.float64)))
+        )
     return np.abs(tape.gradient(mixed, wave).numpy()[0])
 
 
