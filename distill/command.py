@@ -16,7 +16,7 @@ from distill.training import distill
 from replicator import strategies
 from replicator.runs.errors import UserError
 from wavenet import command as wavenet_command
-from wavenet import speaking
+from wavenet import sample_command
 from wavenet.command import training_data
 from wavenet.evaluation import dev_corpus
 
@@ -113,7 +113,7 @@ def _evaluated(given: EvaluateArguments, model: StudentModel) -> tuple[dict, str
 
 def run_sample(arguments: list[str], parse) -> int:
     """Parses the rest of `onepass sample ...` and writes sounds of a WaveNet or of a student."""
-    return speaking.run_sample(arguments, parse, load)
+    return sample_command.run_sample(arguments, parse, load)
 
 
 def _keep_apart(workdir: Path, teacher: Path, data: Path) -> None:

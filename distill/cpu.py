@@ -13,8 +13,8 @@ from distill.cpu_kernels import ROWS
 from distill.cpu_tiles import Scratch, Sounds, Turns, new_progress, walk
 from distill.cpu_weights import TILE_ROWS, pack
 from distill.flows import Flow, Flowed
-from wavenet.cpu import as_compiled, available_cores, check_shape
-from wavenet.kernels import LANES, aligned
+from wavenet.samplers.numba import as_compiled, available_cores, check_shape
+from wavenet.samplers.numba.kernels import LANES, aligned
 
 
 @dataclasses.dataclass

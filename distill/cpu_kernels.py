@@ -16,7 +16,7 @@ from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
-from wavenet.kernels import (
+from wavenet.samplers.numba.kernels import (
     FLOAT,
     FLOAT_BYTES,
     HAS_32_REGISTERS,

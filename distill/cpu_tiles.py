@@ -14,7 +14,7 @@ from typing import NamedTuple
 import numpy as np
 
 from distill.cpu_kernels import ROWS, gate_rows, product_rows
-from wavenet.kernels import (
+from wavenet.samplers.numba.kernels import (
     FLOAT_BYTES,
     LANES,
     VECTOR_BYTES,

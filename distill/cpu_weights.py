@@ -10,8 +10,8 @@ import numpy as np
 from distill import cpu_kernels
 from distill.cpu_kernels import ROWS, pack_gates, pack_outputs
 from distill.flows import Flow, FlowLayer
-from wavenet import kernels
-from wavenet.kernels import LANES, aligned, padded
+from wavenet.samplers.numba import kernels
+from wavenet.samplers.numba.kernels import LANES, aligned, padded
 
 TILE_ROWS = 80 * ROWS
 """Most time steps of a tile: its activations and one layer's weights fit a core's own cache."""

@@ -14,13 +14,12 @@ from distill.student import Condition
 from distill.teacher import WaveNetDensity
 from replicator.runs.intervals import Measure, mean_of_known, weighted_mean
 from replicator.runs.progress import Progress
-from wavenet import audio
-from wavenet.corpus import Corpus
+from wavenet.data import Corpus, audio
+from wavenet.evaluation_callback import dev_recordings
 from wavenet.features import MelConvention, mel_spectrogram
-from wavenet.griffin_lim import griffin_lim
+from wavenet.features.mel_inversion import griffin_lim
+from wavenet.measures import measure
 from wavenet.model import SpeechModel
-from wavenet.quality import measure
-from wavenet.watching import dev_recordings
 
 SPOKEN_SECONDS = 3
 DRAWS = 32

@@ -12,7 +12,7 @@ from likelihoods.initial import Initial
 from replicator.runs.progress import Progress
 from replicator.training.optimizer import OptimizerConfig
 from replicator.training.state import TrainState
-from wavenet.clips import ClipSource, batch
+from wavenet.data import ClipSource, batch
 
 REFERENCE_HZ = 200.0
 LOWEST_HZ, HIGHEST_HZ = 60.0, 600.0
@@ -84,7 +84,7 @@ def train_reader(reader: PitchReader, source: ClipSource, channels: int, steps: 
     """Teaches the reader on clips of frames; the last value of `pitch_loss`.
 
     Args:
-      source: of `wavenet.data.source_of`, whose frames end in the two F0 channels.
+      source: of `wavenet.data.pipeline.source_of`, whose frames end in the two F0 channels.
       channels: of the frames, how many the reader reads.
       steps: updates of 16 clips.
       seed: of the order of clips.

@@ -17,7 +17,7 @@ from replicator.runs.errors import UserError
 from replicator.runs.model_folder import kind_of, stored_model, take_weights
 from replicator.runs.stored_config import dataclass_from
 from wavenet import model as wavenet_model
-from wavenet.hearing import Hearing
+from wavenet.feature_extractor import Hearing
 from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
 

@@ -60,8 +60,8 @@ class Objective:
         """The weighted sum of the terms, and their values.
 
         Args:
-          batch: of `wavenet.data.clips`: waveform, mask, speaker, and frames, of which the last
-            two channels are the F0 features where the student has a draft.
+          batch: of `wavenet.data.pipeline.clips`: waveform, mask, speaker, and frames, of which the
+            last two channels are the F0 features where the student has a draft.
         """
         seed = position_noise.fold_in(self._seed, self._step)
         drawn = self._draw(batch, seed)

@@ -30,8 +30,7 @@ from replicator.portable.export import (
     specs_of,
 )
 from replicator.training.state import TrainState
-from wavenet import clips
-from wavenet.corpus import Corpus, export_npz
+from wavenet.data import Corpus, batch_sampling, export_npz
 from wavenet.model import SpeechModel
 
 CLIPS = "clips.npz"
@@ -104,8 +103,8 @@ def _write(
         folder,
         state,
         Objective(student, density, config.loss, config.seed, state.step, classifier, mel),
-        specs_of(clips.open_batches(folder, settings)(0)),
-        drawing=clips,
+        specs_of(batch_sampling.open_batches(folder, settings)(0)),
+        drawing=batch_sampling,
         batches=settings,
         config=stored,
         changeable=CHANGEABLE,

@@ -22,8 +22,8 @@ from replicator.strategies.coordination import chief_first, heard, placed
 from replicator.training.loop import Outcome, Trainer
 from replicator.training.state import TrainState
 from replicator.training.step import check_rows, is_alone
-from wavenet.corpus import Corpus
-from wavenet.data import clips, source_of
+from wavenet.data import Corpus
+from wavenet.data.pipeline import clips, source_of
 from wavenet.model import SpeechModel
 from wavenet.presets import Feature
 from wavenet.training import FEATURES, prepare_corpus, scan_folder
@@ -50,7 +50,7 @@ def distill(
       preset: the name it goes by.
       config: everything that decides the outcome, with the teacher and the data.
       teacher: from `load_teacher`; it is read and never written. teacher_path: where it lies.
-      data: a folder of recordings, see `wavenet.recordings.scan`.
+      data: a folder of recordings, see `wavenet.data.recordings.scan`.
       workdir: the run directory, made if missing; a run there must have the same configuration.
       say: called with lines for the person watching.
       replicator: what it runs on; None: one device. It changes nothing but the time it takes.

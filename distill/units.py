@@ -24,7 +24,7 @@ from replicator.runs.atomic_files import Arrays, read_npz, write_npz
 from replicator.runs.errors import UserError
 from replicator.training.optimizer import OptimizerConfig
 from replicator.training.state import TrainState
-from wavenet.corpus import Corpus, frames_of, recordings_of
+from wavenet.data import Corpus, frames_of, recordings_of
 from wavenet.features import MelConvention
 
 KIND = "speech units, format 1"

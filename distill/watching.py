@@ -12,15 +12,13 @@ from distill.protocols import ENTROPY
 from distill.student import ParallelWaveNet
 from replicator.runs.metrics import MetricsLog
 from replicator.training.state import TrainState
-from wavenet import audio
-from wavenet.corpus import Corpus
+from wavenet.data import Corpus, audio
 from wavenet.density import Density
-from wavenet.features import MelConvention
+from wavenet.evaluation_callback import condition_of, dev_recordings, up_to
+from wavenet.features import MelConvention, fundamental_frequency
+from wavenet.measures import log_mel_distance_db, multi_resolution_stft_distance
 from wavenet.model import SpeechModel
-from wavenet.pictures import spectrogram_png
-from wavenet.pitch import fundamental_frequency
-from wavenet.quality import log_mel_distance_db, multi_resolution_stft_distance
-from wavenet.watching import condition_of, dev_recordings, up_to
+from wavenet.plots import spectrogram_png
 
 DEV_SECONDS = 20.0  # of dev recordings looked at while training; `evaluate` takes them all
 SHOWN_SECONDS = 3.0

@@ -14,10 +14,11 @@ from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
 from replicator.runs.progress import duration
 from serving.drawing import draw_pictures
-from wavenet import audio, shipped
+from wavenet import shipped
+from wavenet.data import audio
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import SHIPPED, SpeechModel, load
-from wavenet.pictures import spectrogram_png
+from wavenet.plots import spectrogram_png
 from wavenet.presets import PRESETS
 from wavenet.training import train
 

@@ -32,11 +32,11 @@ from serving.operations import check_program
 from serving.signature import Signature
 from serving.warmup import write_warmup
 from wavenet import card as teacher_card
-from wavenet import exporting as teacher_exporting
+from wavenet import portable as teacher_exporting
 from wavenet import shipped as teacher_shipped
-from wavenet.generation import CHUNK_SAMPLES
 from wavenet.model import SHIPPED as SHIPPED_TEACHER
 from wavenet.model import SpeechModel
+from wavenet.samplers import CHUNK_SAMPLES
 
 AnyModel = SpeechModel | StudentModel | PictureModel
 CARD = "card.md"

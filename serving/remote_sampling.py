@@ -22,8 +22,8 @@ from serving.client import (
     scales_of,
 )
 from serving.settings import TOKEN_VARIABLE
-from wavenet import audio
-from wavenet.pictures import spectrogram_png
+from wavenet.data import audio
+from wavenet.plots import spectrogram_png
 
 PICTURED_SECONDS = 20.0  # of a sound: a longer one is seen by its beginning
 STRIPS = 8  # pictures whose growth is shown

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from replicator.runs.stored_config import dataclass_from
-from wavenet.hearing import Hearing
+from wavenet.feature_extractor import Hearing
 from wavenet.presets import DataConfig
 
 

@@ -15,7 +15,7 @@ from distill.model import StudentModel
 from distill.student import Condition, ParallelWaveNet
 from wavenet.model import SpeechModel
 from wavenet.network import WaveNet
-from wavenet.sampler import SamplerState, XlaSampler
+from wavenet.samplers import SamplerState, XlaSampler
 
 State = dict[str, Any]
 Filled = tuple[tf.DType, tuple[int, ...], float]  # dtype, shape without the batch, first content

@@ -31,8 +31,8 @@ from replicator import Replicator, strategies
 from replicator.runs.errors import UserError
 from replicator.training.loop import LoopConfig
 from replicator.training.optimizer import OptimizerConfig
+from wavenet import evaluation_callback as of_speakers
 from wavenet import training as of_sounds
-from wavenet import watching as of_speakers
 
 STEPS, ROWS, RATE_HZ, CLIP = 20, 4, 16_000, 2560
 ADAM = OptimizerConfig(learning_rate=1e-3, warmup_steps=3, clip_norm=1.0, average_decay=0.9)

@@ -23,9 +23,9 @@ from replicator.runs.errors import UserError
 from replicator.runs.metrics import read_metrics
 from replicator.training.loop import LoopConfig
 from replicator.training.optimizer import OptimizerConfig
-from wavenet import audio
+from wavenet import evaluation_callback as wavenet_watching
 from wavenet import training as wavenet_training
-from wavenet import watching as wavenet_watching
+from wavenet.data import audio
 
 SMALL = DistillConfig(
     StudentConfig(

@@ -16,10 +16,10 @@ from distill.excitation import (
 from distill.inversion import MelInversion
 from distill.power import magnitude_loss, multi_loss, squared_loss
 from likelihoods.initial import Initial
-from wavenet import audio, shipped
-from wavenet.clips import clip_source
+from wavenet import shipped
+from wavenet.data import audio, clip_source
 from wavenet.features import MelConvention, above_silence, mel_spectrogram
-from wavenet.quality import log_mel_distance_db
+from wavenet.measures import log_mel_distance_db
 
 RATE_HZ = 16_000
 MEL = MelConvention(RATE_HZ, 200, bands=80)

@@ -19,7 +19,7 @@ from serving.errors import InvalidInput, TooLarge
 from serving.http.examples import examples
 from serving.http.sound_formats import big_endian, little_endian, wav_header
 from serving.http.uploads import waveform_of
-from wavenet import audio
+from wavenet.data import audio
 
 SPEAK = "/v1/models/voice:speak"
 DRAW = "/v1/models/shapes:draw"

@@ -19,8 +19,8 @@ from distill.training import UNITS
 from distill.units import train_units
 from replicator.portable import run as portable_run
 from replicator.portable.export import read_manifest
-from wavenet import audio
 from wavenet import training as wavenet_training
+from wavenet.data import audio
 
 OPTIONS = f"""--student.flows 1 2 --student.residual-channels 4 --student.gate-channels 4
     --student.front-width 4 --student.condition-channels 6 --student.draft-passes 2

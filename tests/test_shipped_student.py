@@ -9,8 +9,9 @@ import onepass
 from distill import shipped as shipped_students
 from distill.model import load, load_student, teacher_of, untrained
 from distill.teacher import digest, load_teacher
-from wavenet import audio, shipped
-from wavenet.quality import measure
+from wavenet import shipped
+from wavenet.data import audio
+from wavenet.measures import measure
 
 STEP = 1.0 / 32768.0
 

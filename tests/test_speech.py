@@ -35,8 +35,8 @@ from serving.speech import phonemes as reading
 from serving.speech.acoustic import AcousticLoss, AcousticModel, LossConfig, OnTensors, arrays
 from serving.speech.network import OnNumpy, VoiceConfig
 from serving.speech.phonemes import COMMA, QUESTION, START, STOP, Phoneme, phonemes
-from wavenet import audio
 from wavenet import shipped as wavenet_shipped
+from wavenet.data import audio
 from wavenet.features import MelConvention, above_silence, mel_spectrogram
 
 needs_espeak = pytest.mark.skipif(

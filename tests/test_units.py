@@ -11,8 +11,8 @@ from distill import units
 from distill.units import UnitClassifier, UnitConfig
 from replicator.runs.atomic_files import read_npz, write_npz
 from replicator.runs.errors import UserError
-from wavenet.audio import from_int16, to_int16
-from wavenet.corpus import Corpus, Prepared, frames_of, recordings_of
+from wavenet.data import Corpus, Prepared, frames_of, recordings_of
+from wavenet.data.audio import from_int16, to_int16
 from wavenet.features import MelConvention, mel_spectrogram
 
 RATE_HZ, HOP = 8000, 80

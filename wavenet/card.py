@@ -13,9 +13,9 @@ from replicator.runs.model_folder import save
 from replicator.runs.progress import duration
 from replicator.runs.provenance import git_revision, machine_name, training_seconds
 from replicator.runs.run_directory import RunDirectory
+from wavenet.data.recordings import ScanReport
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import load
-from wavenet.recordings import ScanReport
 from wavenet.training import scan_folder
 
 SPOKEN = 8  # dev recordings that the distances of the card are measured on

@@ -12,8 +12,8 @@ from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
 from wavenet import shipped
 from wavenet.evaluation import dev_corpus, evaluate
-from wavenet.exporting import export_run
 from wavenet.model import SpeechModel
+from wavenet.portable import export_run
 from wavenet.presets import PRESETS, TrainConfig
 from wavenet.training import train
 

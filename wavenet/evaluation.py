@@ -10,14 +10,14 @@ import numpy as np
 from replicator.runs.errors import UserError
 from replicator.runs.intervals import mean_of_known, weighted_mean
 from replicator.runs.progress import Progress
-from wavenet import audio
-from wavenet.corpus import Corpus
+from wavenet.data import audio
+from wavenet.data.corpus import Corpus
 from wavenet.density import Density
-from wavenet.features import MelConvention
+from wavenet.evaluation_callback import condition_of, dev_recordings
+from wavenet.features.mel import MelConvention
+from wavenet.measures.quality import measure
 from wavenet.model import SpeechModel
-from wavenet.quality import measure
 from wavenet.training import prepare_corpus, scan_folder
-from wavenet.watching import condition_of, dev_recordings
 
 
 def evaluate(model: SpeechModel, corpus: Corpus, spoken: int = 4, seed: int = 0) -> dict:

@@ -11,10 +11,10 @@ import tensorflow as tf
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import stored_model, take_weights
 from wavenet import shipped
-from wavenet.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
-from wavenet.hearing import Hearing
+from wavenet.feature_extractor import Hearing
 from wavenet.network import WaveNet
 from wavenet.presets import DataConfig, TrainConfig
+from wavenet.samplers.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
 from wavenet.training import KIND, config_from
 
 SHIPPED = "shipped-teacher"
@@ -78,7 +78,7 @@ class SpeechModel(Hearing):
           speaker: a name, for models with speakers.
           prime: float32 [samples] to go on from; the condition covers it too.
           temperature: 1 samples the model; less comes closer to its mode.
-          backend: see `wavenet.generation.stream`.
+          backend: see `wavenet.samplers.generation.stream`.
         """
         request = self._request(condition, seed, num, num_samples, speaker, prime, temperature)
         return self.network.likelihood.decode(generate(self.network, request, backend)).numpy()

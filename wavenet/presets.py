@@ -6,8 +6,8 @@ from typing import Literal
 from replicator.training.loop import LoopConfig
 from replicator.training.optimizer import OptimizerConfig
 from wavenet.config import WaveNetConfig
-from wavenet.features import MelConvention
-from wavenet.pitch import PitchConvention
+from wavenet.features.mel import MelConvention
+from wavenet.features.pitch import PitchConvention
 
 Feature = Literal["mel", "f0"]
 

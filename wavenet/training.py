@@ -15,13 +15,13 @@ from replicator.strategies.coordination import chief_first, heard, placed
 from replicator.training.loop import Outcome, Trainer
 from replicator.training.state import TrainState
 from replicator.training.step import check_rows
-from wavenet.corpus import Corpus, prepare
-from wavenet.data import clips
+from wavenet.data.corpus import Corpus, prepare
+from wavenet.data.metadata import SPLITS
+from wavenet.data.pipeline import clips
+from wavenet.data.recordings import DataError, ScanReport, ScanRules, scan
+from wavenet.evaluation_callback import Watcher
 from wavenet.network import WaveNet
 from wavenet.presets import TrainConfig
-from wavenet.recordings import DataError, ScanReport, ScanRules, scan
-from wavenet.tables import SPLITS
-from wavenet.watching import Watcher
 
 KIND = "wavenet"
 CHANGEABLE = ("loop", "data_folder")

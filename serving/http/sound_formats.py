@@ -9,7 +9,7 @@ import numpy as np
 import soundfile
 import soxr
 
-from wavenet.audio import resample, to_int16
+from wavenet.data.audio import resample, to_int16
 
 UNKNOWN_LENGTH = 0xFFFFFFFF
 OPENAI_PCM_HZ = 24_000

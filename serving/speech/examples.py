@@ -12,11 +12,8 @@ from replicator.runs.threads import in_threads
 from serving.speech.alignment import STATES, align, cepstra, chain, durations, first_guess
 from serving.speech.alignment import typical_lengths as typical
 from serving.speech.phonemes import COMMA, PAUSES, STOP, Phoneme, phonemes
-from wavenet.corpus import Corpus, Prepared, prepare
-from wavenet.features import MelConvention, above_silence
-from wavenet.pitch import PitchConvention, log_f0_features
-from wavenet.recordings import scan
-from wavenet.tables import SPLITS
+from wavenet.data import SPLITS, Corpus, Prepared, prepare, scan
+from wavenet.features import MelConvention, PitchConvention, above_silence, log_f0_features
 
 PAUSE_FRAMES = 3  # a shorter silence between words belongs to them
 

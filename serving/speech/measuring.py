@@ -8,10 +8,9 @@ import numpy as np
 from serving.speech.examples import Example
 from serving.speech.training import Scale, longer
 from serving.speech.voice import Voice
-from wavenet import audio
-from wavenet.features import MelConvention, above_silence, mel_spectrogram
-from wavenet.pitch import fundamental_frequency
-from wavenet.quality import DB_PER_NAT, f0_error_cents, voicing_error
+from wavenet.data import audio
+from wavenet.features import MelConvention, above_silence, fundamental_frequency, mel_spectrogram
+from wavenet.measures import DB_PER_NAT, f0_error_cents, voicing_error
 
 BEFORE, BEHIND = 4, 10  # frames of silence around a recording
 MOST_STRETCH = 1.5

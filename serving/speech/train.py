@@ -23,9 +23,9 @@ from serving.speech.measuring import figures, spoken, stretches
 from serving.speech.network import VoiceConfig
 from serving.speech.training import Scale, SpeechConfig, scale_of, train
 from serving.speech.voice import KIND, SPEC_FILE, WEIGHTS_FILE, Voice
-from wavenet import audio
+from wavenet.data import audio
 from wavenet.features import MelConvention
-from wavenet.pictures import spectrogram_png
+from wavenet.plots import spectrogram_png
 
 PREFIX = "weights/"
 

@@ -30,12 +30,13 @@ from pixelcnn.factor import FactorConfig
 from replicator.runs.errors import UserError
 from replicator.training.loop import LoopConfig
 from replicator.training.optimizer import OptimizerConfig
-from wavenet import audio, command, speaking, training, watching
+from wavenet import command, evaluation_callback, sample_command, training
 from wavenet.config import WaveNetConfig
+from wavenet.data import audio
 from wavenet.model import load
 from wavenet.network import WaveNet
 from wavenet.presets import PRESETS, DataConfig, TrainConfig
-from wavenet.speaking import SampleArguments
+from wavenet.sample_command import SampleArguments
 
 SAMPLE = "--num 2 --seconds 0.25 --seed 7"
 
@@ -43,7 +44,7 @@ SAMPLE = "--num 2 --seconds 0.25 --seed 7"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Evaluations while training give 1.0 and no sound."""
-    monkeypatch.setattr(watching.Watcher, "__call__", lambda *_: 1.0)
+    monkeypatch.setattr(evaluation_callback.Watcher, "__call__", lambda *_: 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -61,7 +62,7 @@ def trained(data, tmp_path_factory):
     """A run of two steps; tests that change it take a `copy`."""
     run = tmp_path_factory.mktemp("trained") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(watching.Watcher, "__call__", lambda *_: 1.0)
+        patch.setattr(evaluation_callback.Watcher, "__call__", lambda *_: 1.0)
         assert onepass.main(arguments(data, run)) == 0
     return run
 
@@ -465,7 +466,7 @@ def test_a_sound_that_cannot_be_made_is_explained(mistake, trained, tmp_path, wo
 
 
 def test_a_folder_that_cannot_be_made_is_named_before_any_sound(mistake, trained, monkeypatch):
-    monkeypatch.setattr(speaking, "_speak", None)
+    monkeypatch.setattr(sample_command, "_speak", None)
     out = trained / "config.json" / "out"
     line = mistake("sample", trained, "--out", out)
     assert line == f"Cannot make the folder {out}: Not a directory."

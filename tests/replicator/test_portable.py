@@ -25,11 +25,12 @@ from replicator.training.loop import LoopConfig, Trainer
 from replicator.training.optimizer import OptimizerConfig
 from replicator.training.state import TrainState
 from replicator.training.step import compile_step
-from wavenet import exporting, training
+from wavenet import portable as wavenet_portable
+from wavenet import training
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.presets import DataConfig, TrainConfig
-from wavenet.sampler import XlaSampler
+from wavenet.samplers import XlaSampler
 
 ROOT = Path(__file__).resolve().parents[2]
 RATE_HZ = 16000
@@ -128,7 +129,7 @@ def workdir(data, prepared, alone, tmp_path_factory):
 def folder(data, workdir, tmp_path_factory):
     """What was exported from the run directory."""
     folder = tmp_path_factory.mktemp("exported")
-    return exporting.export_run("tiny", CONFIG, data, folder, workdir, say=quiet)
+    return wavenet_portable.export_run("tiny", CONFIG, data, folder, workdir, say=quiet)
 
 
 def test_run_py_draws_the_batches_of_the_pipeline(folder, prepared):
@@ -179,7 +180,7 @@ def test_a_gaussian_step_is_portable(tmp_path):
     network = WaveNet(WaveNetConfig(likelihood="gaussian", **PLAIN), seed=1)
     state = TrainState(network, OptimizerConfig(warmup_steps=1), 10)
     spec = {name: tf.TensorSpec([1, 64], tf.float32) for name in ("waveform", "mask")}
-    step = portable.guarded_step(state, exporting.encoding_loss(network))
+    step = portable.guarded_step(state, wavenet_portable.encoding_loss(network))
     portable.export_function(step, spec, tmp_path, "step", variables=state.slots())
     batch = {"waveform": np.linspace(-0.5, 0.9, 64, dtype=np.float32)[None] ** 3}
     batch["mask"] = np.ones([1, 64], np.float32)
@@ -201,7 +202,7 @@ def test_an_exported_sampler_gives_the_same_levels(tmp_path, changes):
     dtype = changes.pop("dtype", "float32")
     network = WaveNet(WaveNetConfig(**PLAIN, compute_dtype=dtype, components=2, **changes), seed=2)
     conditioned = bool(network.config.speakers)
-    exporting.export_sampler(
+    wavenet_portable.export_sampler(
         tmp_path, network, batch=2, chunk_samples=64, num_frames=4 if conditioned else None
     )
     sampler, noise = (portable_run.load(tmp_path, name) for name in ("sampler", "noise"))

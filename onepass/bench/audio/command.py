@@ -22,10 +22,8 @@ from onepass.bench.report import Row, interleaved, table, write_json
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
 from wavenet.config import WaveNetConfig
-from wavenet.cpu import NumbaSampler
-from wavenet.naive import NaiveSampler
 from wavenet.network import WaveNet
-from wavenet.sampler import XlaSampler
+from wavenet.samplers import NaiveSampler, NumbaSampler, XlaSampler
 
 NETWORKS = {
     "a": WaveNetConfig(layers=30, stacks=3, filter_width=2, residual_channels=64, gate_channels=64,

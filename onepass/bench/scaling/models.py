@@ -39,7 +39,7 @@ def teacher(preset: str) -> Teacher:
 
 
 def clips(config: TrainConfig, rows: int, samples: int) -> Batch:
-    """A batch of noise such as `wavenet.data.clips` gives, without padding."""
+    """A batch of noise such as `wavenet.data.pipeline.clips` gives, without padding."""
     draws = np.random.default_rng(0)
     network = config.network
     wave = np.clip(0.1 * draws.normal(size=[rows, samples]), -1, 1).astype(np.float32)

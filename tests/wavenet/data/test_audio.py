@@ -1,0 +1,246 @@
+"""Sound files and levels."""
+
+import os
+import struct
+
+import numpy as np
+import pytest
+import soundfile
+
+from replicator.runs.atomic_files import replacing
+from wavenet.data import audio
+
+RATE_HZ = 16000
+
+
+def tone(frequency_hz, seconds=0.5, rate_hz=RATE_HZ, amplitude=0.5):
+    time = np.arange(round(seconds * rate_hz)) / rate_hz
+    return (amplitude * np.sin(2 * np.pi * frequency_hz * time)).astype(np.float32)
+
+
+def every_sample():
+    return np.arange(-32768, 32768, dtype=np.int16)
+
+
+def test_every_16_bit_sample_survives_the_waveform():
+    np.testing.assert_array_equal(audio.to_int16(audio.from_int16(every_sample())), every_sample())
+
+
+def test_a_waveform_is_the_scaled_level_of_its_sample():
+    level = every_sample().astype(np.int64) + 32768
+    waveform = audio.from_int16(every_sample())
+    np.testing.assert_allclose(waveform, 2 * level / 65535 - 1, atol=1e-7)
+    # In float32, as a linear likelihood encodes it.
+    encoded = np.rint((waveform + np.float32(1)) / np.float32(2) * np.float32(65535))
+    np.testing.assert_array_equal(encoded, level)
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac"])
+def test_int16_samples_come_back_exactly_from_a_file(tmp_path, name):
+    samples = np.random.default_rng(0).integers(-32768, 32768, 4000).astype(np.int16)
+    audio.write(tmp_path / name, samples, RATE_HZ)
+    np.testing.assert_array_equal(audio.to_int16(audio.read(tmp_path / name)), samples)
+
+
+@pytest.mark.parametrize("name", ["a.wav", "a.flac"])
+def test_a_waveform_is_stored_as_its_nearest_sample(tmp_path, name):
+    waveform = tone(440)
+    audio.write(tmp_path / name, waveform, RATE_HZ)
+    stored, rate_hz = soundfile.read(tmp_path / name, dtype="int16")
+    assert rate_hz == RATE_HZ
+    np.testing.assert_array_equal(stored, np.rint(waveform.astype(np.float64) * 32767.5 - 0.5))
+
+
+def test_a_waveform_beyond_full_scale_is_clipped_not_wrapped(tmp_path):
+    audio.write(tmp_path / "a.wav", np.array([-3.0, 0.0, 3.0]), RATE_HZ)
+    np.testing.assert_array_equal(
+        soundfile.read(tmp_path / "a.wav", dtype="int16")[0], [-32768, 0, 32767]
+    )
+
+
+def test_channels_are_averaged(tmp_path):
+    left, right = tone(300), tone(500)
+    soundfile.write(tmp_path / "a.wav", np.stack([left, right], 1), RATE_HZ, subtype="FLOAT")
+    np.testing.assert_allclose(audio.read(tmp_path / "a.wav"), (left + right) / 2, atol=4e-5)
+
+
+def test_a_stereo_file_at_96_khz_becomes_the_same_tone_at_24_khz(tmp_path):
+    sound = tone(1000, rate_hz=96000)
+    soundfile.write(tmp_path / "a.wav", np.stack([sound, sound], 1), 96000, subtype="PCM_24")
+    got = audio.read(tmp_path / "a.wav", 24000)
+    wanted = tone(1000, rate_hz=24000)
+    assert got.shape == wanted.shape and got.dtype == np.float32
+    np.testing.assert_allclose(got[500:-500], wanted[500:-500], atol=1e-4)
+
+
+def test_resampling_removes_what_the_lower_rate_cannot_hold():
+    folded = audio.resample(tone(10000, rate_hz=24000), 24000, 16000)
+    assert audio.rms_db(folded[500:-500]) < -100
+
+
+@pytest.mark.parametrize(
+    ("name", "subtype"),
+    [("a.ogg", "VORBIS"), ("a.mp3", "MPEG_LAYER_III"), ("a.aiff", "PCM_16"), ("a.flac", "PCM_24")],
+)
+def test_other_formats_are_read(tmp_path, name, subtype):
+    sound = tone(440, rate_hz=24000)
+    soundfile.write(tmp_path / name, sound, 24000, subtype=subtype)
+    got = audio.read(tmp_path / name)
+    assert len(got) == len(sound)
+    assert np.corrcoef(got[1000:-1000], sound[1000:-1000])[0, 1] > 0.999
+
+
+def bad_file(folder, kind):
+    path = folder / f"{kind}.wav"
+    if kind == "zero":
+        path.write_bytes(b"")
+    elif kind == "text":
+        path.write_text("This is no sound. " * 100)
+    elif kind == "empty":
+        soundfile.write(path, np.zeros(0), RATE_HZ)
+    elif kind == "folder":
+        path.mkdir()
+    elif kind == "cut":
+        soundfile.write(
+            path, np.random.default_rng(0).normal(0, 0.1, 20000), RATE_HZ, format="FLAC"
+        )
+        path.write_bytes(path.read_bytes()[:9000])
+    elif kind == "infinite":
+        soundfile.write(path, np.array([0.0, np.inf, 0.0]), RATE_HZ, subtype="FLOAT")
+    return path
+
+
+@pytest.mark.parametrize(
+    ("kind", "why"),
+    [
+        ("missing", "no such file"),
+        ("zero", "holds zero bytes"),
+        ("text", "cannot be read as sound"),
+        ("empty", "holds no samples"),
+        ("folder", "is not a file"),
+        ("cut", "cannot be read as sound"),
+        ("infinite", "holds NaN or infinite samples"),
+    ],
+)
+def test_a_bad_file_is_one_line_that_names_it(tmp_path, kind, why):
+    path = bad_file(tmp_path, kind)
+    with pytest.raises(audio.AudioError, match=why) as caught:
+        audio.read(path)
+    text = str(caught.value)
+    assert text.startswith(f"{path}: ") and "\n" not in text
+    assert text.count(str(path)) == 1
+    assert isinstance(caught.value, ValueError)
+
+
+def test_a_file_name_that_is_no_text_is_read_and_can_be_shown(tmp_path):
+    path = tmp_path / os.fsdecode(b"caf\xe9\n.wav")
+    with pytest.raises(audio.AudioError) as caught:
+        audio.read(path)
+    assert str(caught.value).isprintable()
+    str(caught.value).encode("utf-8")
+    audio.write(path, tone(440), RATE_HZ)
+    assert len(audio.read(path)) == 8000
+
+
+def test_a_wav_header_that_promises_too_much_gives_what_is_there(tmp_path):
+    path = tmp_path / "a.wav"
+    audio.write(path, tone(440), RATE_HZ)
+    data = bytearray(path.read_bytes())
+    data[40:44] = struct.pack("<I", 0x7FFFFFF0)
+    path.write_bytes(data)
+    assert len(audio.read(path)) == 8000
+
+
+@pytest.mark.parametrize(
+    ("name", "why"), [("a.xyz", "must end in .wav or .flac"), ("no/a.wav", "cannot be written")]
+)
+def test_a_file_that_cannot_be_written_says_why(tmp_path, name, why):
+    with pytest.raises(audio.AudioError, match=why):
+        audio.write(tmp_path / name, tone(440), RATE_HZ)
+
+
+@pytest.mark.parametrize(
+    ("waveform", "why"),
+    [
+        (np.zeros((2, 3)), r"must have the shape \[samples\], got \(2, 3\)"),
+        (np.array([np.nan]), "must be finite"),
+        (np.zeros(3, np.int32), "must be floating or int16, got int32"),
+    ],
+)
+def test_what_is_no_sound_is_not_written(tmp_path, waveform, why):
+    with pytest.raises(ValueError, match=why):
+        audio.write(tmp_path / "a.wav", waveform, RATE_HZ)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_failed_write_leaves_the_old_file_and_nothing_else(tmp_path):
+    path = tmp_path / "a.txt"
+    path.write_text("old")
+    with pytest.raises(RuntimeError), replacing(path) as temporary:
+        temporary.write_text("half")
+        raise RuntimeError
+    assert path.read_text() == "old" and list(tmp_path.iterdir()) == [path]
+
+
+def test_levels_are_those_of_a_sine():
+    sound = tone(400, amplitude=0.25)
+    assert audio.peak_db(sound) == pytest.approx(-12.04, abs=0.01)
+    assert audio.rms_db(sound) == pytest.approx(-15.05, abs=0.01)
+    assert audio.peak_db(np.zeros(4)) == audio.LOWEST_DB
+
+
+def test_clipped_share_counts_full_scale_only():
+    samples = np.array([32767, -32768, 32766, -32767, 32765, -32766, 0, 100], np.int16)
+    assert audio.clipped_share(audio.from_int16(samples)) == pytest.approx(4 / 8)
+
+
+def test_clipping_of_one_channel_is_seen(tmp_path):
+    loud, quiet = np.full(1000, 1.5), np.zeros(1000)
+    soundfile.write(tmp_path / "a.wav", np.stack([loud, quiet], 1), RATE_HZ)
+    assert audio.read_sound(tmp_path / "a.wav").clipped_share == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("measure", ["peak", "rms"])
+def test_normalising_reaches_the_level_by_the_gain_it_states(measure):
+    sound = tone(400, amplitude=0.1)
+    louder, gain_db = audio.normalise(sound, -6.0, measure)
+    level_db = {"peak": audio.peak_db, "rms": audio.rms_db}[measure]
+    assert level_db(louder) == pytest.approx(-6.0, abs=1e-3)
+    np.testing.assert_allclose(louder, sound * 10 ** (gain_db / 20), rtol=1e-6)
+
+
+def test_silence_is_not_amplified():
+    assert audio.normalise(audio.from_int16(np.zeros(9, np.int16)), -1.0)[1] == 0.0
+
+
+@pytest.mark.parametrize("levels", [2, 256, 1024])
+def test_mu_law_levels_survive_decoding(levels):
+    level = np.arange(levels)
+    np.testing.assert_array_equal(
+        audio.mu_law_encode(audio.mu_law_decode(level, levels), levels), level
+    )
+
+
+def test_mu_law_is_the_formula_at_a_point():
+    # 127.5 * (1 + ln(1 + 255 * 0.1) / ln 256) = 202.9
+    assert audio.mu_law_encode(np.array([0.1, -1.0, 1.0, 5.0])).tolist() == [203, 0, 255, 255]
+    assert audio.mu_law_encode(np.array([0.1]))[0] + audio.mu_law_encode(np.array([-0.1]))[0] == 255
+
+
+def test_mu_law_resolves_quiet_sound_best():
+    step = np.diff(audio.mu_law_decode(np.arange(256)))
+    assert step[128] < step[200] < step[254]
+    assert step.max() / step.min() > 100
+
+
+def test_flac_bits_are_those_of_the_file_it_would_be(tmp_path):
+    samples = audio.to_int16(tone(440) + np.random.default_rng(0).normal(0, 1e-3, 8000))
+    audio.write(tmp_path / "a.flac", samples, RATE_HZ)
+    size = (tmp_path / "a.flac").stat().st_size
+    assert audio.flac_bits_per_sample(samples, RATE_HZ) == pytest.approx(8 * size / 8000)
+
+
+def test_flac_needs_what_white_noise_holds_and_little_for_silence():
+    noise = np.random.default_rng(0).integers(-512, 512, 50000).astype(np.int16)
+    assert 10.0 <= audio.flac_bits_per_sample(noise, RATE_HZ) < 10.6
+    assert audio.flac_bits_per_sample(noise * 0, RATE_HZ) < 0.2

@@ -1,0 +1,315 @@
+"""Prepared recordings, their cache, and clips."""
+
+import errno
+import json
+import os
+
+import numpy as np
+import pytest
+import soundfile
+import tensorflow as tf
+
+from wavenet.data import DataError, audio, batch_sampling, corpus, pipeline, scan
+from wavenet.features import (
+    MelConvention,
+    PitchConvention,
+    above_silence,
+    fundamental_frequency,
+    mel_spectrogram,
+)
+
+RATE_HZ = 16000
+HOP = 100
+MEL = MelConvention(RATE_HZ, HOP, window_samples=400, fft_size=512, bands=8, low_hz=60.0)
+PITCH = PitchConvention(RATE_HZ, HOP)
+
+
+def recording(seed, samples):
+    """A tone in noise."""
+    noise = np.random.default_rng(seed).normal(0, 0.01, samples)
+    return noise + 0.1 * np.sin(2 * np.pi * (100 + 20 * seed) * np.arange(samples) / RATE_HZ)
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("data")
+    lengths = {"train/a.wav": 9000, "train/b.wav": 5050, "train/c.wav": 5500, "dev/d.wav": 6000}
+    for seed, (name, samples) in enumerate(lengths.items()):
+        (folder / name).parent.mkdir(exist_ok=True)
+        soundfile.write(folder / name, recording(seed, samples), RATE_HZ, subtype="PCM_16")
+    (folder / "train.tsv").write_text("file\tspeaker\na.wav\tbob\nb.wav\tann\nc.wav\tbob\n")
+    (folder / "dev.tsv").write_text("file\tspeaker\ttext\nd.wav\taaron\tWords.\n")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def report(folder):
+    return scan(folder, RATE_HZ)
+
+
+@pytest.fixture(scope="module")
+def prepared(report):
+    return corpus.prepare(report, mel=MEL, pitch=PITCH)
+
+
+def batches(dataset, count):
+    return [{k: v.numpy() for k, v in batch.items()} for batch in dataset.take(count)]
+
+
+def assert_same(first, second):
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+def assert_same_arrays(first, second):
+    for split in ("train", "dev"):
+        for a, b in zip(first.splits[split], second.splits[split], strict=True):
+            for name in ("waveform", "mel", "f0_hz"):
+                np.testing.assert_array_equal(getattr(a, name), getattr(b, name))
+
+
+def test_prepared_arrays_are_the_file_and_its_features(prepared, folder):
+    for member in corpus.recordings_of(prepared, "train"):
+        stored, _ = soundfile.read(folder / member.name, dtype="int16")
+        np.testing.assert_array_equal(member.waveform, stored)
+        waveform = audio.from_int16(stored)
+        np.testing.assert_array_equal(member.mel, mel_spectrogram(waveform, MEL))
+        f0_hz, _ = fundamental_frequency(waveform, RATE_HZ, HOP)
+        np.testing.assert_array_equal(member.f0_hz, f0_hz)
+
+
+def test_speakers_of_train_come_first(prepared):
+    assert prepared.speakers == ("ann", "bob", "aaron")
+    assert prepared.num_train_speakers == 2
+    train = {p.name: p.speaker for p in corpus.recordings_of(prepared, "train")}
+    assert train == {"train/a.wav": 1, "train/b.wav": 0, "train/c.wav": 1}
+
+
+def test_no_gain_keeps_the_stored_level(report):
+    assert corpus.corpus_gain_db(report, None) == (0.0, [])
+
+
+@pytest.mark.parametrize("measure", ["rms", "peak"])
+def test_one_gain_brings_the_median_of_train_to_the_level(report, measure):
+    made = corpus.prepare(report, level_db=-12.0, level_measure=measure)
+    level_db = {"rms": audio.rms_db, "peak": audio.peak_db}[measure]
+    train = [level_db(audio.from_int16(p.waveform)) for p in made.splits["train"]]
+    assert np.median(train) == pytest.approx(-12.0, abs=0.02)
+    assert f"gain {made.gain_db:+.2f} dB" in made.notes[0]
+    plain = corpus.prepare(report)
+    for a, b in zip(made.splits["dev"], plain.splits["dev"], strict=True):
+        gained = audio.amplify(audio.from_int16(b.waveform), made.gain_db)
+        np.testing.assert_allclose(audio.from_int16(a.waveform), gained, atol=1.01 / 65535)
+
+
+def test_the_gain_stops_before_a_peak_leaves_full_scale(report):
+    made = corpus.prepare(report, level_db=0.0)
+    everything = np.concatenate([p.waveform for s in made.splits.values() for p in s])
+    assert audio.clipped_share(audio.from_int16(everything)) == 0.0
+    assert audio.peak_db(audio.from_int16(everything)) == pytest.approx(-0.3, abs=0.02)
+    assert "is not reached" in made.notes[1]
+
+
+def test_a_stated_gain_is_used_as_it_is(report):
+    assert corpus.prepare(report, gain_db=-6.0, level_db=-1.0).gain_db == -6.0
+
+
+def test_a_cache_hit_equals_computing_and_reads_no_sound(report, prepared, tmp_path, monkeypatch):
+    first = corpus.prepare(report, mel=MEL, pitch=PITCH, cache_folder=tmp_path)
+
+    def refuse(*_):
+        raise AssertionError("read a sound although it was cached")
+
+    monkeypatch.setattr(audio, "read", refuse)
+    second = corpus.prepare(report, mel=MEL, pitch=PITCH, cache_folder=tmp_path)
+    assert_same_arrays(first, prepared)
+    assert_same_arrays(second, prepared)
+
+
+def test_another_convention_or_gain_is_another_entry(report, tmp_path):
+    for settings in ({"mel": MEL}, {"mel": MEL, "gain_db": 1.0}, {"pitch": PITCH}, {}):
+        corpus.prepare(report, cache_folder=tmp_path, **settings)
+    assert len(list(tmp_path.iterdir())) == 16
+
+
+@pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text", "other"])
+def test_a_damaged_cache_is_built_anew(report, prepared, tmp_path, damage):
+    corpus.prepare(report, mel=MEL, pitch=PITCH, cache_folder=tmp_path)
+    for path in tmp_path.iterdir():
+        whole = path.read_bytes()
+        middle = len(whole) // 2
+        flipped = whole[:middle] + bytes([whole[middle] ^ 255]) + whole[middle + 1 :]
+        contents = {"cut": whole[:middle], "flipped": flipped, "empty": b"", "text": b"no" * 99}
+        if damage == "other":
+            np.savez(path, waveform=np.zeros(3, np.int16))
+        else:
+            path.write_bytes(contents[damage])
+    assert_same_arrays(
+        corpus.prepare(report, mel=MEL, pitch=PITCH, cache_folder=tmp_path), prepared
+    )
+    assert_same_arrays(
+        corpus.prepare(report, mel=MEL, pitch=PITCH, cache_folder=tmp_path), prepared
+    )
+
+
+def test_a_full_disk_is_one_line_and_leaves_nothing_half_written(report, tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(os, "replace", full)
+    with pytest.raises(DataError, match=r"cannot be written \(No space left on device\)"):
+        corpus.prepare(report, cache_folder=tmp_path)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_conventions_that_do_not_fit_are_refused(report):
+    with pytest.raises(ValueError, match=r"`mel.sample_rate_hz` must be the corpus's 16000"):
+        corpus.prepare(report, mel=MelConvention())
+    with pytest.raises(ValueError, match=r"`pitch.hop_samples` must be that of mel, 100, got 80"):
+        corpus.prepare(report, mel=MEL, pitch=PitchConvention(RATE_HZ, 80))
+
+
+def settings(**changes):
+    return {"clip_samples": 600, "batch_size": 4, "seed": 3, "features": ("mel", "f0"), **changes}
+
+
+def test_a_restarted_pipeline_equals_the_uninterrupted_one(prepared):
+    uninterrupted = batches(pipeline.clips(prepared, "train", **settings()), 9)
+    for start in (1, 5):
+        resumed = batches(
+            pipeline.clips(prepared, "train", **settings(start_step=start)), 9 - start
+        )
+        for one, other in zip(uninterrupted[start:], resumed, strict=True):
+            assert_same(one, other)
+    assert not np.array_equal(uninterrupted[0]["waveform"], uninterrupted[1]["waveform"])
+
+
+def test_a_pipeline_can_begin_far_out(prepared):
+    far = pipeline.clips(prepared, "train", **settings(start_step=10**12))
+    assert_same(batches(far, 1)[0], batches(far, 1)[0])
+
+
+def test_seeds_differ_and_repeat(prepared):
+    one, again = (batches(pipeline.clips(prepared, "train", **settings()), 1)[0] for _ in range(2))
+    other = batches(pipeline.clips(prepared, "train", **settings(seed=-4)), 1)[0]
+    assert_same(one, again)
+    assert not np.array_equal(one["waveform"], other["waveform"])
+
+
+def test_shards_are_the_rows_of_the_whole_batch(prepared):
+    whole = batches(pipeline.clips(prepared, "train", **settings()), 2)[1]
+    parts = [
+        batches(pipeline.clips(prepared, "train", **settings(shard_index=i, num_shards=2)), 2)[1]
+        for i in range(2)
+    ]
+    assert_same(whole, {k: np.concatenate([part[k] for part in parts]) for k in whole})
+
+
+def test_a_clip_is_a_stretch_of_its_recording_with_its_own_frames(prepared):
+    members = corpus.recordings_of(prepared, "train")
+    source = pipeline.source_of(prepared, "train", 600, ("mel",))
+    batch = batch_sampling.batch(source, 3, 0, 32)
+    for row, (which, start) in enumerate(batch_sampling.drawn(source, 3, 0, 32)):
+        member = members[which]
+        assert start % HOP == 0 and start + 600 <= len(member.waveform)
+        cut = audio.from_int16(member.waveform[start : start + 600])
+        np.testing.assert_array_equal(batch["waveform"][row], cut)
+        frames = above_silence(member.mel, MEL)[start // HOP : start // HOP + 6]
+        np.testing.assert_array_equal(batch["frames"][row], frames)
+        assert batch["speaker"][row] == member.speaker
+    assert batch["mask"].all()
+
+
+def test_every_start_is_equally_likely():
+    waveforms = [np.zeros(n, np.int16) for n in (1500, 700, 200, 1049)]
+    source = batch_sampling.clip_source(waveforms, [0, 0, 0, 0], 500, hop_samples=100)
+    drawn = [place for step in range(40) for place in batch_sampling.drawn(source, 1, step, 100)]
+    places, counts = np.unique(drawn, axis=0, return_counts=True)
+    wanted = [(0, 100 * k) for k in range(11)] + [(1, 100 * k) for k in range(3)]
+    wanted += [(2, 0)] + [(3, 100 * k) for k in range(6)]
+    assert [tuple(place) for place in places.tolist()] == wanted
+    expected = len(drawn) / len(wanted)
+    chi_squared = np.sum((counts - expected) ** 2 / expected)
+    assert chi_squared < 45.3  # 99.9% of chi-squared with 20 degrees of freedom
+
+
+def test_a_recording_shorter_than_a_clip_is_padded_and_masked(prepared):
+    batch = batches(pipeline.clips(prepared, "dev", **settings(clip_samples=7000)), 1)[0]
+    member = corpus.recordings_of(prepared, "dev")[0]
+    for row in range(4):
+        np.testing.assert_array_equal(
+            batch["waveform"][row, :6000], audio.from_int16(member.waveform)
+        )
+    assert batch["mask"][:, :6000].all() and not batch["mask"][:, 6000:].any()
+    assert not batch["waveform"][:, 6000:].any()
+    np.testing.assert_allclose(batch["frames"][:, 60:], 0.0, atol=1e-6)
+    assert np.abs(batch["frames"][:, :60]).mean() > 0.1
+
+
+def test_without_features_clips_start_anywhere(prepared):
+    source = pipeline.source_of(prepared, "train", 777, ())
+    starts = [start for _, start in batch_sampling.drawn(source, 0, 0, 64)]
+    assert len({start % HOP for start in starts}) > 20
+    batch = batches(pipeline.clips(prepared, "train", **settings(features=(), clip_samples=777)), 1)
+    assert batch[0].keys() == {"waveform", "mask", "speaker"}
+
+
+def test_levels_are_what_the_encoder_says(prepared):
+    def encode(waveform):
+        return tf.cast(tf.round((waveform + 1.0) / 2.0 * 65535.0), tf.int32)
+
+    batch = batches(
+        pipeline.clips(prepared, "dev", **settings(encode=encode, clip_samples=6100)), 1
+    )[0]
+    samples = corpus.recordings_of(prepared, "dev")[0].waveform.astype(np.int32)
+    np.testing.assert_array_equal(batch["levels"][0, :6000], samples + 32768)
+    np.testing.assert_array_equal(batch["levels"][0, 6000:], 32768)
+
+
+def test_the_dataset_knows_its_shapes(prepared):
+    spec = pipeline.clips(prepared, "train", **settings()).element_spec
+    assert spec["frames"].shape == [4, 6, 10] and spec["waveform"].shape == [4, 600]
+
+
+@pytest.mark.parametrize(
+    ("split", "changes", "why"),
+    [
+        ("train", {"clip_samples": 650}, "multiple of `hop_samples` 100, got 650"),
+        ("train", {"batch_size": 3, "num_shards": 2}, "multiple of `num_shards` 2"),
+        ("train", {"features": ("words",)}, "`features` must be among the prepared"),
+        ("train", {"start_step": -1}, "`start_step` must be at least 0, got -1"),
+        ("test", {}, '`split` must be one of .*, got "test"'),
+    ],
+)
+def test_clips_that_cannot_be_are_refused(prepared, split, changes, why):
+    with pytest.raises(ValueError, match=why):
+        pipeline.clips(prepared, split, **settings(**changes))
+
+
+def test_whole_recordings_come_once_with_their_words(prepared):
+    (item,) = corpus.whole(prepared, "dev", ("mel",))
+    assert (item["name"], item["text"], item["speaker"]) == ("dev/d.wav", "Words.", 2)
+    np.testing.assert_array_equal(audio.to_int16(item["waveform"]), item["samples"])
+    assert item["frames"].shape == (60, 8)
+    assert len(list(corpus.whole(prepared, "train"))) == 3
+
+
+def test_an_exported_corpus_gives_the_same_batches(prepared, tmp_path):
+    corpus.export_npz(prepared, tmp_path / "corpus", ("mel", "f0"))
+    with np.load(tmp_path / "corpus", allow_pickle=False) as stored:
+        arrays = dict(stored)
+    cut = np.split(arrays["train_waveform"], arrays["train_offsets"][1:-1])
+    frames = np.split(arrays["train_frames"], arrays["train_frame_offsets"][1:-1])
+    source = batch_sampling.clip_source(
+        cut,
+        arrays["train_speaker"],
+        600,
+        frames=frames,
+        padding=arrays["silent_frame"],
+        hop_samples=json.loads(str(arrays["description"]))["hop_samples"],
+    )
+    drawn = batches(pipeline.clips(prepared, "train", **settings()), 3)
+    assert_same(batch_sampling.batch(source, 3, 2, 4), drawn[2])
+    assert json.loads(str(arrays["description"]))["mel"] == MEL.to_dict()
+    assert arrays["dev_names"].tolist() == ["dev/d.wav"]

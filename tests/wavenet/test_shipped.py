@@ -1,0 +1,95 @@
+"""The shipped teacher: a trained network keeps the samplers' laws, and speaks."""
+
+import json
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from wavenet import shipped
+from wavenet.data import audio
+from wavenet.measures import log_mel_distance_db
+from wavenet.model import load
+from wavenet.samplers import NumbaSampler, Request, XlaSampler, generate, stream
+
+SAMPLES = 200
+TOLERANCE = 1e-4
+NEAR = 16  # 16-bit steps that rounding a draw at a border between levels may grow to
+
+
+@pytest.fixture(scope="module")
+def teacher():
+    return load("shipped-teacher")
+
+
+@pytest.fixture(scope="module")
+def speech(teacher):
+    """A shipped dev recording at the teacher's rate, from where the voice begins."""
+    path = sorted(shipped.recordings_folder().glob("dev/*.flac"))[0]
+    return audio.read(path, teacher.sample_rate_hz)[: teacher.sample_rate_hz]
+
+
+@pytest.fixture(scope="module")
+def levels(teacher, speech):
+    amplified = tf.constant(audio.amplify(speech, teacher.gain_db))
+    return teacher.network.likelihood.encode(amplified).numpy()[None]
+
+
+def test_cached_conditionals_equal_teacher_forced_ones_on_speech(teacher, speech, levels):
+    start = 4000
+    network = teacher.network
+    condition = network.condition(tf.constant(teacher.frames(speech)[None]))[:, : start + SAMPLES]
+    whole = network(network.inputs(tf.constant(levels[:, : start + SAMPLES])), condition)
+    sampler = NumbaSampler(network)
+    before, after = condition[:, :start], condition[:, start:]
+    state = sampler.prime(sampler.initial_state(1), before, levels[:, :start])
+    given = levels[:, start : start + SAMPLES]
+    cached, _ = sampler.conditionals(state, after, given)
+    np.testing.assert_allclose(cached, whole[:, start:], atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_conditionals_while_drawing_equal_teacher_forced_ones(teacher, speech):
+    network = teacher.network
+    condition = network.condition(tf.constant(teacher.frames(speech)[None]))[:, :SAMPLES]
+    noise = network.likelihood.noise(0, [0], 0, SAMPLES)
+    for sampler in (XlaSampler(network), NumbaSampler(network)):
+        drawn, parameters, _ = sampler.generate_chunk(sampler.initial_state(1), condition, noise)
+        forced = network(network.inputs(tf.constant(drawn)), condition)
+        np.testing.assert_allclose(parameters, forced, atol=TOLERANCE, rtol=TOLERANCE)
+
+
+def test_all_samplers_speak_the_same_waveform_on_from_speech(teacher, speech, levels):
+    start = 4000
+    frames = teacher.frames(speech)[None]
+    request = Request(SAMPLES, 5, (0,), frames, prime=levels[:, :start])
+    judge = generate(teacher.network, request, "naive")
+    for backend in ("xla", "numba"):
+        other = generate(teacher.network, request, backend)
+        assert np.abs(judge - other).max() <= NEAR
+    parts = np.concatenate(list(stream(teacher.network, request, "numba", 64)), 1)
+    np.testing.assert_array_equal(generate(teacher.network, request, "numba"), parts)
+
+
+def test_it_speaks_at_the_level_and_with_the_spectrum_of_recordings(teacher):
+    mel = teacher.config.data.mel(teacher.config.network.hop_samples)
+    generator, levels_db, distances = np.random.default_rng(0), [], []
+    for path in sorted(shipped.recordings_folder().glob("dev/*.flac"))[:4]:
+        speech = audio.read(path, teacher.sample_rate_hz)
+        recorded = audio.amplify(speech, teacher.gain_db)
+        sound = teacher.generate(teacher.frames(speech), num_samples=len(speech))[0]
+        noise = generator.normal(0, np.std(recorded), len(recorded)).astype(np.float32)
+        distances.append([log_mel_distance_db(x, recorded, mel) for x in (sound, noise)])
+        levels_db.append(audio.rms_db(sound) - audio.rms_db(recorded))
+        assert audio.clipped_share(sound) == 0.0
+    spoken, noisy = np.mean(distances, 0)
+    assert spoken < 0.5 * noisy
+    assert abs(np.mean(levels_db)) < 5.0
+
+
+def test_its_card_says_where_it_comes_from(teacher):
+    folder = shipped.teacher_folder()
+    spec = json.loads((folder / "model.json").read_text())
+    card = (folder / "card.md").read_text()
+    for fact in ("CC0", spec["command"], f"{spec['step']:,} steps", spec["git_revision"]):
+        assert fact in card
+    assert spec["quality"]["codec"]["flac"] > spec["quality"]["bits_per_sample"]

@@ -1,0 +1,305 @@
+"""Training can be stopped at any step, in any way, and goes on as if it had not been."""
+
+import contextlib
+import dataclasses
+import errno
+import io
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+import types
+from pathlib import Path
+
+import numpy as np
+import pytest
+import soundfile
+import tensorflow as tf
+from runs import NEVER, TINY, assert_same, looped, newest, options, recordings, steps_of
+from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+
+import onepass
+from replicator.runs.errors import UserError
+from replicator.runs.metrics import read_metrics
+from replicator.training.loop import DONE
+from wavenet import evaluation_callback, training
+from wavenet.presets import DataConfig
+
+ROOT = Path(__file__).resolve().parents[2]
+SECONDS = 90.0
+SLOTS = {"step", "weights", "first", "second", "average"}
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return recordings(tmp_path_factory.mktemp("data") / "speech")
+
+
+def noise(network, request):
+    shape = (len(request.rows), request.num_samples)
+    return np.random.default_rng(0).integers(32000, 33000, shape).astype(np.int32)
+
+
+@pytest.fixture(autouse=True)
+def quick(request, monkeypatch):
+    """Evaluations give 1.0 and no sound; those of `watched` tests a noise."""
+    if "watched" in request.fixturenames:
+        monkeypatch.setattr(evaluation_callback, "generate", noise)
+    else:
+        monkeypatch.setattr(evaluation_callback.Watcher, "__call__", lambda *_: 1.0)
+
+
+@pytest.fixture
+def watched():
+    """Asks for real evaluations."""
+
+
+@pytest.fixture
+def train(data, tmp_path):
+    """Trains a configuration in a folder of that name; gives the outcome and the lines said."""
+
+    def train(config, name="run"):
+        said = []
+        outcome = training.train("tiny", config, data, tmp_path / name, said.append)
+        return outcome, said
+
+    return train
+
+
+# In this process
+
+
+KINDS = {
+    "mixture, mel": ({}, {}),
+    "softmax, speakers": (
+        dict(likelihood="categorical", levels=256, front_width=1, linear_prediction=False),
+        dict(features=(), by_speaker=True),
+    ),
+    "gaussian, f0, context": (
+        dict(likelihood="gaussian", context_layers=2, context_block_samples=64),
+        dict(features=("mel", "f0")),
+    ),
+}
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(train, tmp_path, kind):
+    network, recorded = KINDS[kind]
+    config = dataclasses.replace(
+        TINY,
+        network=dataclasses.replace(TINY.network, **network),
+        data=dataclasses.replace(TINY.data, **recorded),
+    )
+    train(looped(config, num_steps=4), "whole")
+    train(looped(config, num_steps=2), "parts")
+    outcome, said = train(looped(config, num_steps=4), "parts")
+    assert (outcome.step, outcome.reason) == (4, DONE)
+    assert "going on from step 2" in said[-1]
+    found = newest(tmp_path / "parts")
+    assert {name.split("/")[0] for name in found} == SLOTS
+    assert_same(found, newest(tmp_path / "whole"))
+
+
+def test_a_cosine_of_another_length_is_announced(train):
+    config = dataclasses.replace(
+        TINY, optimizer=dataclasses.replace(TINY.optimizer, decay="cosine")
+    )
+    train(looped(config, num_steps=1))
+    _, said = train(looped(config, num_steps=2))
+    assert any("num_steps was 1 and is 2 now" in line for line in said)
+
+
+def test_the_loss_falls_on_real_speech(train, tmp_path):
+    config = looped(num_steps=80)
+    train(dataclasses.replace(config, data=dataclasses.replace(config.data, clip_samples=2048)))
+    lines = read_metrics(tmp_path / "run")
+    bits = [line["bits_per_sample"] for line in lines]
+    assert np.mean(bits[-10:]) < np.mean(bits[:5]) - 0.3
+    np.testing.assert_allclose(bits, [line["loss"] / np.log(2) for line in lines], rtol=1e-5)
+
+
+def tags(run):
+    """What TensorBoard finds in a run: kind -> names."""
+    events = EventAccumulator(str(run / "events"), {"tensors": 0})
+    events.Reload()
+    kinds = {}
+    for name in events.Tags()["tensors"]:
+        kind = events.SummaryMetadata(name).plugin_data.plugin_name
+        kinds.setdefault(kind, {})[name] = events.Tensors(name)
+    return kinds
+
+
+def test_evaluations_leave_figures_sound_and_pictures(train, tmp_path, watched):
+    outcome, _ = train(looped(num_steps=4, evaluate_every_steps=2))
+    run = tmp_path / "run"
+    dev = [r["dev_bits_per_sample"] for r in read_metrics(run) if "dev_bits_per_sample" in r]
+    assert outcome.best_score == min(dev) and len(dev) == 2
+    names = {f"step_0000000{step}.{kind}" for step in (2, 4) for kind in ("png", "wav")}
+    assert {path.name for path in (run / "samples").iterdir()} == names
+    sound, rate_hz = soundfile.read(run / "samples" / "step_00000004.wav")
+    assert rate_hz == 16_000 and len(sound) == 32_000
+    kinds = tags(run)
+    assert {"loss", "dev_bits_per_sample", "learning_rate"} <= kinds["scalars"].keys()
+    scores = [
+        float(tf.make_ndarray(e.tensor_proto)) for e in kinds["scalars"]["dev_bits_per_sample"]
+    ]
+    np.testing.assert_allclose(scores, dev, rtol=1e-6)
+    for kind, name in (("audio", "sample"), ("images", "spectrogram")):
+        assert [event.step for event in kinds[kind][name]] == [2, 4]
+    assert tf.make_ndarray(kinds["audio"]["sample"][0].tensor_proto)[0, 0][:4] == b"RIFF"
+    assert tf.make_ndarray(kinds["images"]["spectrogram"][0].tensor_proto)[2][1:4] == b"PNG"
+
+
+def test_a_full_disk_under_the_samples_does_not_lose_the_state(
+    train, tmp_path, monkeypatch, watched
+):
+    def full(*arguments, **options):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr("matplotlib.figure.Figure.savefig", full)
+    named = r"Cannot write .*step_00000002\.png: No space left on device\..*; step 2 is saved in"
+    with pytest.raises(UserError, match=named):
+        train(looped(num_steps=2))
+    assert newest(tmp_path / "run")["step"] == 2
+
+
+# Speakers
+
+
+@pytest.fixture
+def voices(data, tmp_path):
+    """A corpus in which ann and cat speak in train, bob and cat in dev."""
+    files = iter([*sorted(data.glob("train/*")), *data.glob("dev/*")])
+    for place in ("train/ann", "train/cat", "dev/bob", "dev/cat"):
+        (tmp_path / "voices" / place).mkdir(parents=True)
+        shutil.copy(next(files), tmp_path / "voices" / place / "sound.flac")
+    config = dataclasses.replace(TINY, data=DataConfig(16_000, by_speaker=True))
+    report = training.scan_folder(tmp_path / "voices", config)
+    return training.prepare_corpus(report, config, None)
+
+
+def knowing(speakers):
+    return types.SimpleNamespace(config=types.SimpleNamespace(speakers=speakers))
+
+
+def test_dev_speakers_that_the_model_does_not_know_are_left_out(voices):
+    assert voices.speakers == ("ann", "cat", "bob")
+    (item,) = evaluation_callback.dev_recordings(knowing(2), voices, (), ("ann", "cat"))
+    assert (item["name"], item["speaker"]) == ("dev/cat/sound.flac", 1)
+
+
+def test_speakers_are_known_by_name_whatever_their_number_elsewhere(voices):
+    items = evaluation_callback.dev_recordings(knowing(3), voices, (), ("cat", "zoe", "bob"))
+    assert {item["name"]: item["speaker"] for item in items} == {
+        "dev/bob/sound.flac": 2,
+        "dev/cat/sound.flac": 0,
+    }
+
+
+def test_a_model_that_knows_none_of_the_speakers_is_told_so(voices):
+    with pytest.raises(
+        UserError, match=r"speaker that the model knows \(zoe\); they are of bob, cat"
+    ):
+        evaluation_callback.dev_recordings(knowing(1), voices, (), ("zoe",))
+
+
+def test_a_model_without_speakers_takes_every_dev_recording(voices):
+    assert len(evaluation_callback.dev_recordings(knowing(0), voices, (), ())) == 2
+
+
+# In a process of its own
+
+
+def lines_of(run):
+    with contextlib.suppress(FileNotFoundError):
+        return (run / "metrics.jsonl").read_text().count("\n")
+    return 0
+
+
+def start(data, run):
+    """`onepass train` in a process of its own, once it has made a few steps more."""
+    endless = looped(num_steps=NEVER, save_every_minutes=0.0)
+    command = [sys.executable, "-m", "onepass", "train", "wavenet-smoke", *options(endless)]
+    process = subprocess.Popen(
+        [*command, "--data", str(data), "--workdir", str(run)],
+        cwd=ROOT,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    before, patience = lines_of(run), time.monotonic() + SECONDS
+    while lines_of(run) < before + 3 and process.poll() is None and time.monotonic() < patience:
+        time.sleep(0.02)
+    return process
+
+
+def ended(process, number):
+    """The exit status and both outputs of a process after a signal."""
+    process.send_signal(number)
+    out, err = process.communicate(timeout=SECONDS)
+    return process.returncode, out, err
+
+
+def arguments(data, run, **loop):
+    places = ["--data", str(data), "--workdir", str(run)]
+    return ["train", "wavenet-smoke", *options(looped(**loop)), *places]
+
+
+def refused(data, run):
+    """The exit status and stderr of a second process."""
+    with contextlib.redirect_stderr(io.StringIO()) as err:
+        return onepass.main(arguments(data, run)), err.getvalue()
+
+
+@pytest.fixture(scope="module")
+def stopped(data, tmp_path_factory):
+    """A run that was stopped by SIGTERM, by SIGINT and by SIGKILL, and how each ended."""
+    run = tmp_path_factory.mktemp("stopped") / "run"
+    endings, process = {}, None
+    try:
+        for name in ("SIGTERM", "SIGINT", "SIGKILL"):
+            process = start(data, run)
+            if name == "SIGTERM":
+                endings["second"] = refused(data, run), process.pid
+            endings[name] = *ended(process, signal.Signals[name]), newest(run)["step"]
+    finally:
+        if process is not None and process.poll() is None:
+            process.kill()
+            process.communicate()
+    return run, endings
+
+
+@pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
+def test_a_signal_ends_training_in_order(stopped, name, status):
+    code, out, err, step = stopped[1][name]
+    assert code == status
+    assert err == f"{name}: saving at step {step} and leaving.\n"
+    assert f"Stopped at step {step} ({name})" in out
+    assert "The same command goes on from there." in out
+
+
+def test_a_process_that_is_shot_leaves_a_whole_checkpoint(stopped):
+    assert stopped[1]["SIGKILL"][0] == -signal.SIGKILL
+    steps = [stopped[1][name][3] for name in ("SIGTERM", "SIGINT", "SIGKILL")]
+    assert 3 <= steps[0] < steps[1] < steps[2]
+
+
+def test_a_second_process_is_refused_while_the_first_trains(stopped):
+    (status, err), pid = stopped[1]["second"]
+    assert status == 2
+    assert err == (
+        f"onepass: The run directory {stopped[0]} is in use by process {pid}; wait for it or "
+        "choose another --workdir.\n"
+    )
+
+
+def test_after_all_that_the_run_is_the_uninterrupted_one_bit_for_bit(stopped, data, tmp_path):
+    run, endings = stopped
+    last = int(endings["SIGKILL"][3]) + 3
+    for workdir in (run, tmp_path / "whole"):
+        assert onepass.main(arguments(data, workdir, num_steps=last)) == 0
+    assert_same(newest(run), newest(tmp_path / "whole"))
+    assert steps_of(run) == list(range(1, last + 1))
+    assert not list((run / "checkpoints").glob(".*"))

@@ -1,0 +1,83 @@
+"""What is known of a sound file before it is prepared, remembered between runs."""
+
+import dataclasses
+import hashlib
+import json
+from pathlib import Path
+
+import numpy as np
+
+from replicator.runs.atomic_files import replacing
+from wavenet.data import audio
+
+FILE = "measurements.json"
+VERSION = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """A decoded file in numbers; `digest` names its sound: equal sounds have equal digests.
+
+    samples: per channel, at the stored rate. peak_db, rms_db: of the mono mix. clipped_share: of
+    all samples of all channels.
+    """
+
+    sample_rate_hz: int
+    channels: int
+    samples: int
+    peak_db: float
+    rms_db: float
+    clipped_share: float
+    digest: str
+
+    @property
+    def seconds(self) -> float:
+        """The length in seconds."""
+        return self.samples / self.sample_rate_hz
+
+
+def measure(path: Path) -> Measurement:
+    """The numbers of one file; AudioError as `audio.read_sound`."""
+    sound = audio.read_sound(path)
+    digest = hashlib.blake2b(np.int64(sound.sample_rate_hz).tobytes(), digest_size=16)
+    digest.update(np.ascontiguousarray(sound.waveform).data)
+    return Measurement(
+        sample_rate_hz=sound.sample_rate_hz,
+        channels=sound.channels,
+        samples=len(sound.waveform),
+        peak_db=audio.peak_db(sound.waveform),
+        rms_db=audio.rms_db(sound.waveform),
+        clipped_share=sound.clipped_share,
+        digest=digest.hexdigest(),
+    )
+
+
+def key(path: Path) -> str:
+    """What a file's measurement is remembered under: its place, size and time of change."""
+    try:
+        status = path.stat()
+    except OSError:
+        return ""
+    identity = f"{VERSION} {path.absolute()} {status.st_size} {status.st_mtime_ns}"
+    return hashlib.blake2b(identity.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
+
+
+def load(cache_folder: Path | None) -> dict[str, Measurement]:
+    """The remembered measurements by key; none where the file is missing or damaged."""
+    if cache_folder is None:
+        return {}
+    try:
+        stored = json.loads((cache_folder / FILE).read_text("utf-8"))
+        return {name: Measurement(**values) for name, values in stored.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
+
+
+def save(cache_folder: Path | None, known: dict[str, Measurement]) -> None:
+    """Remembers the measurements; OSError where the folder cannot be written."""
+    if cache_folder is None:
+        return
+    cache_folder.mkdir(parents=True, exist_ok=True)
+    values = {name: dataclasses.asdict(measurement) for name, measurement in known.items()}
+    with replacing(cache_folder / FILE) as temporary:
+        temporary.write_text(json.dumps(values, indent=0), "utf-8")

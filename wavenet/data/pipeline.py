@@ -1,0 +1,112 @@
+"""Clips of a corpus as an endless, restartable tf.data pipeline."""
+
+import functools
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from wavenet.data.batch_sampling import ClipSource, batch, clip_source
+from wavenet.data.corpus import Corpus, frames_of, recordings_of, silent_frame
+
+PARALLEL_BATCHES = 2
+BATCHES_AHEAD = 4
+Encode = Callable[[tf.Tensor], tf.Tensor]
+
+
+def source_of(
+    corpus: Corpus, split: str, clip_samples: int, features: Sequence[str] = ("mel",)
+) -> ClipSource:
+    """The `ClipSource` of a split; clips start on whole frames where there are features."""
+    members = recordings_of(corpus, split)
+    waveforms, speakers = [p.waveform for p in members], [p.speaker for p in members]
+    if not features:
+        return clip_source(waveforms, speakers, clip_samples)
+    return clip_source(
+        waveforms,
+        speakers,
+        clip_samples,
+        frames=[frames_of(corpus, p, features) for p in members],
+        padding=silent_frame(corpus, features),
+        hop_samples=corpus.hop_samples,
+    )
+
+
+def _spec(source: ClipSource, rows: int) -> dict[str, tf.TensorSpec]:
+    sound = tf.TensorSpec([rows, source.clip_samples], tf.float32)
+    spec = {"waveform": sound, "mask": sound, "speaker": tf.TensorSpec([rows], tf.int32)}
+    if source.frames:
+        frames = source.clip_samples // source.hop_samples
+        spec["frames"] = tf.TensorSpec([rows, frames, len(source.padding)], tf.float32)
+    return spec
+
+
+def _arrays(
+    made: Callable[[int], dict[str, np.ndarray]], spec: dict[str, tf.TensorSpec], step: tf.Tensor
+) -> dict[str, tf.Tensor]:
+    """Batch `step`, made by NumPy, as tensors of the shapes in `spec`."""
+
+    def values(step: np.int64) -> list[np.ndarray]:
+        arrays = made(int(step))
+        return [arrays[name] for name in spec]
+
+    flat = tf.numpy_function(values, [step], [tensor.dtype for tensor in spec.values()])
+    return {
+        name: tf.ensure_shape(array, spec[name].shape)
+        for name, array in zip(spec, flat, strict=True)
+    }
+
+
+def clips(
+    corpus: Corpus,
+    split: str,
+    *,
+    clip_samples: int,
+    batch_size: int,
+    seed: int,
+    features: Sequence[str] = ("mel",),
+    encode: Encode | None = None,
+    start_step: int = 0,
+    shard_index: int = 0,
+    num_shards: int = 1,
+) -> tf.data.Dataset:
+    """An endless dataset of batches of clips, every possible clip of the split equally likely.
+
+    Batch n depends on nothing but the corpus, the arguments and n: a dataset begun at start_step
+    gives exactly what one begun at 0 gives from there on, at no cost.
+
+    Args:
+      corpus, split: what to draw from; recordings shorter than a clip are padded with zeros.
+      clip_samples: a multiple of corpus.hop_samples where there are features.
+      batch_size: clips of the whole batch, a multiple of num_shards.
+      seed: any int.
+      features: "mel" and "f0", side by side in "frames"; () for none.
+      encode: waveform -> levels, TensorFlow; adds "levels".
+      start_step: the first batch's number.
+      shard_index, num_shards: which equal part of each batch's rows to give.
+
+    Yields:
+      "waveform" float32 [batch, clip_samples]; "mask" the same, 1 inside the recording and 0 in
+      padding; "speaker" int32 [batch]; with features, "frames" float32 [batch, clip_frames,
+      channels], the silent frame in padding; with encode, "levels" int32 [batch, clip_samples].
+    """
+    if start_step < 0:
+        raise ValueError(f"`start_step` must be at least 0, got {start_step}.")
+    source = source_of(corpus, split, clip_samples, features)
+    made = functools.partial(
+        batch,
+        source,
+        seed,
+        batch_size=batch_size,
+        shard_index=shard_index,
+        num_shards=num_shards,
+    )
+    spec = _spec(source, rows=len(made(0)["speaker"]))
+
+    def tensors(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        arrays = _arrays(made, spec, step)
+        return arrays if encode is None else {**arrays, "levels": encode(arrays["waveform"])}
+
+    steps = tf.data.Dataset.range(start_step, np.iinfo(np.int64).max)
+    batches = steps.map(tensors, num_parallel_calls=PARALLEL_BATCHES, deterministic=True)
+    return batches.prefetch(BATCHES_AHEAD)

@@ -1,0 +1,338 @@
+"""The usable recordings of a folder, the ones left out, and why."""
+
+import collections
+import dataclasses
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from replicator.runs.errors import UserError
+from replicator.runs.folders import shown, walk
+from replicator.runs.threads import in_threads
+from wavenet.data import file_info
+from wavenet.data.audio import SUFFIXES, AudioError
+from wavenet.data.file_info import Measurement
+from wavenet.data.metadata import SPLITS, Row, Tables, match, read_tables
+
+NAMES_SHOWN = 5
+
+
+class DataError(UserError):
+    """A folder that cannot be trained on; the message is one line and says what was found."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ScanRules:
+    """Which recordings are usable, and how they are split where the folder does not say.
+
+    min_seconds: shorter ones are left out. silent_peak_db: ones that never rise above it (dB re
+    full scale) are left out. max_clipped_share: of the samples, in [0, 1]; ones above it are
+    clipped. keep_clipped: whether clipped ones are used all the same. dev_share: of the files, in
+    [0, 1), chosen by a hash of the name; 0 leaves dev empty. speaker_folders: the folder directly
+    around a recording names its speaker where no table does.
+    """
+
+    min_seconds: float = 0.3
+    silent_peak_db: float = -60.0
+    max_clipped_share: float = 0.001
+    keep_clipped: bool = True
+    dev_share: float = 0.05
+    speaker_folders: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0.0 <= self.dev_share < 1.0:
+            raise ValueError(f"`dev_share` must be in [0, 1), got {self.dev_share}.")
+        if self.min_seconds < 0.0:
+            raise ValueError(f"`min_seconds` must be at least 0, got {self.min_seconds}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class Recording:
+    """A usable file. name: relative to the folder, with forward slashes. split: train or dev."""
+
+    name: str
+    path: Path
+    split: str
+    speaker: str
+    text: str
+    measured: Measurement
+
+
+@dataclasses.dataclass(frozen=True)
+class LeftOut:
+    """A file that is not used: what is wrong in a word or two (`kind`), and in detail."""
+
+    name: str
+    kind: str
+    detail: str
+
+
+@dataclasses.dataclass(frozen=True)
+class ScanReport:
+    """What a folder holds.
+
+    recordings: usable, dev first, by name. left_out: the others. clipped: the names of those kept
+    although clipped. notes: anything else worth knowing.
+    """
+
+    folder: Path
+    sample_rate_hz: int
+    recordings: tuple[Recording, ...]
+    left_out: tuple[LeftOut, ...]
+    clipped: tuple[str, ...]
+    notes: tuple[str, ...]
+
+    def of(self, split: str) -> tuple[Recording, ...]:
+        """The recordings of a split, by name."""
+        return tuple(r for r in self.recordings if r.split == split)
+
+    def lines(self) -> list[str]:
+        """The report as lines of text to print."""
+        sums = [f"{split} {_amount(self.of(split))}" for split in SPLITS]
+        peak_db = np.median([r.measured.peak_db for r in self.recordings])
+        rms_db = np.median([r.measured.rms_db for r in self.recordings])
+        lines = [
+            f"{shown(self.folder)}: {'; '.join(sums)}; "
+            f"median peak {peak_db:.1f} dB, median RMS {rms_db:.1f} dB"
+        ]
+        for kind, members in _by_kind(self.left_out).items():
+            lines.append(f"left out, {kind}: {_some([f'{m.name} ({m.detail})' for m in members])}")
+        if self.clipped:
+            lines.append(f"clipped, but kept: {_some(self.clipped)}")
+        return lines + list(self.notes)
+
+
+def _amount(recordings: Sequence[Recording]) -> str:
+    minutes = sum(r.measured.seconds for r in recordings) / 60
+    speakers = len({r.speaker for r in recordings})
+    return f"{len(recordings)} recordings, {minutes:.1f} min, speakers: {speakers}"
+
+
+def _some(names: Sequence[str]) -> str:
+    listed = ", ".join(shown(name) for name in names[:NAMES_SHOWN])
+    return f"{len(names)}: {listed}{', ...' if len(names) > NAMES_SHOWN else ''}"
+
+
+def _by_kind(left_out: Iterable[LeftOut]) -> dict[str, list[LeftOut]]:
+    kinds = collections.defaultdict(list)
+    for item in left_out:
+        kinds[item.kind].append(item)
+    return dict(sorted(kinds.items()))
+
+
+def _find(folder: Path) -> tuple[list[str], list[str]]:
+    if not folder.exists():
+        raise DataError(f"{shown(folder)}: no such folder.")
+    if not folder.is_dir():
+        raise DataError(f"{shown(folder)}: is not a folder.")
+    names, notes = walk(folder)
+    sounds = [name for name in names if Path(name).suffix.lower() in SUFFIXES]
+    if not sounds:
+        endings = collections.Counter(Path(name).suffix or "no ending" for name in names)
+        found = ", ".join(f"{count} {ending}" for ending, count in endings.most_common(NAMES_SHOWN))
+        raise DataError(
+            f"{shown(folder)}: no sound file (looked for {', '.join(SUFFIXES)}; "
+            f"found {shown(found) if names else 'no file at all'})."
+        )
+    return sounds, notes
+
+
+def _measure_all(
+    paths: Sequence[Path], cache_folder: Path | None, workers: int | None
+) -> list[Measurement | AudioError]:
+    known = file_info.load(cache_folder)
+
+    def measured(path: Path) -> Measurement | AudioError:
+        try:
+            return known.get(file_info.key(path)) or file_info.measure(path)
+        except AudioError as error:
+            return error
+
+    results = in_threads(measured, paths, "scanning", "recording", workers)
+    good = {
+        file_info.key(p): r
+        for p, r in zip(paths, results, strict=True)
+        if isinstance(r, Measurement)
+    }
+    if good.keys() - known.keys():
+        try:
+            file_info.save(cache_folder, known | good)
+        except OSError as error:
+            raise DataError(
+                f"{shown(cache_folder)}: cannot be written ({error.strerror})."
+            ) from error
+    return results
+
+
+def _verdict(name: str, measured: Measurement | AudioError, rules: ScanRules) -> LeftOut | None:
+    if isinstance(measured, AudioError):
+        return LeftOut(name, "unreadable", measured.reason)
+    if measured.seconds < rules.min_seconds:
+        wanted = f"{measured.seconds:.2f} s, wanted {rules.min_seconds:g} s"
+        return LeftOut(name, "too short", wanted)
+    if measured.peak_db < rules.silent_peak_db:
+        return LeftOut(name, "silent", f"peak {measured.peak_db:.1f} dB")
+    if not rules.keep_clipped and measured.clipped_share > rules.max_clipped_share:
+        return LeftOut(name, "clipped", f"{measured.clipped_share:.2%} of the samples")
+    return None
+
+
+def _hashed(name: str) -> float:
+    data = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return int.from_bytes(data, "big") / 2.0**64
+
+
+def _by_hash(names: Sequence[str], dev_share: float) -> dict[str, str]:
+    ordered = sorted(names, key=_hashed)
+    num_dev = sum(_hashed(name) < dev_share for name in names)
+    if dev_share > 0.0 and len(names) > 1:
+        num_dev = min(max(num_dev, 1), len(names) - 1)
+    return {name: "dev" if rank < num_dev else "train" for rank, name in enumerate(ordered)}
+
+
+def _split_folders(folder: Path) -> bool:
+    return all((folder / split).is_dir() for split in SPLITS)
+
+
+def _splits(
+    folder: Path, names: Sequence[str], tables: Tables, rows: dict[str, Row], rules: ScanRules
+) -> dict[str, str]:
+    """The split of each name that has one."""
+    if _split_folders(folder):
+        tops = {name: name.split("/")[0] for name in names}
+        return {name: top for name, top in tops.items() if top in SPLITS}
+    if tables.splits == set(SPLITS):
+        return {name: rows[name].split for name in names if name in rows and rows[name].split}
+    return _by_hash(names, rules.dev_share)
+
+
+def _speaker(name: str, row: Row | None, rules: ScanRules) -> str:
+    if row and row.speaker:
+        return row.speaker
+    parents = [part for part in Path(name).parts[:-1] if part not in SPLITS]
+    return parents[-1] if rules.speaker_folders and parents else ""
+
+
+def _without_copies(
+    recordings: Sequence[Recording],
+) -> tuple[tuple[Recording, ...], list[LeftOut]]:
+    first: dict[str, Recording] = {}
+    copies = []
+    for recording in recordings:
+        kept = first.setdefault(recording.measured.digest, recording)
+        if kept is not recording:
+            copies.append(LeftOut(recording.name, "a copy", f"the sound of {kept.name}"))
+    return tuple(first.values()), copies
+
+
+def _check_splits(
+    folder: Path, recordings: Sequence[Recording], left_out: Sequence[LeftOut], rules: ScanRules
+) -> None:
+    reasons = "; ".join(
+        f"{len(members)} {kind}, such as {shown(members[0].name)} ({members[0].detail})"
+        for kind, members in _by_kind(left_out).items()
+    )
+    found = f"(left out: {reasons})" if reasons else "(nothing was left out)"
+    if not recordings:
+        raise DataError(f"{shown(folder)}: no usable recording {found}.")
+    needed = SPLITS if rules.dev_share > 0.0 or _split_folders(folder) else ("train",)
+    for split in needed:
+        if not any(r.split == split for r in recordings):
+            raise DataError(
+                f"{shown(folder)}: no usable recording for {split}, of {len(recordings)} in all "
+                f"{found}; train and dev need at least one each."
+            )
+
+
+def _notes(recordings: Sequence[Recording], sample_rate_hz: int) -> list[str]:
+    notes = []
+    low = [r.name for r in recordings if r.measured.sample_rate_hz < sample_rate_hz]
+    if low:
+        notes.append(f"stored below {sample_rate_hz} Hz, so without its highest band: {_some(low)}")
+    known = {r.speaker for r in recordings if r.split == "train"}
+    new = sorted({r.speaker for r in recordings} - known)
+    if new:
+        notes.append(f"speakers of dev that train does not have: {_some(new)}")
+    return notes
+
+
+def _usable(
+    folder: Path,
+    names: Sequence[str],
+    rules: ScanRules,
+    cache_folder: str | os.PathLike[str] | None,
+    workers: int | None,
+) -> tuple[dict[str, Measurement], list[LeftOut]]:
+    """The measurements of files that are usable in themselves, and the other files."""
+    cache = None if cache_folder is None else Path(cache_folder)
+    good, bad = {}, []
+    results = _measure_all([folder / name for name in names], cache, workers)
+    for name, result in zip(names, results, strict=True):
+        problem = _verdict(name, result, rules)
+        if problem:
+            bad.append(problem)
+        elif isinstance(result, Measurement):
+            good[name] = result
+    return good, bad
+
+
+def _recordings(
+    folder: Path,
+    measured: dict[str, Measurement],
+    tables: Tables,
+    rows: dict[str, Row],
+    rules: ScanRules,
+) -> tuple[tuple[Recording, ...], list[LeftOut]]:
+    """The recordings of files that are usable in themselves, dev first, and what drops out yet."""
+    splits = _splits(folder, list(measured), tables, rows, rules)
+    lost = [LeftOut(name, "in no split", "") for name in measured if name not in splits]
+    recordings = []
+    for name, split in sorted(splits.items(), key=lambda item: (item[1], item[0])):
+        row = rows.get(name)
+        speaker, text = _speaker(name, row, rules), row.text if row else ""
+        recordings.append(Recording(name, folder / name, split, speaker, text, measured[name]))
+    kept, copies = _without_copies(recordings)
+    return kept, lost + copies
+
+
+def scan(
+    folder: str | os.PathLike[str],
+    sample_rate_hz: int,
+    rules: ScanRules = ScanRules(),
+    *,
+    cache_folder: str | os.PathLike[str] | None = None,
+    workers: int | None = None,
+) -> ScanReport:
+    """The usable recordings of a folder with their split, speaker and text, and all that was not.
+
+    Sub-folders `train/` and `dev/` are the split; else `train.tsv` and `dev.tsv` together are;
+    else it is drawn by the hash of each relative name. Tables (`*.tsv` with a column `file`) give
+    texts and speakers. The same sound is used once; where train and dev share it, in dev.
+
+    Args:
+      folder: searched to any depth; hidden files are passed over.
+      sample_rate_hz: at which it will be used.
+      rules: what counts as usable.
+      cache_folder: remembers measurements between runs; None remembers nothing.
+      workers: threads; None is one per core.
+
+    Raises:
+      DataError: no such folder, or not one usable recording for train and dev each.
+    """
+    folder = Path(folder)
+    names, notes = _find(folder)
+    tables = read_tables(folder)
+    rows, missing = match(tables, set(names))
+    left_out = [LeftOut(row.file, "not there", f"listed in {row.table}") for row in missing]
+    measured, unusable = _usable(folder, names, rules, cache_folder, workers)
+    recordings, lost = _recordings(folder, measured, tables, rows, rules)
+    left_out += unusable + lost
+    _check_splits(folder, recordings, left_out, rules)
+    clipped = [r.name for r in recordings if r.measured.clipped_share > rules.max_clipped_share]
+    notes += [*tables.notes, *_notes(recordings, sample_rate_hz)]
+    return ScanReport(
+        folder, sample_rate_hz, recordings, tuple(left_out), tuple(clipped), tuple(notes)
+    )

@@ -1,0 +1,83 @@
+"""How a model of speech hears a recording, and whom it can speak as."""
+
+from typing import Protocol
+
+import numpy as np
+
+from replicator.runs.errors import UserError
+from wavenet.data import audio
+from wavenet.features.mel import above_silence, mel_spectrogram
+from wavenet.features.pitch import fundamental_frequency, log_f0_features
+from wavenet.presets import DataConfig
+
+
+class Listener(Protocol):
+    """What a model of speech knows of what it hears."""
+
+    @property
+    def data(self) -> DataConfig:
+        """What it was trained on."""
+
+    @property
+    def hop_samples(self) -> int:
+        """Samples between two frames."""
+
+    @property
+    def gain_db(self) -> float:
+        """What recordings are amplified by before anything else."""
+
+    @property
+    def known_speakers(self) -> tuple[str, ...]:
+        """Names in the order of their numbers."""
+
+    def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
+        """Frames of a waveform that is amplified already."""
+
+
+class Hearing:
+    """What every model of speech can do beside speaking; its features never leave it."""
+
+    @property
+    def sample_rate_hz(self: Listener) -> int:
+        """Of the sound it speaks."""
+        return self.data.sample_rate_hz
+
+    def frames(self: Listener, waveform: np.ndarray) -> np.ndarray:
+        """The conditioning frames, float32 [frames, channels], of a recording at its stored level.
+
+        Args:
+          waveform: float32 [samples] at `sample_rate_hz`.
+        """
+        return self.frames_at_level(audio.amplify(waveform, self.gain_db))
+
+    def frames_at_level(self: Listener, waveform: np.ndarray) -> np.ndarray:
+        """The same of a waveform that has the model's own level already."""
+        mel, pitch = self.data.mel(self.hop_samples), self.data.pitch(self.hop_samples)
+        columns = []
+        if mel is not None:
+            columns.append(above_silence(mel_spectrogram(waveform, mel), mel))
+        if pitch is not None:
+            f0_hz, voiced = fundamental_frequency(
+                waveform,
+                pitch.sample_rate_hz,
+                self.hop_samples,
+                low_hz=pitch.low_hz,
+                high_hz=pitch.high_hz,
+                method=pitch.method,
+            )
+            columns.append(log_f0_features(f0_hz, voiced, pitch.reference_hz))
+        return np.concatenate(columns, axis=1)
+
+    def speaker_number(self: Listener, name: str | None) -> int | None:
+        """The number of a speaker (None: the first), or None for a model without speakers.
+
+        Raises UserError for a name that it does not know.
+        """
+        known = self.known_speakers
+        if not known:
+            if name is not None:
+                raise UserError(f"This model knows no speakers, got {name!r}.")
+            return None
+        if name is not None and name not in known:
+            raise UserError(f"There is no speaker {name!r}; there are {', '.join(known)}.")
+        return 0 if name is None else known.index(name)

@@ -1,0 +1,159 @@
+"""The classical vocoder: a sound from mel frames alone, as Griffin and Lim found it in 1984."""
+
+import numpy as np
+import scipy.fft
+import scipy.sparse
+
+from wavenet.features.mel import MelConvention, mel_filters, num_frames
+
+MOMENTUM = 0.99
+MAGNITUDE_UPDATES = 100
+REFIT_UPDATES = 3
+TINY = 1e-12  # of a magnitude; keeps 0 / 0 at 0
+
+
+def griffin_lim(
+    mel_frames: np.ndarray,
+    convention: MelConvention,
+    num_samples: int,
+    iterations: int = 60,
+    seed: int = 0,
+    refit: bool = False,
+) -> np.ndarray:
+    """A sound float32 [num_samples] whose mel frames are close to those given; not clipped.
+
+    The magnitudes come from `magnitudes_of_mel`, the phases start uniformly random. An iteration
+    takes the spectrogram nearest to the present one that a sound has (Griffin and Lim), goes on
+    past it by `MOMENTUM` times its last step, and puts the magnitudes back:
+
+        c_n = STFT(ISTFT(s_n)),   t_n = c_n + 0.99 (c_n - c_{n-1}),   s_{n+1} = |s| t_n / |t_n|
+
+    Sources: Griffin, Lim, "Signal estimation from modified short-time Fourier transform", IEEE
+    TASSP 32(2), 1984; Perraudin, Balazs, Sondergaard, "A fast Griffin-Lim algorithm", WASPAA 2013.
+
+    Args:
+      mel_frames: [frames, bands], as `mel_spectrogram` gives; a value at the convention's floor
+        is silence. All frames are in memory at once, 250 MB a minute of sound at 16 kHz.
+      convention: of the frames. What lies beyond the ends is kept as its padding says.
+      num_samples: what the frames describe, in ((frames - 1) hop, frames hop].
+      iterations: 0 or more; 0 leaves the phases random.
+      seed: of the first phases.
+      refit: take for |s| the magnitudes |t_n| themselves, brought nearer to the mel by a few
+        updates, so that only the mel is kept and its estimated magnitudes are not. No longer what
+        is called Griffin-Lim, and clearly better.
+
+    Raises:
+      ValueError: frames of another shape or not finite, or a number that is out of range.
+    """
+    frames = _checked(mel_frames, convention, num_samples)
+    bands = _bands(frames, convention)
+    if iterations < 0:
+        raise ValueError(f"`iterations` must be 0 or more, got {iterations}.")
+    magnitudes = magnitudes_of_mel(frames, convention)
+    grid = _Grid(convention, num_samples)
+    turns = np.random.default_rng(seed).random(magnitudes.shape)
+    spectrum = _with_phase_of(np.exp(2j * np.pi * turns), magnitudes)
+    last = None
+    for _ in range(iterations):
+        consistent = grid.spectrum(grid.sound(spectrum))
+        ahead = consistent if last is None else consistent + MOMENTUM * (consistent - last)
+        if refit:
+            magnitudes = _towards(np.abs(ahead), bands, convention, REFIT_UPDATES)
+        spectrum, last = _with_phase_of(ahead, magnitudes), consistent
+    return grid.sound(spectrum)
+
+
+def magnitudes_of_mel(mel_frames: np.ndarray, convention: MelConvention) -> np.ndarray:
+    """Magnitudes float64 [frames, fft_size / 2 + 1], 0 or more, whose bands are nearest the mel's.
+
+    Nearest in the Itakura-Saito divergence, sum of b / c - ln(b / c) - 1 over the bands b wanted
+    and c had, which as a log-mel looks at ratios; from a level spectrum, 100 updates
+
+        a <- a sqrt( M (b / c^2) / M (1 / c) ),   c = M^T a
+
+    none of which increases it (Fevotte, Idier, Neural Computation 23(9), 2011, section 4).
+
+    Args:
+      mel_frames: [frames, bands], as `mel_spectrogram` gives.
+      convention: of the frames.
+    """
+    bands = _bands(np.asarray(mel_frames, np.float64), convention)
+    level = np.repeat(bands.mean(axis=1, keepdims=True), convention.fft_size // 2 + 1, axis=1)
+    return _towards(level, bands, convention, MAGNITUDE_UPDATES)
+
+
+def _checked(mel_frames: np.ndarray, convention: MelConvention, num_samples: int) -> np.ndarray:
+    frames = np.asarray(mel_frames, np.float64)
+    if frames.ndim != 2 or not len(frames) or frames.shape[1] != convention.bands:
+        raise ValueError(
+            f"`mel_frames` must have the shape [frames, {convention.bands}], got {frames.shape}."
+        )
+    if not np.all(np.isfinite(frames)):
+        raise ValueError("`mel_frames` must be finite, got NaN or infinity.")
+    hop = convention.hop_samples
+    if num_samples < 1 or num_frames(num_samples, hop) != len(frames):
+        raise ValueError(
+            f"`num_samples` must be above {(len(frames) - 1) * hop} and at most "
+            f"{len(frames) * hop} for {len(frames)} frames, got {num_samples}."
+        )
+    return frames
+
+
+def _bands(frames: np.ndarray, convention: MelConvention) -> np.ndarray:
+    """The band magnitudes that the frames are the logarithm of, 0 at the floor."""
+    bands = np.exp(frames) if convention.log == "natural" else 10.0**frames
+    return np.where(bands <= convention.floor * (1.0 + 1e-5), 0.0, bands)
+
+
+def _towards(
+    magnitudes: np.ndarray, bands: np.ndarray, convention: MelConvention, updates: int
+) -> np.ndarray:
+    """The magnitudes after so many updates towards the bands, see `magnitudes_of_mel`."""
+    M = scipy.sparse.csr_array(mel_filters(convention).astype(np.float64))  # two bands a bin
+    a = magnitudes.astype(np.float64)
+    for _ in range(updates):
+        c = np.maximum(a @ M, TINY)
+        a *= np.sqrt((bands / c**2) @ M.T / np.maximum((1.0 / c) @ M.T, TINY))
+    return a
+
+
+def _with_phase_of(spectrum: np.ndarray, magnitudes: np.ndarray) -> np.ndarray:
+    return (magnitudes * spectrum / np.maximum(np.abs(spectrum), TINY)).astype(np.complex64)
+
+
+class _Grid:
+    """The frames of a mel convention over a sound of so many samples, there and back."""
+
+    def __init__(self, convention: MelConvention, num_samples: int):
+        self.convention, self.num_samples = convention, num_samples
+        self.frames = num_frames(num_samples, convention.hop_samples)
+        turns = np.pi * np.arange(convention.window_samples) / convention.window_samples
+        self.window = (np.sin(turns) ** 2).astype(np.float32)
+        self.first = convention.window_samples // 2 - convention.hop_samples // 2
+        self.weight = self._added(np.tile(self.window**2, (self.frames, 1)))
+
+    def spectrum(self, sound: np.ndarray) -> np.ndarray:
+        """complex64 [frames, bins]."""
+        hop, window = self.convention.hop_samples, self.convention.window_samples
+        length = (self.frames - 1) * hop + window
+        around = (self.first, max(0, length - self.first - len(sound)))
+        zeros = self.convention.padding == "zeros"
+        padded = np.pad(sound, around, mode="constant" if zeros else "reflect")
+        segments = np.lib.stride_tricks.sliding_window_view(padded, window)[::hop][: self.frames]
+        return scipy.fft.rfft(segments * self.window, n=self.convention.fft_size, axis=-1)
+
+    def sound(self, spectrum: np.ndarray) -> np.ndarray:
+        """float32 [num_samples], the one whose spectrum is nearest (Griffin, Lim, equation 6)."""
+        segments = scipy.fft.irfft(spectrum, n=self.convention.fft_size, axis=-1)
+        segments = segments[:, : self.convention.window_samples] * self.window
+        return self._added(segments) / np.maximum(self.weight, np.float32(TINY))
+
+    def _added(self, segments: np.ndarray) -> np.ndarray:
+        """The segments, a hop apart, added up over the sound's samples, [num_samples]."""
+        hop = self.convention.hop_samples
+        blocks = -(-segments.shape[1] // hop)
+        padded = np.pad(segments, ((0, 0), (0, blocks * hop - segments.shape[1])))
+        sums = np.zeros((self.frames + blocks - 1, hop), np.float32)
+        for block in range(blocks):
+            sums[block : block + self.frames] += padded[:, block * hop : (block + 1) * hop]
+        return sums.reshape(-1)[self.first : self.first + self.num_samples]

@@ -1,0 +1,214 @@
+"""A WaveNet's training step and sampler for machines that have JAX and no TensorFlow."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import tensorflow as tf
+
+from replicator.portable.export import (
+    export_function,
+    export_training,
+    fresh,
+    named_weights,
+    ready,
+    restore,
+    storable,
+)
+from replicator.runs.atomic_files import write_npz
+from replicator.training.state import LossFn, TrainState
+from wavenet.config import WaveNetConfig
+from wavenet.data import batch_sampling
+from wavenet.data.corpus import Corpus, export_npz
+from wavenet.network import WaveNet
+from wavenet.presets import TrainConfig
+from wavenet.samplers.xla import SamplerState, XlaSampler
+from wavenet.training import CHANGEABLE, loss_function, prepare_corpus, run_config, scan_folder
+
+CLIPS = "clips.npz"
+
+
+def export_run(
+    preset: str,
+    config: TrainConfig,
+    data: Path,
+    folder: Path,
+    workdir: Path | None = None,
+    *,
+    tensor_float_32: bool = True,
+    say: Callable[[str], None] = print,
+) -> Path:
+    """The folder, with all that `python run.py` in it needs to train the network elsewhere.
+
+    Args:
+      preset, config, data, say: as for `training.train`.
+      folder: new or empty of checkpoints.
+      workdir: a run directory to go on from; without one, or one without checkpoints, the weights
+        start as the seed says.
+      tensor_float_32: let an accelerator multiply in TensorFloat32.
+
+    Raises UserError, DataError or AudioError with a line that explains what to do.
+    """
+    fresh(folder)
+    report = scan_folder(data, config)
+    config = config.resolved(len({r.speaker for r in report.of("train")}))
+    corpus = prepare_corpus(report, config, workdir)
+    for line in [*report.lines(), *corpus.notes]:
+        say(line)
+    network = WaveNet(config.network, config.seed)
+    state = TrainState(network, config.optimizer, config.loop.num_steps)
+    stored = run_config(preset, config, corpus, data)
+    restore(state, workdir, stored, CHANGEABLE)
+    export_corpus(folder, state, network, corpus, config, stored, tensor_float_32=tensor_float_32)
+    say(ready(folder, state))
+    return Path(folder)
+
+
+def export_corpus(
+    folder: Path,
+    state: TrainState,
+    network: WaveNet,
+    corpus: Corpus,
+    config: TrainConfig,
+    stored: dict,
+    *,
+    tensor_float_32: bool = True,
+) -> None:
+    """Writes step, state and clips of a prepared corpus; `stored` is what `run_config` says."""
+    export_training(
+        folder,
+        state,
+        encoding_loss(network),
+        batch_spec(config),
+        config=stored,
+        changeable=CHANGEABLE,
+        tensor_float_32=tensor_float_32,
+        drawing=batch_sampling,
+        batches={
+            "file": CLIPS,
+            "split": "train",
+            "clip_samples": config.data.clip_samples,
+            "batch_size": config.data.batch_size,
+            "seed": config.seed,
+        },
+    )
+    export_npz(corpus, Path(folder) / CLIPS, config.data.features)
+
+
+def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
+    """What the exported step reads of a batch of `data.clips`."""
+    rows, samples = config.data.batch_size, config.data.clip_samples
+    sound = tf.TensorSpec([rows, samples], tf.float32)
+    spec = {"waveform": sound, "mask": sound}
+    if config.network.speakers:
+        spec["speaker"] = tf.TensorSpec([rows], tf.int32)
+    if config.network.feature_channels:
+        frames = samples // config.network.hop_samples
+        spec["frames"] = tf.TensorSpec([rows, frames, config.network.feature_channels], tf.float32)
+    return spec
+
+
+def encoding_loss(network: WaveNet) -> LossFn:
+    """The loss of `training.loss_function`, of a batch that has no levels yet."""
+    loss = loss_function(network)
+
+    def encoding(batch):
+        return loss({**batch, "levels": network.likelihood.encode(batch["waveform"])})
+
+    return encoding
+
+
+def export_sampler(
+    folder: Path,
+    network: WaveNet,
+    *,
+    batch: int,
+    chunk_samples: int,
+    num_frames: int | None = None,
+    tensor_float_32: bool = True,
+) -> None:
+    """Writes what samples the network under its current weights: functions and an initial state.
+
+    `sampler`, of `XlaSampler.chunk`, takes and gives the fields of a `SamplerState`; it takes
+    `noise` [batch, time, noise channels], `temperature` [] and, where the network has one,
+    `condition` [batch, time, channels] too; it gives `levels` int32 [batch, time] and `parameters`.
+    `noise` takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] and `start` int32
+    [], the position of the chunk. `condition` takes `frames` [batch, num_frames, features] and
+    `speaker` int32 [batch], whichever the network has. `sampler_state.npz` is the initial state.
+
+    Args:
+      folder: may hold other exported functions.
+      network: with a context stack, `chunk_samples` must be its block.
+      batch, chunk_samples: sizes, fixed.
+      num_frames: of the sounds to be made, fixed (samples, where there are no frames); None exports
+        no `condition`.
+      tensor_float_32: let an accelerator multiply in TensorFloat32.
+    """
+
+    functions = {
+        "sampler": _chunk(network, batch, chunk_samples),
+        "noise": _noise(network, batch, chunk_samples),
+    }
+    if num_frames is not None:
+        functions["condition"] = _condition(network, batch, num_frames)
+    variables = named_weights(network)
+    for name, (fn, inputs) in functions.items():
+        export_function(
+            fn, inputs, folder, name, variables=variables, tensor_float_32=tensor_float_32
+        )
+    state = XlaSampler(network).initial_state(batch)._asdict()
+    arrays = {name: storable(value.numpy()) for name, value in state.items()}
+    write_npz(Path(folder) / "sampler_state.npz", arrays)
+
+
+def _chunk(network: WaveNet, batch: int, samples: int):
+    sampler, noise_channels = XlaSampler(network), network.likelihood.noise_channels
+    state = sampler.initial_state(batch)._asdict()
+    inputs = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in state.items()}
+    inputs["noise"] = tf.TensorSpec([batch, samples, noise_channels], tf.float32)
+    inputs["temperature"] = tf.TensorSpec([], tf.float32)
+    channels = condition_channels(network.config)
+    if channels:
+        inputs["condition"] = tf.TensorSpec([batch, samples, channels], network.dtype)
+
+    def chunk(given):
+        before = SamplerState(*[given[name] for name in SamplerState._fields])
+        levels, parameters, after = sampler.chunk(
+            before, given.get("condition"), given["noise"], given["temperature"]
+        )
+        return {"levels": levels, "parameters": parameters, **after._asdict()}
+
+    return chunk, inputs
+
+
+def _noise(network: WaveNet, batch: int, samples: int):
+    inputs = {
+        "seed": tf.TensorSpec([2], tf.uint32),
+        "rows": tf.TensorSpec([batch], tf.int32),
+        "start": tf.TensorSpec([], tf.int32),
+    }
+
+    def noise(given):
+        made = network.likelihood.noise(given["seed"], given["rows"], given["start"], samples)
+        return {"noise": made}
+
+    return noise, inputs
+
+
+def _condition(network: WaveNet, batch: int, num_frames: int):
+    config, inputs = network.config, {}
+    if config.feature_channels:
+        inputs["frames"] = tf.TensorSpec([batch, num_frames, config.feature_channels], tf.float32)
+    if config.speakers:
+        inputs["speaker"] = tf.TensorSpec([batch], tf.int32)
+    samples = num_frames * config.hop_samples
+
+    def condition(given):
+        made = network.condition(given.get("frames"), given.get("speaker"), samples)
+        return {"condition": made}
+
+    return condition, inputs
+
+
+def condition_channels(config: WaveNetConfig) -> int:
+    """Channels of `network.condition`, which leaves the context stack aside."""
+    return config.gate_inputs - (config.context_channels if config.context_layers else 0)

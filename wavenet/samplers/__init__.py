@@ -1,0 +1,18 @@
+"""Sound from a WaveNet by three samplers that agree: by definition, by XLA, by Numba."""
+
+from wavenet.samplers.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
+from wavenet.samplers.naive import NaiveSampler
+from wavenet.samplers.numba.sampler import NumbaSampler
+from wavenet.samplers.xla import SamplerState, XlaSampler
+
+__all__ = [
+    "CHUNK_SAMPLES",
+    "Backend",
+    "NaiveSampler",
+    "NumbaSampler",
+    "Request",
+    "SamplerState",
+    "XlaSampler",
+    "generate",
+    "stream",
+]

@@ -1,0 +1,140 @@
+"""Sound from a WaveNet: whole or in chunks, by any of three samplers that agree.
+
+A sound is named by its seed and row: whatever the batch, the chunks or the sampler, the noise of
+sample t is the same, so that the waveform is too.
+"""
+
+import dataclasses
+from collections.abc import Iterator
+from typing import Literal
+
+import numpy as np
+import tensorflow as tf
+
+from wavenet.network import WaveNet
+from wavenet.samplers import naive
+from wavenet.samplers.numba.sampler import NumbaSampler
+from wavenet.samplers.xla import XlaSampler
+
+Backend = Literal["auto", "numba", "xla", "naive"]
+CHUNK_SAMPLES = 1024
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to generate.
+
+    seed: names the noise. rows: which sounds of that seed, one a batch entry. frames: float32
+    [batch, frames, channels], covering the prime as well, or None. speaker: int32 [batch] or None.
+    prime: int32 levels [batch, samples] that the sound goes on from, or None. temperature: 1
+    samples the model, less comes closer to its mode.
+    """
+
+    num_samples: int
+    seed: int = 0
+    rows: tuple[int, ...] = (0,)
+    frames: np.ndarray | None = None
+    speaker: np.ndarray | None = None
+    prime: np.ndarray | None = None
+    temperature: float = 1.0
+
+
+def generate(network: WaveNet, request: Request, backend: Backend = "auto") -> np.ndarray:
+    """The levels of the sounds asked for, int32 [batch, num_samples], without the prime."""
+    return np.concatenate(list(stream(network, request, backend)), axis=1)
+
+
+def stream(
+    network: WaveNet,
+    request: Request,
+    backend: Backend = "auto",
+    chunk_samples: int = CHUNK_SAMPLES,
+) -> Iterator[np.ndarray]:
+    """The same levels in chunks int32 [batch, up to chunk_samples], as they are made.
+
+    Args:
+      network: its current weights.
+      request: what to generate.
+      backend: "numba" runs on this processor, "xla" on TensorFlow's device, "naive" evaluates the
+        whole network for every sample; "auto" takes numba, or xla where there is an accelerator.
+      chunk_samples: of a chunk; with a context stack, its block is taken instead.
+    """
+    _check(network, request)
+    if backend == "auto":
+        backend = "xla" if tf.config.list_physical_devices("GPU") else "numba"
+    if backend == "naive":
+        yield _naive(network, request)
+        return
+    sampler = NumbaSampler(network) if backend == "numba" else _xla_sampler(network)
+    yield from _chunks(network, sampler, request, _chunk_length(network, request, chunk_samples))
+
+
+def condition_of(network: WaveNet, request: Request) -> np.ndarray | None:
+    """The condition of prime and sound, [batch, time, channels], or None."""
+    total = primed_samples(request) + request.num_samples
+    condition = network.condition(request.frames, request.speaker, total)
+    if condition is not None and condition.shape[1] < total:
+        raise ValueError(f"`frames` must cover {total} samples, they cover {condition.shape[1]}.")
+    return condition
+
+
+def primed_samples(request: Request) -> int:
+    """Samples of the prime."""
+    return 0 if request.prime is None else request.prime.shape[1]
+
+
+def _chunks(network, sampler, request: Request, length: int) -> Iterator[np.ndarray]:
+    condition = condition_of(network, request)
+    start = primed_samples(request)
+    state = sampler.initial_state(len(request.rows))
+    if request.prime is not None:
+        before = None if condition is None else condition[:, :start]
+        state = sampler.prime(state, before, tf.constant(request.prime, tf.int32))
+    for done in range(0, request.num_samples, length):
+        first = start + done
+        noise = network.likelihood.noise(request.seed, request.rows, first, length)
+        part = None if condition is None else _padded(condition[:, first : first + length], length)
+        levels, _, state = sampler.generate_chunk(state, part, noise, request.temperature)
+        yield np.asarray(levels)[:, : request.num_samples - done]
+
+
+def _naive(network: WaveNet, request: Request) -> np.ndarray:
+    start, rows = primed_samples(request), len(request.rows)
+    levels = np.full([rows, start + request.num_samples], network.config.levels // 2, np.int32)
+    if request.prime is not None:
+        levels[:, :start] = request.prime
+    noise = network.likelihood.noise(request.seed, request.rows, start, request.num_samples)
+    condition = condition_of(network, request)
+    return naive.generate(network, levels, start, noise, condition, request.temperature)[0][
+        :, start:
+    ]
+
+
+def _padded(condition, length: int):
+    """The last chunk runs to its full length, so that nothing is compiled for its size."""
+    return tf.pad(condition, [[0, 0], [0, length - condition.shape[1]], [0, 0]])
+
+
+def _chunk_length(network: WaveNet, request: Request, wanted: int) -> int:
+    if network.config.context_layers:
+        return network.config.context_block_samples
+    return min(wanted, max(64, 1 << (request.num_samples - 1).bit_length()))
+
+
+def _xla_sampler(network: WaveNet) -> XlaSampler:
+    if not hasattr(network, "_xla_sampler"):
+        network._xla_sampler = XlaSampler(network)
+    return network._xla_sampler
+
+
+def _check(network: WaveNet, request: Request) -> None:
+    if request.num_samples < 1:
+        raise ValueError(f"`num_samples` must be at least 1, got {request.num_samples}.")
+    if request.temperature < 0:
+        raise ValueError(f"`temperature` must be at least 0, got {request.temperature}.")
+    block = network.config.context_block_samples
+    if network.config.context_layers and primed_samples(request) % block:
+        raise ValueError(
+            f"`prime` must be a multiple of {block} samples, the context block, got "
+            f"{primed_samples(request)}."
+        )

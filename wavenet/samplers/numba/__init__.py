@@ -1,0 +1,5 @@
+"""Autoregressive generation on a CPU, compiled by Numba."""
+
+from wavenet.samplers.numba.sampler import NumbaSampler, as_compiled, available_cores, check_shape
+
+__all__ = ["NumbaSampler", "as_compiled", "available_cores", "check_shape"]

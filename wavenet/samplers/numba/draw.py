@@ -1,0 +1,80 @@
+"""From a network's outputs to a level, compiled: what likelihoods/*.py say, for one row a time.
+
+The arithmetic is theirs, in float32; a draw may differ by a level where a value lies, to rounding,
+on the border between two.
+"""
+
+import math
+
+import numpy as np
+
+from wavenet.samplers.numba.kernels import LANES, compiled, exponential
+from wavenet.samplers.numba.weights import CATEGORICAL, GAUSSIAN, MIXTURE
+
+
+@compiled
+def add_prediction(plan, outputs, history, prediction):
+    """Turns corrections in units of the scales into means: the linear prediction plus those."""
+    first, count = (plan.components, plan.components) if plan.likelihood == MIXTURE else (0, 1)
+    for row in range(plan.rows):
+        total = np.float32(0.0)
+        for past in range(plan.front_width):
+            total += history[row, past] * prediction[past]
+        for mean in range(first, first + count):
+            outputs[row, mean] = total + outputs[row, mean] * math.exp(outputs[row, mean + count])
+
+
+@compiled
+def _choose(plan, outputs, row, count, chances, uniform, temperature):
+    """The smallest k with `uniform < cumsum(softmax(logits / temperature))[k]`."""
+    largest = outputs[row, 0]
+    for k in range(1, count):
+        largest = max(largest, outputs[row, k])
+    inverse = np.float32(1.0) / max(temperature, np.float32(1e-6))
+    for k in range(count):
+        chances[k] = (outputs[row, k] - largest) * inverse
+    exponential(plan.chances, (count + LANES - 1) // LANES)
+    total = np.float32(0.0)
+    for k in range(count):
+        total += chances[k]
+    threshold, passed = uniform * total, np.float32(0.0)
+    for k in range(count - 1):
+        passed += chances[k]
+        if threshold < passed:
+            return k
+    return count - 1
+
+
+@compiled
+def _nearest(value, levels):
+    """The level whose bin holds `value`; level 0 for a NaN."""
+    position = np.rint((value + np.float32(1.0)) * np.float32(0.5 * (levels - 1)))
+    if not position > 0:
+        return 0
+    return int(min(position, np.float32(levels - 1)))
+
+
+@compiled
+def draw(plan, outputs, row, chances, noise, step, temperature):
+    """The level drawn from one row of outputs [rows, outputs] and noise [rows, time, channels]."""
+    first = noise[row, step, 0]
+    if plan.likelihood == CATEGORICAL:
+        return _choose(plan, outputs, row, plan.levels, chances, first, temperature)
+    if plan.likelihood == GAUSSIAN:
+        mean, log_scale, standard = outputs[row, 0], outputs[row, 1], first
+    else:
+        k = _choose(plan, outputs, row, plan.components, chances, first, temperature)
+        mean = outputs[row, plan.components + k]
+        log_scale, standard = outputs[row, 2 * plan.components + k], noise[row, step, 1]
+    spread = math.exp(max(log_scale, plan.min_log_scale)) * temperature
+    return _nearest(mean + spread * standard, plan.levels)
+
+
+@compiled
+def remember(plan, history, latest, row, level):
+    """Makes `level` the newest past sample of a row."""
+    latest[row] = level
+    for past in range(plan.front_width - 1):
+        history[row, past] = history[row, past + 1]
+    centred = np.float32(2.0) * np.float32(level) - np.float32(plan.levels - 1.0)
+    history[row, plan.front_width - 1] = centred * np.float32(1.0 / (plan.levels - 1))

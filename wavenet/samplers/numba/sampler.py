@@ -1,0 +1,144 @@
+"""Autoregressive generation on a CPU: cached, and compiled by Numba.
+
+The state holds every layer's queue, so a sound made in chunks is the sound made at once. Each row
+is the same, to the last bit, in any batch, in any chunks and with any number of threads. The
+arithmetic is float32 whatever the network's `compute_dtype`.
+"""
+
+import collections
+import os
+
+import numpy as np
+import tensorflow as tf
+
+from wavenet.network import WaveNet
+from wavenet.samplers.numba.state import GenerationState, Pace, first_state
+from wavenet.samplers.numba.weights import pack
+
+
+class NumbaSampler:
+    """Generates with the weights that the network has when the sampler is made.
+
+    Args:
+      network: the network.
+      threads: processor cores to use; by default all that this process may run on.
+    """
+
+    def __init__(self, network: WaveNet, threads: int | None = None):
+        if threads is not None and threads < 1:
+            raise ValueError(f"`threads` must be at least 1, got {threads}.")
+        self.network = network
+        self.threads = threads or available_cores()
+        self.packed = pack(network)
+        self._paces: dict[int, Pace] = collections.defaultdict(Pace)
+        if network.context_stack is not None:
+            self._blocks = tf.function(network.context_stack.blocks, autograph=False)
+
+    def initial_state(self, batch: int) -> GenerationState:
+        """The state before the first sample: silence, and empty queues."""
+        if batch < 1:
+            raise ValueError(f"`batch` must be at least 1, got {batch}.")
+        config = self.network.config
+        blocks = np.zeros([batch, config.context_blocks, config.context_block_samples], np.float32)
+        return first_state(self.packed, blocks, self.threads, self._paces[batch])
+
+    def generate_chunk(self, state: GenerationState, condition, noise, temperature: float = 1.0):
+        """The next levels, int32 [batch, time], their parameters, and the state after them.
+
+        Args:
+          state: from `initial_state`, `prime` or the chunk before; it is used up.
+          condition: [batch, time, channels] of these samples, or None.
+          noise: float32 [batch, time, noise_channels] of these samples. With a context stack the
+            time must be `context_block_samples`.
+          temperature: 1 samples the model, less is closer to its mode.
+        Raises:
+          ValueError: a shape that does not fit the network or the state, or a used state.
+        """
+        noise = as_compiled(noise, np.float32)
+        check_shape("noise", noise, (state.batch, None, self.network.likelihood.noise_channels))
+        levels = np.zeros(noise.shape[:2], np.int32)
+        parameters, state = self._advance(state, condition, noise, levels, False, temperature)
+        return levels, parameters, state
+
+    def conditionals(self, state: GenerationState, condition, levels):
+        """The parameters of the given levels, float32 [batch, time, parameters], and the state.
+
+        Step by step, as they are generated; arguments and errors as for `generate_chunk`, with
+        `levels` int32 [batch, time] in the place of their noise.
+        """
+        levels = as_compiled(levels, np.int32)
+        check_shape("levels", levels, (state.batch, None))
+        self._check_range(levels)
+        noise = np.zeros([*levels.shape, self.network.likelihood.noise_channels], np.float32)
+        return self._advance(state, condition, noise, levels, True, 1.0)
+
+    def prime(self, state: GenerationState, condition, levels) -> GenerationState:
+        """The state after the given levels, int32 [batch, time].
+
+        With a context stack the time must be a multiple of `context_block_samples`.
+        """
+        levels = np.asarray(levels)
+        config = self.network.config
+        length = config.context_block_samples if config.context_layers else levels.shape[1]
+        for start in range(0, levels.shape[1], length):
+            part = slice(start, start + length)
+            here = None if condition is None else condition[:, part]
+            _, state = self.conditionals(state, here, levels[:, part])
+        return state
+
+    def _advance(self, state, condition, noise, levels, given: bool, temperature: float):
+        """The parameters of a chunk and the state after it; fills the levels if not given."""
+        condition = self._with_context(state, condition, levels.shape[1])
+        channels = self.network.config.gate_inputs
+        check_shape("condition", condition, (*levels.shape, channels))
+        parameters = state.run(condition, noise, levels, given, temperature)
+        blocks = state.blocks
+        if self.network.context_stack is not None:
+            wave = self.network.wave(tf.constant(levels)).numpy()
+            blocks = np.concatenate([blocks, wave[:, None]], 1)[:, 1:]
+        return parameters, state.after(levels.shape[1], blocks)
+
+    def _with_context(self, state, condition, time: int) -> np.ndarray:
+        """The whole condition, float32 [batch, time, channels]; no channels where there is none."""
+        parts = [] if condition is None else [np.asarray(condition).astype(np.float32)]
+        stack = self.network.context_stack
+        if stack is not None:
+            if time != stack.block_samples:
+                raise ValueError(
+                    f"a chunk must have the {stack.block_samples} samples of a context block, "
+                    f"got {time}."
+                )
+            parts.append(
+                np.repeat(self._blocks(tf.constant(state.blocks))[:, -1:].numpy(), time, 1)
+            )
+        return np.concatenate(parts, -1) if parts else np.zeros([state.batch, time, 0], np.float32)
+
+    def _check_range(self, levels) -> None:
+        count = self.network.likelihood.levels
+        if levels.size and not 0 <= levels.min() <= levels.max() < count:
+            raise ValueError(
+                f"`levels` must be in [0, {count}), got {levels.min()} to {levels.max()}."
+            )
+
+
+def as_compiled(array, dtype) -> np.ndarray:
+    """The array as compiled code takes it: of this type, in one piece, writeable."""
+    # A read-only array is another type to Numba, for which it would compile everything again.
+    return np.require(np.asarray(array), dtype, ["C_CONTIGUOUS", "WRITEABLE"])
+
+
+def check_shape(name: str, array: np.ndarray, expected: tuple[int | None, ...]) -> None:
+    """Raises ValueError, naming the array, unless it has this shape; None stands for any time."""
+    fits = array.ndim == len(expected) and all(
+        want in (None, size) for size, want in zip(array.shape, expected, strict=False)
+    )
+    if not fits:
+        wanted = ", ".join("time" if size is None else str(size) for size in expected)
+        raise ValueError(f"`{name}` must be [{wanted}], got {list(array.shape)}.")
+
+
+def available_cores() -> int:
+    """Processor cores that this process may run on."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1

@@ -1,0 +1,195 @@
+"""The state of generation on a CPU: groups of rows, each with its queues, and the threads' pace."""
+
+import dataclasses
+import itertools
+import time
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from wavenet.samplers.numba.kernels import aligned
+from wavenet.samplers.numba.step import BLOCK, Arrays, Chunk, run_aside, run_lead
+from wavenet.samplers.numba.weights import PackedWeights
+
+# Rows that pay for a thread's own reading of all the weights.
+_ROWS_OF_A_THREAD = 4
+_CHUNKS_BETWEEN_TRIALS = 32
+_FIRST_TRIAL = 4
+
+
+class Group:
+    """Rows that walk through the network together: their queues, and the memory of their step."""
+
+    def __init__(self, packed: PackedWeights, rows: slice):
+        self.packed, self.rows = packed, rows
+        self.plan = packed.plan.copy()
+        self.plan["rows"] = rows.stop - rows.start
+        self.buffers = _buffers(packed, self.plan)
+        for name, buffer in self.buffers.items():
+            self.plan[name] = buffer.ctypes.data
+        self.latest = np.full(rows.stop - rows.start, -1, np.int32)
+
+    def copy(self) -> "Group":
+        """A group that goes on from here by itself."""
+        group = Group(self.packed, self.rows)
+        for name, buffer in self.buffers.items():
+            group.buffers[name][:] = buffer
+        group.latest[:] = self.latest
+        return group
+
+    def submit(self, workers: ThreadPoolExecutor, chunk: Chunk, paired: bool) -> list:
+        """Futures of the chunk's one or two threads."""
+        packed, buffers, plan = self.packed, self.buffers, self.plan
+        arrays = Arrays(
+            history=buffers["history"],
+            latest=self.latest,
+            outputs=buffers["outputs"],
+            chances=buffers["chances"],
+            prediction=packed.prediction,
+            dilations=packed.dilations,
+            ring_starts=packed.ring_starts,
+        )
+        buffers["lead_done"][:] = buffers["aside_done"][:] = 0
+        futures = [workers.submit(run_lead, plan, arrays, chunk, not paired)]
+        if paired:
+            futures.append(workers.submit(run_aside, plan, arrays, chunk))
+        return futures
+
+
+class Pace:
+    """Whether a second thread for the asides pays now; what is generated is the same.
+
+    It does on free cores, and does not where others want them: from time to time the slower way
+    gets a chunk to show that it no longer is. Generators of the same batch share what they find.
+    """
+
+    def __init__(self):
+        self._chunks = 0
+        self._seconds = {True: 0.0, False: 0.0}  # a step's, when last tried
+
+    def pair(self) -> bool:
+        """Whether the next chunk should run in pairs of threads."""
+        self._chunks += 1
+        faster = self._seconds[True] <= self._seconds[False] or not self._seconds[False]
+        return faster != (self._chunks % _CHUNKS_BETWEEN_TRIALS == _FIRST_TRIAL)
+
+    def record(self, paired: bool, seconds: float, steps: int) -> None:
+        """Notes how long a chunk took."""
+        if steps:
+            self._seconds[paired] = seconds / steps
+
+
+@dataclasses.dataclass
+class GenerationState:
+    """All that the next sample depends on beside noise and condition; a chunk uses it up."""
+
+    batch: int
+    position: int
+    """Samples so far."""
+    blocks: np.ndarray
+    """Past sound that the context stack reads, float32 [batch, blocks, block_samples]."""
+    groups: list[Group]
+    pace: Pace | None
+    """None where there is no second thread for a group."""
+    workers: ThreadPoolExecutor
+    used_up: bool = False
+
+    def copy(self) -> "GenerationState":
+        """A state that goes on from here by itself; raises ValueError if this one is used up."""
+        self._check_fresh()
+        return dataclasses.replace(
+            self,
+            blocks=self.blocks.copy(),
+            groups=[group.copy() for group in self.groups],
+            workers=_workers(len(self.groups)),
+        )
+
+    def run(self, condition, noise, levels, given: bool, temperature: float) -> np.ndarray:
+        """Makes a chunk with its condition [batch, time, channels] and noise [batch, time, ...].
+
+        Fills levels int32 [batch, time], or follows them if given. Returns the parameters,
+        float32 [batch, time, parameters]. Raises ValueError if the state is used up.
+        """
+        self._check_fresh()
+        self.used_up = True
+        count = self.groups[0].plan["num_parameters"]
+        parameters = np.zeros([*levels.shape, count], np.float32)
+        paired = self.pace is not None and self.pace.pair()
+        began, futures = time.perf_counter(), []
+        conditions = [_by_time(condition, group) for group in self.groups]
+        for group, here in zip(self.groups, conditions, strict=True):
+            chunk = Chunk(
+                start=self.position,
+                condition=here.ctypes.data,
+                noise=noise[group.rows],
+                temperature=np.float32(temperature),
+                levels=levels[group.rows],
+                given=given,
+                parameters=parameters[group.rows],
+            )
+            futures += group.submit(self.workers, chunk, paired)
+        for future in futures:
+            future.result()
+        if self.pace is not None:
+            self.pace.record(paired, time.perf_counter() - began, levels.shape[1])
+        return parameters
+
+    def after(self, steps: int, blocks: np.ndarray) -> "GenerationState":
+        """The state that `steps` more samples have led to."""
+        return dataclasses.replace(
+            self, position=self.position + steps, blocks=blocks, used_up=False
+        )
+
+    def _check_fresh(self) -> None:
+        if self.used_up:
+            raise ValueError("`state` must be the newest one or a copy() of it, got one used up.")
+
+
+def first_state(
+    packed: PackedWeights, blocks: np.ndarray, threads: int, pace: Pace
+) -> GenerationState:
+    """The state before the first sample: empty queues, and silent `blocks` [batch, ...]."""
+    batch = len(blocks)
+    groups = threads
+    if batch < _ROWS_OF_A_THREAD * threads:
+        groups = max(1, min(batch, threads // 2))
+    edges = np.linspace(0, batch, groups + 1).round().astype(int).tolist()
+    rows = [slice(*pair) for pair in itertools.pairwise(edges)]
+    return GenerationState(
+        batch=batch,
+        position=0,
+        blocks=blocks,
+        groups=[Group(packed, each) for each in rows],
+        pace=pace if threads >= 2 * groups else None,
+        workers=_workers(groups),
+    )
+
+
+def _workers(groups: int) -> ThreadPoolExecutor:
+    # A thread for each lead and each aside: they wait for each other, and none may be kept out.
+    return ThreadPoolExecutor(2 * groups)
+
+
+def _by_time(condition: np.ndarray, group: Group) -> np.ndarray:
+    """The group's condition, float32 [time, rows, channels]."""
+    return np.ascontiguousarray(condition[group.rows].transpose(1, 0, 2), np.float32)
+
+
+def _buffers(packed: PackedWeights, plan) -> dict[str, np.ndarray]:
+    rows, layers, gate = int(plan["rows"]), int(plan["layers"]), int(plan["gate_bytes"]) // 4
+    residual, skip = int(plan["residual_bytes"]) // 4, int(plan["skip_bytes"]) // 4
+    output = int(plan["output_bytes"]) // 4
+    shapes = {
+        "rings": [packed.ring_steps, rows, residual],
+        "sums": [layers, BLOCK, rows, 2 * gate],
+        "conditions": [layers if plan["condition_inputs"] else 0, BLOCK, rows, 2 * gate],
+        "units": [layers, rows, gate],
+        "skips": [rows, skip],
+        "hidden": [rows, skip],
+        "outputs": [rows, output],
+        "chances": [output],
+        "history": [rows, int(plan["front_width"])],
+    }
+    buffers = {name: aligned(shape) for name, shape in shapes.items()}
+    # Two cache lines each, as processors fetch them in pairs.
+    return buffers | {name: aligned([16], np.int64) for name in ("lead_done", "aside_done")}

@@ -1,0 +1,330 @@
+"""One time step of a WaveNet, compiled: the layers with their queues, and the head.
+
+Layer i keeps its past inputs in a ring. What the past adds to a gate does not wait for the present
+sample, so it is added in advance, up to `BLOCK` steps at once: the weights are then read once for
+all of them. Layers start their blocks at different steps, so that no step has all of that work.
+
+The work of a step is in two parts. The lead runs the chain that every sample waits for: gate,
+units, residual, and in the end the head and the draw. The aside, one per layer, adds the units to
+the skip sum and prepares the gate sums of later steps; a second thread can do it meanwhile.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from wavenet.samplers.numba.draw import add_prediction, draw, remember
+from wavenet.samplers.numba.kernels import (
+    add,
+    add_halved_power,
+    clear,
+    compiled,
+    copy,
+    entry,
+    gate,
+    multiply,
+    publish,
+    rectify,
+    wait_for,
+)
+from wavenet.samplers.numba.weights import CATEGORICAL
+
+BLOCK = 8  # most steps whose past is added at once
+
+
+class Arrays(NamedTuple):
+    """What the step reads and writes other than by address."""
+
+    history: np.ndarray
+    """The scaled past samples, float32 [rows, front_width], the newest last."""
+    latest: np.ndarray
+    """The last level of each row, int32 [rows]; -1 before the first."""
+    outputs: np.ndarray
+    """float32 [rows, outputs and padding]."""
+    chances: np.ndarray
+    """Room for a softmax, float32 [outputs and padding]."""
+    prediction: np.ndarray
+    dilations: np.ndarray
+    ring_starts: np.ndarray
+
+
+class Chunk(NamedTuple):
+    """The steps to make, for one group of rows."""
+
+    start: int
+    """Steps before the chunk."""
+    condition: int
+    """The address of float32 [time, rows, channels]."""
+    noise: np.ndarray
+    """float32 [rows, time, noise_channels]."""
+    temperature: np.float32
+    levels: np.ndarray
+    """int32 [rows, time]: filled, or read if given."""
+    given: bool
+    parameters: np.ndarray
+    """float32 [rows, time, num_parameters]: filled."""
+
+
+@compiled
+def _clock(time, layer):
+    """The step in the layer's own count; a block starts at its multiples."""
+    return time + layer % BLOCK
+
+
+@compiled
+def _ring_slot(plan, ring, span, clock):
+    """The address of the inputs [rows, residual] of the step `clock`."""
+    slot = clock % span
+    return plan.rings + (ring + slot) * plan.rows * plan.residual_bytes
+
+
+@compiled
+def _gate_slot(plan, buffer, layer, clock):
+    """The address of [rows, 2 gate] in a buffer [layers, BLOCK, rows, 2 gate]."""
+    return buffer + (layer * BLOCK + clock % BLOCK) * plan.rows * 2 * plan.gate_bytes
+
+
+@compiled
+def add_past(plan, dilation, ring, layer, time):
+    """Adds what the inputs before `time` give to the gate sums of `time` and the steps after it."""
+    clock = _clock(time, layer)
+    span = (plan.width - 1) * dilation
+    tap_bytes = plan.residual_inputs * 2 * plan.gate_bytes
+    for tap in range(plan.width - 1):  # the longest lag first: its block is the longest too
+        lag = (plan.width - 1 - tap) * dilation
+        block = min(lag & -lag, BLOCK)  # a power of two that divides the lag: no block wraps
+        if clock % block:
+            continue
+        sums = _gate_slot(plan, plan.sums, layer, clock)
+        if tap == 0:
+            clear(sums, block * plan.rows * 2 * plan.gate_vectors)
+        weights = plan.past + (layer * (plan.width - 1) + tap) * tap_bytes
+        inputs = _ring_slot(plan, ring, span, clock - lag)
+        multiply(
+            sums,
+            2 * plan.gate_bytes,
+            weights,
+            inputs,
+            plan.residual_bytes,
+            block * plan.rows,
+            plan.residual_inputs,
+            2 * plan.gate_vectors,
+        )
+
+
+@compiled
+def add_conditions(plan, layer, time, steps, condition):
+    """What the condition [steps, rows, channels] gives to the gates from `time` on, and the bias.
+
+    Stops at the end of the block.
+    """
+    clock = _clock(time, layer)
+    rows = min(steps, BLOCK - clock % BLOCK) * plan.rows
+    out = _gate_slot(plan, plan.conditions, layer, clock)
+    gate_bytes = 2 * plan.gate_bytes
+    for row in range(rows):
+        copy(out + row * gate_bytes, plan.gate_bias + layer * gate_bytes, 2 * plan.gate_vectors)
+    multiply(
+        out,
+        gate_bytes,
+        plan.condition + layer * plan.condition_bytes,
+        condition,
+        4 * plan.condition_inputs,
+        rows,
+        plan.condition_inputs,
+        2 * plan.gate_vectors,
+    )
+
+
+@compiled
+def aside(plan, dilation, ring, layer, time, steps_left, condition):
+    """The skips of one layer at `time`, and its gate sums for the steps to come."""
+    if layer == 0:
+        for row in range(plan.rows):
+            copy(plan.skips + row * plan.skip_bytes, plan.skip_bias, plan.skip_vectors)
+    units = plan.units + layer * plan.rows * plan.gate_bytes
+    weights = plan.skip + layer * plan.gate_inputs * plan.skip_bytes
+    multiply(
+        plan.skips,
+        plan.skip_bytes,
+        weights,
+        units,
+        plan.gate_bytes,
+        plan.rows,
+        plan.gate_inputs,
+        plan.skip_vectors,
+    )
+    add_past(plan, dilation, ring, layer, time + 1)
+    if plan.condition_inputs and steps_left and _clock(time + 1, layer) % BLOCK == 0:
+        add_conditions(plan, layer, time + 1, steps_left, condition)
+
+
+@compiled
+def lead(plan, dilations, rings, layer, time):
+    """The units of one layer at `time`, and the next layer's input."""
+    clock = _clock(time, layer)
+    inputs = _ring_slot(plan, rings[layer], (plan.width - 1) * dilations[layer], clock)
+    sums = _gate_slot(plan, plan.sums, layer, clock)
+    units = plan.units + layer * plan.rows * plan.gate_bytes
+    gate_bytes = 2 * plan.gate_bytes
+    weights = plan.present + layer * plan.present_bytes
+    multiply(
+        sums,
+        gate_bytes,
+        weights,
+        inputs,
+        plan.residual_bytes,
+        plan.rows,
+        plan.residual_inputs,
+        2 * plan.gate_vectors,
+    )
+    condition, condition_stride = plan.gate_bias + layer * gate_bytes, 0
+    if plan.condition_inputs:
+        condition, condition_stride = _gate_slot(plan, plan.conditions, layer, clock), gate_bytes
+    for row in range(plan.rows):
+        gate(
+            units + row * plan.gate_bytes,
+            sums + row * gate_bytes,
+            condition + row * condition_stride,
+            plan.gate_vectors,
+        )
+    if layer + 1 == plan.layers:
+        return
+    output = _ring_slot(
+        plan, rings[layer + 1], (plan.width - 1) * dilations[layer + 1], _clock(time, layer + 1)
+    )
+    for row in range(plan.rows):
+        add_halved_power(
+            output + row * plan.residual_bytes,
+            inputs + row * plan.residual_bytes,
+            plan.residual_bias + layer * plan.residual_bytes,
+            plan.residual_vectors,
+        )
+    multiply(
+        output,
+        plan.residual_bytes,
+        weights + plan.residual_inputs * gate_bytes,
+        units,
+        plan.gate_bytes,
+        plan.rows,
+        plan.gate_inputs,
+        plan.residual_vectors,
+    )
+
+
+@compiled
+def front(plan, ring, span, time, latest):
+    """The first layer's input at `time`, from the past samples or the latest levels [rows]."""
+    output = _ring_slot(plan, ring, span, _clock(time, 0))
+    for row in range(plan.rows):
+        copy(output + row * plan.residual_bytes, plan.front_bias, plan.residual_vectors)
+        if plan.likelihood == CATEGORICAL and latest[row] >= 0:
+            add(
+                output + row * plan.residual_bytes,
+                plan.front + latest[row] * plan.residual_bytes,
+                plan.residual_vectors,
+            )
+    if plan.likelihood != CATEGORICAL:
+        multiply(
+            output,
+            plan.residual_bytes,
+            plan.front,
+            plan.history,
+            4 * plan.front_width,
+            plan.rows,
+            plan.front_width,
+            plan.residual_vectors,
+        )
+
+
+@compiled
+def head(plan):
+    """The network's outputs [rows, outputs] from the finished sum of skips."""
+    rectify(plan.skips, plan.rows * plan.skip_vectors)
+    for row in range(plan.rows):
+        copy(plan.hidden + row * plan.skip_bytes, plan.head1_bias, plan.skip_vectors)
+        copy(plan.outputs + row * plan.output_bytes, plan.head2_bias, plan.output_vectors)
+    multiply(
+        plan.hidden,
+        plan.skip_bytes,
+        plan.head1,
+        plan.skips,
+        plan.skip_bytes,
+        plan.rows,
+        plan.skip_inputs,
+        plan.skip_vectors,
+    )
+    rectify(plan.hidden, plan.rows * plan.skip_vectors)
+    multiply(
+        plan.outputs,
+        plan.output_bytes,
+        plan.head2,
+        plan.hidden,
+        plan.skip_bytes,
+        plan.rows,
+        plan.skip_inputs,
+        plan.output_vectors,
+    )
+
+
+@compiled
+def _condition_at(plan, chunk, step):
+    """The address of one step of the chunk's condition."""
+    return chunk.condition + 4 * step * plan.rows * plan.condition_inputs
+
+
+@compiled
+def finish(plan, arrays, chunk, step):
+    """The parameters of a step from the finished sum of skips, and its levels."""
+    head(plan)
+    if arrays.prediction.size:
+        add_prediction(plan, arrays.outputs, arrays.history, arrays.prediction)
+    for row in range(plan.rows):
+        for output in range(plan.num_parameters):
+            chunk.parameters[row, step, output] = arrays.outputs[row, output]
+        if not chunk.given:
+            chunk.levels[row, step] = draw(
+                plan, arrays.outputs, row, arrays.chances, chunk.noise, step, chunk.temperature
+            )
+        remember(plan, arrays.history, arrays.latest, row, chunk.levels[row, step])
+
+
+@entry
+def run_lead(plan, arrays, chunk, alone):
+    """Makes the chunk's steps.
+
+    `alone` makes the asides as well; otherwise another thread must be in `run_aside` at the same
+    time, with the same arguments and both counters at zero before.
+    """
+    dilations, rings = arrays.dilations, arrays.ring_starts
+    steps = chunk.levels.shape[1]
+    if plan.condition_inputs:
+        for layer in range(plan.layers):
+            add_conditions(plan, layer, chunk.start, steps, chunk.condition)
+    for step in range(steps):
+        time, left = chunk.start + step, steps - step - 1
+        condition = _condition_at(plan, chunk, step + 1)
+        front(plan, rings[0], (plan.width - 1) * dilations[0], time, arrays.latest)
+        for layer in range(plan.layers):
+            lead(plan, dilations, rings, layer, time)
+            if alone:
+                aside(plan, dilations[layer], rings[layer], layer, time, left, condition)
+            else:
+                publish(plan.lead_done, step * plan.layers + layer + 1)
+        if not alone:
+            wait_for(plan.aside_done, step + 1)
+        finish(plan, arrays, chunk, step)
+
+
+@entry
+def run_aside(plan, arrays, chunk):
+    """The asides of the chunk's steps, each as soon as `run_lead` has its layer's units."""
+    steps = chunk.levels.shape[1]
+    for step in range(steps):
+        time, left = chunk.start + step, steps - step - 1
+        condition = _condition_at(plan, chunk, step + 1)
+        for layer in range(plan.layers):
+            dilation, ring = arrays.dilations[layer], arrays.ring_starts[layer]
+            wait_for(plan.lead_done, step * plan.layers + layer + 1)
+            aside(plan, dilation, ring, layer, time, left, condition)
+        publish(plan.aside_done, step + 1)

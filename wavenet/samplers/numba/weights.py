@@ -1,0 +1,198 @@
+"""The weights of a WaveNet as the compiled step reads them: one block of memory, and a plan of it.
+
+What does not change from step to step is folded into the weights here: the input gain, the
+sqrt(1/2) of every residual and the sqrt(1/layers) of the skips.
+"""
+
+import dataclasses
+import math
+import zlib
+from pathlib import Path
+
+import numpy as np
+
+from likelihoods import Categorical, Gaussian
+from wavenet.samplers.numba import kernels
+from wavenet.samplers.numba.kernels import LANES, aligned, pack_matrix, padded
+
+MIXTURE, GAUSSIAN, CATEGORICAL = range(3)
+
+_SIZES = (  # true channels are `*_inputs`; padded ones come in vectors and in bytes
+    *("rows", "layers", "width", "front_width", "condition_inputs", "residual_inputs"),
+    *("residual_vectors", "residual_bytes", "gate_inputs", "gate_vectors", "gate_bytes"),
+    *("skip_inputs", "skip_vectors", "skip_bytes", "output_vectors", "output_bytes"),
+    *("likelihood", "levels", "components", "num_parameters"),
+)
+_WEIGHTS = (  # addresses, and the bytes of one layer's part
+    *("front", "front_bias", "past", "present", "present_bytes", "gate_bias", "condition"),
+    *("condition_bytes", "residual_bias", "skip", "skip_bias", "head1", "head1_bias", "head2"),
+    "head2_bias",
+)
+_BUFFERS = (  # addresses of one group of rows' own memory
+    *("rings", "sums", "conditions", "units", "skips", "hidden", "outputs", "history"),
+    *("chances", "lead_done", "aside_done"),
+)
+# Numba's cache looks at one file only. The name of this field, a part of every compiled function's
+# signature, has it look at the kernels as well.
+_KERNELS = f"kernels_{zlib.crc32(Path(kernels.__file__).read_bytes()):08x}"
+
+PLAN = np.dtype(
+    [(name, np.int64) for name in (*_SIZES, *_WEIGHTS, *_BUFFERS, _KERNELS)]
+    + [("min_log_scale", np.float32), ("padding", np.float32)]
+)
+"""All that a step must know, as one record; it holds for one group of rows."""
+
+
+@dataclasses.dataclass(frozen=True)
+class PackedWeights:
+    """The weights in the order in which a step reads them, and the plan that finds them."""
+
+    memory: np.ndarray
+    plan: np.void
+    """A PLAN, all but the rows and their buffers filled in."""
+    prediction: np.ndarray
+    """The linear prediction, float32 [front_width], or empty."""
+    dilations: np.ndarray
+    """int64 [layers]."""
+    ring_starts: np.ndarray
+    """Where the queue of each layer begins, in steps, int64 [layers]."""
+    ring_steps: int
+    """Length of all queues."""
+
+
+def pack(network) -> PackedWeights:
+    """The present weights of a `WaveNet`; what it learns later does not reach them."""
+    config = network.config
+    plan = np.zeros(1, PLAN)[0]
+    for name, value in _sizes(network).items():
+        plan[name] = value
+    parts = _front_parts(network) | _layer_parts(network) | _head_parts(network)
+    memory = aligned([sum(_whole_lines(part.size) for part in parts.values())])
+    start = 0
+    for name, part in parts.items():
+        memory[start : start + part.size] = part.ravel()
+        plan[name] = memory[start:].ctypes.data
+        start += _whole_lines(part.size)
+    for name in ("present", "condition"):
+        plan[f"{name}_bytes"] = parts[name].nbytes // config.layers
+    dilations = np.array(config.dilations, np.int64)
+    spans = (config.filter_width - 1) * dilations
+    prediction = network.prediction_kernel
+    prediction = np.zeros([0]) if prediction is None else np.asarray(prediction)
+    return PackedWeights(
+        memory=memory,
+        plan=plan,
+        prediction=prediction.astype(np.float32),
+        dilations=dilations,
+        ring_starts=np.cumsum(spans) - spans,
+        ring_steps=int(spans.sum()),
+    )
+
+
+def _whole_lines(size: int) -> int:
+    """`size` floats rounded up to whole cache lines of 16."""
+    return -(-size // 16) * 16
+
+
+def _sizes(network) -> dict[str, float]:
+    config, likelihood = network.config, network.likelihood
+    channels = {
+        "residual": config.residual_channels,
+        "gate": config.gate_channels,
+        "skip": config.skip_channels,
+        "output": likelihood.num_parameters,
+    }
+    sizes = {
+        "layers": config.layers,
+        "width": config.filter_width,
+        "front_width": config.front_width,
+        "condition_inputs": config.gate_inputs,
+        "residual_inputs": config.residual_channels,
+        "gate_inputs": config.gate_channels,
+        "skip_inputs": config.skip_channels,
+        "likelihood": _kind(likelihood),
+        "levels": likelihood.levels,
+        "components": getattr(likelihood, "components", 0),
+        "num_parameters": likelihood.num_parameters,
+        "min_log_scale": getattr(likelihood, "min_log_scale", 0.0),
+    }
+    for name, count in channels.items():
+        sizes[f"{name}_vectors"] = padded(count) // LANES
+        sizes[f"{name}_bytes"] = padded(count) * 4
+    return sizes
+
+
+def _kind(likelihood) -> int:
+    if isinstance(likelihood, Categorical):
+        return CATEGORICAL
+    return GAUSSIAN if isinstance(likelihood, Gaussian) else MIXTURE
+
+
+def _front_parts(network) -> dict[str, np.ndarray]:
+    kernel = np.asarray(network.front_kernel)
+    if network.config.likelihood == "categorical":
+        front = _wide(kernel)
+    else:
+        front = pack_matrix(kernel * network.config.input_gain)
+    return {"front": front, "front_bias": _wide(network.front_bias)}
+
+
+def _layer_parts(network) -> dict[str, np.ndarray]:
+    layers = network.stack.layers
+    half_power, skip_scale = math.sqrt(0.5), math.sqrt(1 / len(layers))
+    parts: dict[str, list[np.ndarray]] = {
+        name: [] for name in ("past", "present", "gate_bias", "condition", "residual_bias", "skip")
+    }
+    for layer in layers:
+        *past, present = _wide_halves(layer.gate_kernel)
+        parts["past"] += [pack_matrix(tap) for tap in past]
+        residual, bias = _residual(network, layer)
+        parts["present"] += [pack_matrix(present), pack_matrix(residual * half_power)]
+        parts["residual_bias"].append(_wide(bias * half_power))
+        parts["gate_bias"].append(_wide_halves(layer.gate_bias))
+        if layer.condition_kernel is not None:
+            parts["condition"].append(pack_matrix(_wide_halves(layer.condition_kernel)))
+        parts["skip"].append(pack_matrix(np.asarray(layer.skip_kernel) * skip_scale))
+    none = np.zeros(0, np.float32)
+    return {name: np.concatenate([none, *each]) for name, each in parts.items()}
+
+
+def _residual(network, layer) -> tuple[np.ndarray, np.ndarray]:
+    """Kernel and bias of a layer's residual; zeros for the last layer, which has none."""
+    if layer.residual_kernel is None:
+        config = network.config
+        channels = config.residual_channels
+        return np.zeros([config.gate_channels, channels]), np.zeros([channels])
+    return np.asarray(layer.residual_kernel), np.asarray(layer.residual_bias)
+
+
+def _head_parts(network) -> dict[str, np.ndarray]:
+    kernel = np.asarray(network.head2_kernel, np.float64)
+    bias = np.asarray(network.head2_bias, np.float64)
+    if network.config.likelihood != "categorical":
+        means = getattr(network.likelihood, "components", 1)
+        mean, log_scale = slice(-2 * means, -means), slice(-means, None)
+        gain = network.config.input_gain
+        if network.prediction_kernel is None:  # else means are in units of the scales
+            kernel[:, mean] /= gain
+            bias[mean] /= gain
+        bias[log_scale] -= math.log(gain)
+    return {
+        "skip_bias": _wide(network.skip_bias),
+        "head1": pack_matrix(np.asarray(network.head1_kernel)),
+        "head1_bias": _wide(network.head1_bias),
+        "head2": pack_matrix(kernel),
+        "head2_bias": _wide(bias),
+    }
+
+
+def _wide(array) -> np.ndarray:
+    """The array [..., channels] with zeros up to whole vectors."""
+    array = np.asarray(array, np.float32)
+    short = padded(array.shape[-1]) - array.shape[-1]
+    return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, short)])
+
+
+def _wide_halves(array) -> np.ndarray:
+    """The array [..., 2 gate] with each half of the last axis widened."""
+    return np.concatenate([_wide(half) for half in np.split(np.asarray(array), 2, -1)], -1)
