@@ -10,7 +10,7 @@ import tensorflow as tf
 from distill.config import StudentConfig
 from likelihoods.initial import Initial
 from replicator.runs.progress import Progress
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
 from wavenet.data import ClipSource, batch
 

@@ -5,8 +5,7 @@ from pathlib import Path
 
 from distill.config import StudentConfig
 from replicator.runs.errors import UserError
-from replicator.training.loop import LoopConfig
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet.config import WaveNetConfig
 from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig

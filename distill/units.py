@@ -22,7 +22,7 @@ import tensorflow as tf
 from likelihoods.initial import Initial
 from replicator.runs.atomic_files import Arrays, read_npz, write_npz
 from replicator.runs.errors import UserError
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
 from wavenet.data import Corpus, frames_of, recordings_of
 from wavenet.features import MelConvention

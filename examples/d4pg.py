@@ -26,7 +26,8 @@ from replicator import Replicator, strategies
 from replicator.runs.checkpoints import Checkpoints
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
-from replicator.training.optimizer import OptimizerConfig, adam
+from replicator.training.config import OptimizerConfig
+from replicator.training.optimizer import adam
 
 ATOMS = 51
 RETURNS = 5  # steps of reward before the critic is asked

@@ -8,8 +8,7 @@ from pixelcnn.multiscale import MultiscaleConfig, check_size, part_names, sizes_
 from pixelcnn.network import PixelCNNConfig
 from pixelcnn.outputs import OutputConfig
 from pixelcnn.pictures import PictureRules
-from replicator.training.loop import LoopConfig
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import LoopConfig, OptimizerConfig
 
 LEVELS = 256
 

@@ -9,8 +9,7 @@ from pixelcnn.factor import FactorConfig
 from pixelcnn.multiscale import MultiscaleConfig
 from pixelcnn.network import PixelCNNConfig
 from pixelcnn.outputs import OutputConfig
-from replicator.training.loop import LoopConfig
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import LoopConfig, OptimizerConfig
 
 
 @dataclasses.dataclass(frozen=True)

@@ -13,15 +13,15 @@ if TYPE_CHECKING:
     from replicator.runs.progress import Progress as Progress
     from replicator.runs.run_directory import RunDirectory as RunDirectory
     from replicator.strategies.base import Replicator as Replicator
-    from replicator.training.loop import LoopConfig as LoopConfig
+    from replicator.training.config import LoopConfig as LoopConfig
+    from replicator.training.config import OptimizerConfig as OptimizerConfig
     from replicator.training.loop import Trainer as Trainer
-    from replicator.training.optimizer import OptimizerConfig as OptimizerConfig
     from replicator.training.state import TrainState as TrainState
 
 _PLACES = {
     "Checkpoints": "runs.checkpoints",
-    "LoopConfig": "training.loop",
-    "OptimizerConfig": "training.optimizer",
+    "LoopConfig": "training.config",
+    "OptimizerConfig": "training.config",
     "Progress": "runs.progress",
     "Replicator": "strategies.base",
     "RunDirectory": "runs.run_directory",

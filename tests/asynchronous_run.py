@@ -18,7 +18,7 @@ from replicator import strategies
 from replicator.runs.errors import UserError
 from replicator.strategies import asynchronous as parameter_server
 from replicator.strategies import server_processes as servers
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
 from replicator.training.step import compile_shared_step, compile_step
 

@@ -16,8 +16,8 @@ from replicator import Replicator, strategies
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
 from replicator.strategies.coordination import placed
-from replicator.training.loop import LoopConfig, Trainer
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import LoopConfig, OptimizerConfig
+from replicator.training.loop import Trainer
 from replicator.training.state import TrainState
 
 NEVER = 10**9

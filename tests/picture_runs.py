@@ -24,8 +24,7 @@ from pixelcnn.network import PixelCNNConfig
 from pixelcnn.outputs import OutputConfig
 from pixelcnn.shelf import Shelf
 from pixelcnn.training import train
-from replicator.training.loop import LoopConfig
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import LoopConfig, OptimizerConfig
 
 CLASSES = ("cat", "dog", "eel")
 CAPTIONS = ("a bright half", "stripes", "a slope")

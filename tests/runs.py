@@ -8,8 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from replicator.runs.checkpoints import Checkpoints
-from replicator.training.loop import LoopConfig
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import shipped
 from wavenet.config import WaveNetConfig
 from wavenet.presets import DataConfig, TrainConfig

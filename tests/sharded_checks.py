@@ -7,7 +7,7 @@ import tensorflow as tf
 from tensorflow.experimental import dtensor
 
 from replicator import strategies
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
 from replicator.training.step import compile_shared_step, compile_step
 

@@ -29,8 +29,7 @@ from pixelcnn.network import PixelCNNConfig
 from pixelcnn.outputs import OutputConfig
 from replicator import Replicator, strategies
 from replicator.runs.errors import UserError
-from replicator.training.loop import LoopConfig
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import evaluation_callback as of_speakers
 from wavenet import training as of_sounds
 

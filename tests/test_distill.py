@@ -21,8 +21,7 @@ from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, load_teacher
 from replicator.runs.errors import UserError
 from replicator.runs.metrics import read_metrics
-from replicator.training.loop import LoopConfig
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import evaluation_callback as wavenet_watching
 from wavenet import training as wavenet_training
 from wavenet.data import audio

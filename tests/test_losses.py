@@ -14,7 +14,7 @@ from distill.flows import Flowed
 from distill.student import ParallelWaveNet
 from distill.teacher import Parametrised, WaveNetDensity, hold
 from likelihoods import noise as position_noise
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
 
 KINDS = ("logistic", "normal")

@@ -16,8 +16,7 @@ import tensorflow as tf
 import distill.model
 from distill import shipped as shipped_student
 from replicator.runs.errors import UserError
-from replicator.training.loop import LoopConfig
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.state import TrainState
 from serving import speech
 from serving.speech import (

@@ -3,8 +3,7 @@
 import dataclasses
 from typing import Literal
 
-from replicator.training.loop import LoopConfig
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet.config import WaveNetConfig
 from wavenet.features.mel import MelConvention
 from wavenet.features.pitch import PitchConvention

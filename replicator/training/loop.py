@@ -25,6 +25,7 @@ from replicator.strategies import Replicator
 from replicator.strategies.coordination import Wishes, agree, meet
 from replicator.strategies.peer_errors import PeerGoneError
 from replicator.training.accumulation import Batch
+from replicator.training.config import LoopConfig
 from replicator.training.state import LossFn, TrainState
 from replicator.training.step import compile_shared_step, compile_step, is_alone
 
@@ -32,35 +33,6 @@ DONE, FINISHED_BEFORE, OUT_OF_TIME = "done", "finished before", "time"
 COMMON = ("num_steps", "evaluate_every_steps", "jit_compile")  # to the processes of a run
 SIGNAL_NAMES = tuple(number.name for number in SIGNALS)
 Evaluate = Callable[[MetricsLog, int], float]
-
-
-@dataclasses.dataclass(frozen=True)
-class LoopConfig:
-    """How long to train and how often to look; may change when a run is resumed."""
-
-    num_steps: int = 10_000
-    """Updates in all; a resumed run counts those it has made. A cosine decay ends here."""
-    max_minutes: float = 0.0
-    """Stop (and save) after so many minutes of this run; 0: no limit."""
-    report_every_steps: int = 20
-    """Steps between two lines of metrics."""
-    evaluate_every_steps: int = 1000
-    """Steps between two evaluations on dev; there is one at the end too."""
-    save_every_minutes: float = 5.0
-    """Minutes between two checkpoints, beside those at evaluations and at the end."""
-    keep_checkpoints: int = 2
-    """Newest checkpoints kept, beside the best on dev."""
-    jit_compile: bool = False
-    """Compile the step with XLA."""
-
-    def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
-        for name in ("num_steps", "report_every_steps", "evaluate_every_steps", "keep_checkpoints"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        for name in ("max_minutes", "save_every_minutes"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"`{name}` must be 0 or more, got {getattr(self, name)}.")
 
 
 class DivergedError(UserError):

@@ -9,7 +9,8 @@ import tensorflow as tf
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import variable_names
 from replicator.training.accumulation import Batch, accumulated, prepared
-from replicator.training.optimizer import OptimizerConfig, adam, clip_by_global_norm, polyak
+from replicator.training.config import OptimizerConfig
+from replicator.training.optimizer import adam, clip_by_global_norm, learning_rate, polyak
 
 LossFn = Callable[[Batch], tuple[tf.Tensor, dict[str, tf.Tensor]]]
 
@@ -76,7 +77,7 @@ class TrainState(tf.Module):
         A pure function of elementwise operations and sums, in `slots()` order.
         """
         gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
-        rate = self.optimizer.rate(self.step, self.num_steps)
+        rate = learning_rate(self.optimizer, self.step, self.num_steps)
         read = [
             [tf.convert_to_tensor(v) for v in slot]
             for slot in (self.weights, self.first, self.second, self.average)

@@ -9,8 +9,8 @@ import numpy as np
 from replicator.runs.metrics import MetricsLog
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import to_json
-from replicator.training.loop import LoopConfig, Outcome, Trainer
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import LoopConfig, OptimizerConfig
+from replicator.training.loop import Outcome, Trainer
 from replicator.training.state import TrainState
 from serving.speech.acoustic import AcousticLoss, AcousticModel, LossConfig
 from serving.speech.examples import Example

@@ -28,8 +28,7 @@ from pixelcnn import command as of_pictures
 from pixelcnn import config as pictures
 from pixelcnn.factor import FactorConfig
 from replicator.runs.errors import UserError
-from replicator.training.loop import LoopConfig
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import command, evaluation_callback, sample_command, training
 from wavenet.config import WaveNetConfig
 from wavenet.data import audio

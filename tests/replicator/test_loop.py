@@ -15,6 +15,7 @@ from replicator.runs import metrics
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
 from replicator.training import loop
+from replicator.training.config import OptimizerConfig
 from replicator.training.loop import (
     DONE,
     FINISHED_BEFORE,
@@ -23,7 +24,6 @@ from replicator.training.loop import (
     LoopConfig,
     Trainer,
 )
-from replicator.training.optimizer import OptimizerConfig
 from replicator.training.state import TrainState
 
 

@@ -9,7 +9,8 @@ from toys import Line, line_batch
 
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import variable_names
-from replicator.training.optimizer import OptimizerConfig, adam, clip_by_global_norm, polyak
+from replicator.training.config import OptimizerConfig
+from replicator.training.optimizer import adam, clip_by_global_norm, learning_rate, polyak
 from replicator.training.state import TrainState
 from replicator.training.step import compile_step
 
@@ -84,7 +85,7 @@ def test_the_average_forgets_its_start_quickly_and_then_decays_as_asked():
 
 def rates(steps, num_steps=100, **options):
     config = OptimizerConfig(learning_rate=2.0, **options)
-    return [float(config.rate(tf.constant(step), num_steps)) for step in steps]
+    return [float(learning_rate(config, tf.constant(step), num_steps)) for step in steps]
 
 
 def test_the_rate_warms_up_linearly_and_stays():

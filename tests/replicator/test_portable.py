@@ -21,8 +21,8 @@ from replicator.runs.atomic_files import read_npz
 from replicator.runs.checkpoints import Checkpoints
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
-from replicator.training.loop import LoopConfig, Trainer
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import LoopConfig, OptimizerConfig
+from replicator.training.loop import Trainer
 from replicator.training.state import TrainState
 from replicator.training.step import compile_step
 from wavenet import portable as wavenet_portable

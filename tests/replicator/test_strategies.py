@@ -27,7 +27,7 @@ from pixelcnn.shelf import Shelf
 from replicator import Replicator
 from replicator.launch.tf_config import local_cluster
 from replicator.runs.errors import UserError
-from replicator.training.optimizer import OptimizerConfig
+from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
 from replicator.training.step import check_rows
 from wavenet.network import WaveNet

@@ -1,0 +1,76 @@
+"""How a run trains: its optimizer and its loop. Read by the command line, without TensorFlow."""
+
+import dataclasses
+import math
+from typing import Literal
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """How weights follow their gradients."""
+
+    learning_rate: float = 1e-3
+    """Peak step size of Adam."""
+    warmup_steps: int = 200
+    """Steps over which the rate rises linearly from 0."""
+    decay: Literal["constant", "cosine", "halve"] = "constant"
+    """What the rate does afterwards: stay, fall to 0 at the last step, or halve now and then."""
+    halve_every_steps: int = 200_000
+    """Steps between halvings when `decay` is halve."""
+    beta1: float = 0.9
+    """Decay of Adam's average of gradients."""
+    beta2: float = 0.999
+    """Decay of Adam's average of squared gradients."""
+    epsilon: float = 1e-8
+    """Added to the root of that average, in units of the gradient."""
+    clip_norm: float = 10.0
+    """Global norm that a gradient is clipped to; 0: never."""
+    average_decay: float = 0.999
+    """Decay of the Polyak average of the weights, which samples and evaluations use."""
+    accumulate: int = 1
+    """Parts of a batch whose gradients are added up one after another, so that a step needs the
+    memory of one part alone; the step is the same."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a rate or decay out of range."""
+        for name in ("learning_rate", "epsilon"):
+            self._require(name, "positive and finite", 0 < getattr(self, name) < math.inf)
+        for name in ("beta1", "beta2", "average_decay"):
+            self._require(name, "in [0, 1)", 0 <= getattr(self, name) < 1)
+        for name in ("warmup_steps", "clip_norm"):
+            self._require(name, "0 or more", getattr(self, name) >= 0)
+        for name in ("halve_every_steps", "accumulate"):
+            self._require(name, "at least 1", getattr(self, name) >= 1)
+
+    def _require(self, name: str, rule: str, holds: bool) -> None:
+        if not holds:
+            raise ValueError(f"`{name}` must be {rule}, got {getattr(self, name)}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class LoopConfig:
+    """How long to train and how often to look; may change when a run is resumed."""
+
+    num_steps: int = 10_000
+    """Updates in all; a resumed run counts those it has made. A cosine decay ends here."""
+    max_minutes: float = 0.0
+    """Stop (and save) after so many minutes of this run; 0: no limit."""
+    report_every_steps: int = 20
+    """Steps between two lines of metrics."""
+    evaluate_every_steps: int = 1000
+    """Steps between two evaluations on dev; there is one at the end too."""
+    save_every_minutes: float = 5.0
+    """Minutes between two checkpoints, beside those at evaluations and at the end."""
+    keep_checkpoints: int = 2
+    """Newest checkpoints kept, beside the best on dev."""
+    jit_compile: bool = False
+    """Compile the step with XLA."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        for name in ("num_steps", "report_every_steps", "evaluate_every_steps", "keep_checkpoints"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        for name in ("max_minutes", "save_every_minutes"):
+            if not getattr(self, name) >= 0:
+                raise ValueError(f"`{name}` must be 0 or more, got {getattr(self, name)}.")
