@@ -8,7 +8,7 @@ from collections.abc import Callable
 import numpy as np
 import tensorflow as tf
 
-from distill import losses
+from distill.losses import kl_divergence
 from distill.model import StudentModel, untrained
 from distill.student import Condition
 from distill.teacher import WaveNetDensity
@@ -183,8 +183,8 @@ def _kl(model: StudentModel, teacher: SpeechModel, items: list[dict], seed: int)
         noise = student.noise(seed, [0], 0, length)
         drawn = student.sample(noise, _condition(model, frames, speaker, length))
         given = density.conditionals(drawn.output, density.condition(frames, speaker, length))
-        draws = losses.standard_draws(kind, seed, 1, length, DRAWS)
-        values.append(float(losses.divergence(given, drawn, draws, kind).kl))
+        draws = kl_divergence.standard_draws(kind, seed, 1, length, DRAWS)
+        values.append(float(kl_divergence.divergence(given, drawn, draws, kind).kl))
     return weighted_mean(np.array(values), np.ones(len(values)), seed)
 
 

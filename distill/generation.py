@@ -12,7 +12,7 @@ from typing import Literal
 import numpy as np
 import tensorflow as tf
 
-from distill.cpu import FlowEngine
+from distill.cpu.engine import FlowEngine
 from distill.student import ParallelWaveNet
 
 Backend = Literal["auto", "numba", "tensorflow"]

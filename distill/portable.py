@@ -5,7 +5,8 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from distill.objective import Objective
+from distill.losses.objective import Objective
+from distill.losses.unit_classifier import UnitClassifier, load, save, train_units
 from distill.presets import DistillConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
@@ -18,7 +19,6 @@ from distill.training import (
     run_config,
     teach_reader,
 )
-from distill.units import UnitClassifier, load, save, train_units
 from replicator.portable.export import (
     adopt,
     export_function,

@@ -6,8 +6,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from distill.config import StudentConfig
-from distill.draft import Drafter
 from distill.flows import Flow, Flowed, Past, composed
+from distill.source.draft import Drafter
 from likelihoods import noise as position_noise
 from likelihoods.initial import Initial
 from wavenet.features import MelConvention

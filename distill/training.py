@@ -7,13 +7,13 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from distill.excitation import train_reader
-from distill.objective import Objective
+from distill.evaluation_callback import Watcher
+from distill.losses.objective import Objective
+from distill.losses.unit_classifier import UnitClassifier, copied, load, save, train_units
 from distill.presets import DistillConfig
+from distill.source.excitation import train_reader
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, held_copy
-from distill.units import UnitClassifier, copied, load, save, train_units
-from distill.watching import Watcher
 from replicator import Replicator, strategies
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory

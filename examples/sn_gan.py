@@ -19,8 +19,8 @@ import numpy as np
 import tensorflow as tf
 import tyro
 
-from pixelcnn.corpus import PictureRules, read_corpus
-from pixelcnn.sheets import write_png
+from pixelcnn.data.corpus import PictureRules, read_corpus
+from pixelcnn.sampling.grids import write_png
 from pixelcnn.shipped import pictures_of
 from replicator import Replicator, strategies
 from replicator.runs.checkpoints import Checkpoints

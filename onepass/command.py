@@ -118,7 +118,7 @@ def _evaluate(rest: list[str]) -> int:
 def _sample(rest: list[str]) -> int:
     if any(_is_remote(word) for word in rest):
         return importlib.import_module("serving.remote_sampling").run_sample(rest, parse)
-    sounds, pictures = "distill.command", "pixelcnn.painting"
+    sounds, pictures = "distill.command", "pixelcnn.sample_command"
     return _of_kind("sample", "--out DIR [--num N] [--seed S]", rest, sounds, pictures)
 
 

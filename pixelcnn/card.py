@@ -5,9 +5,9 @@ from pathlib import Path
 
 import numpy as np
 
+from pixelcnn.data.dataset import Shelf
 from pixelcnn.evaluation import evaluate
 from pixelcnn.model import PictureModel, load, model_of, spec_of
-from pixelcnn.shelf import Shelf
 from replicator.runs.atomic_files import Arrays, replacing
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import averages, best_or_newest, save

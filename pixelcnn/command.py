@@ -9,11 +9,11 @@ import tyro
 
 from pixelcnn import shipped
 from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.data.dataset import Shelf
 from pixelcnn.evaluation import evaluate
 from pixelcnn.model import PictureModel, load
 from pixelcnn.portable import export_run
 from pixelcnn.presets import PRESETS
-from pixelcnn.shelf import Shelf
 from pixelcnn.training import train
 from replicator import strategies
 from replicator.portable.export import adopt

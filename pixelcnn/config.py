@@ -3,11 +3,11 @@
 import dataclasses
 from typing import Literal
 
-from pixelcnn.conditioning import ConditioningConfig
-from pixelcnn.multiscale import MultiscaleConfig, check_size, part_names, sizes_between
-from pixelcnn.network import PixelCNNConfig
-from pixelcnn.outputs import OutputConfig
-from pixelcnn.pictures import PictureRules
+from pixelcnn.data.image_file import PictureRules
+from pixelcnn.networks.conditioning import ConditioningConfig
+from pixelcnn.networks.multiscale import MultiscaleConfig, check_size, part_names, sizes_between
+from pixelcnn.networks.outputs import OutputConfig
+from pixelcnn.networks.pixelcnn import PixelCNNConfig
 from replicator.training.config import LoopConfig, OptimizerConfig
 
 LEVELS = 256

@@ -5,11 +5,11 @@ import math
 import tensorflow as tf
 
 from likelihoods.initial import Initial
-from pixelcnn.conditioning import Conditioner
 from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
-from pixelcnn.mode import EXACT, Mode, Share
-from pixelcnn.multiscale import Multiscale
-from pixelcnn.network import PixelCNN
+from pixelcnn.networks.conditioning import Conditioner
+from pixelcnn.networks.mode import EXACT, Mode, Share
+from pixelcnn.networks.multiscale import Multiscale
+from pixelcnn.networks.pixelcnn import PixelCNN
 from replicator import Replicator
 
 AnyTrainConfig = PixelCNNTrainConfig | MultiscaleTrainConfig

@@ -9,9 +9,9 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from pixelcnn.generation import Request
+from pixelcnn.data.dataset import Shelf
 from pixelcnn.model import PictureModel
-from pixelcnn.shelf import Shelf
+from pixelcnn.sampling.generation import Request
 from replicator.runs.intervals import weighted_mean
 from replicator.runs.progress import Progress
 

@@ -10,14 +10,14 @@ import numpy as np
 
 from likelihoods.initial import Blank
 from pixelcnn import shipped
-from pixelcnn.captions import encode_caption
-from pixelcnn.conditioning import check_label
+from pixelcnn.data.captions import encode_caption
+from pixelcnn.data.video import Statistics
 from pixelcnn.density import AnyTrainConfig, PictureDensity
-from pixelcnn.drawing import temperatures_of
-from pixelcnn.generation import Painter, Request
-from pixelcnn.multiscale import Multiscale, part_names
+from pixelcnn.networks.conditioning import check_label
+from pixelcnn.networks.multiscale import Multiscale, part_names
+from pixelcnn.sampling.generation import Painter, Request
+from pixelcnn.sampling.multiscale_sampler import temperatures_of
 from pixelcnn.training import KINDS, config_from, kind_of
-from pixelcnn.video_data import Statistics
 from replicator.runs.atomic_files import Arrays
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import stored_model, take_weights

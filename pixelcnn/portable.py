@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pixelcnn import draws
-from pixelcnn.captions import encode_caption
+from pixelcnn.data import batch_sampling
+from pixelcnn.data.captions import encode_caption
+from pixelcnn.data.dataset import NEEDED, Shelf
+from pixelcnn.data.video import Video
 from pixelcnn.density import AnyTrainConfig, PictureDensity
-from pixelcnn.drawing import Draw, draw, words_for
-from pixelcnn.sampler import Given, picture_words, sample
-from pixelcnn.shelf import NEEDED, Shelf
+from pixelcnn.sampling.multiscale_sampler import Draw, draw, words_for
+from pixelcnn.sampling.pixelcnn_sampler import Given, picture_words, sample
 from pixelcnn.training import CHANGEABLE, run_config
-from pixelcnn.video_data import Video
 from replicator.portable.export import (
     export_function,
     export_training,
@@ -67,8 +67,8 @@ def export_run(
         folder,
         state,
         density.loss,
-        specs_of(draws.open_batches(Path(folder), settings)(0)),
-        drawing=draws,
+        specs_of(batch_sampling.open_batches(Path(folder), settings)(0)),
+        drawing=batch_sampling,
         batches=settings,
         config=stored,
         changeable=CHANGEABLE,
@@ -79,7 +79,7 @@ def export_run(
 
 
 def carried(source: Any, config: AnyTrainConfig) -> tuple[Arrays, dict[str, Any]]:
-    """What `draws.open_batches` draws the run's batches from, and its settings.
+    """What `batch_sampling.open_batches` draws the run's batches from, and its settings.
 
     source: the `Corpus` or the `Video` of a shelf. config: resolved.
     """

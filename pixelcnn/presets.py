@@ -2,13 +2,13 @@
 
 import dataclasses
 
-from pixelcnn.conditioning import ConditioningConfig
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.density import AnyTrainConfig
-from pixelcnn.factor import FactorConfig
-from pixelcnn.multiscale import MultiscaleConfig
-from pixelcnn.network import PixelCNNConfig
-from pixelcnn.outputs import OutputConfig
+from pixelcnn.networks.conditioning import ConditioningConfig
+from pixelcnn.networks.factor import FactorConfig
+from pixelcnn.networks.multiscale import MultiscaleConfig
+from pixelcnn.networks.outputs import OutputConfig
+from pixelcnn.networks.pixelcnn import PixelCNNConfig
 from replicator.training.config import LoopConfig, OptimizerConfig
 
 

@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 
 from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.data.dataset import Shelf
 from pixelcnn.density import AnyTrainConfig, PictureDensity, PictureLoss
-from pixelcnn.shelf import Shelf
-from pixelcnn.watching import Watcher
+from pixelcnn.evaluation_callback import Watcher
 from replicator import Replicator, strategies
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory

@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 
 from pixelcnn.model import PictureModel, load
-from pixelcnn.sheets import enlarged, grid, strip, write_gif, write_png
+from pixelcnn.sampling.grids import enlarged, grid, strip, write_gif, write_png
 from replicator.runs.progress import Progress
 
 SETS = {

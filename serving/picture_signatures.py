@@ -11,14 +11,14 @@ import numpy as np
 import tensorflow as tf
 
 from likelihoods.noise import as_key
-from pixelcnn.captions import NUM_CODES
+from pixelcnn.data.captions import NUM_CODES
 from pixelcnn.density import PictureDensity
-from pixelcnn.drawing import Draw, draw, words_for
-from pixelcnn.generation import multiscale_program, pixelcnn_program
 from pixelcnn.model import PictureModel
-from pixelcnn.multiscale import part_names
+from pixelcnn.networks.multiscale import part_names
 from pixelcnn.portable import condition_specs
-from pixelcnn.sampler import Given, picture_words, sample
+from pixelcnn.sampling.generation import multiscale_program, pixelcnn_program
+from pixelcnn.sampling.multiscale_sampler import Draw, draw, words_for
+from pixelcnn.sampling.pixelcnn_sampler import Given, picture_words, sample
 from replicator.runs.errors import UserError
 from serving.bundle import COMPILED, FORMAT, PLAIN
 from serving.signature import Signature, TensorInfo, scale_name

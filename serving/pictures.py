@@ -209,7 +209,7 @@ def _side(name: str) -> int:
 
 
 def _caption(text: str) -> np.ndarray:
-    from pixelcnn.captions import encode_caption
+    from pixelcnn.data.captions import encode_caption
 
     try:
         return encode_caption(text)[None]

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from pixelcnn.sheets import enlarged, grid, strip, write_gif, write_png
+from pixelcnn.sampling.grids import enlarged, grid, strip, write_gif, write_png
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
 from serving.client import (

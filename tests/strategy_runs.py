@@ -14,19 +14,19 @@ import numpy as np
 import soundfile
 from runs import NEVER, TINY
 
+from distill import evaluation_callback as of_students
 from distill import training as distillation
-from distill import watching as of_students
 from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
 from distill.teacher import load_teacher
+from pixelcnn import evaluation_callback as of_painters
 from pixelcnn import training as of_pictures
-from pixelcnn import watching as of_painters
-from pixelcnn.conditioning import ConditioningConfig
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
-from pixelcnn.factor import FactorConfig
-from pixelcnn.multiscale import MultiscaleConfig
-from pixelcnn.network import PixelCNNConfig
-from pixelcnn.outputs import OutputConfig
+from pixelcnn.networks.conditioning import ConditioningConfig
+from pixelcnn.networks.factor import FactorConfig
+from pixelcnn.networks.multiscale import MultiscaleConfig
+from pixelcnn.networks.outputs import OutputConfig
+from pixelcnn.networks.pixelcnn import PixelCNNConfig
 from replicator import Replicator, strategies
 from replicator.runs.errors import UserError
 from replicator.training.config import LoopConfig, OptimizerConfig

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from picture_bundles import bundle_folder, copied, model, model_folder, resigned
+from image_bundles import bundle_folder, copied, model, model_folder, resigned
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 

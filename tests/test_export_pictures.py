@@ -3,12 +3,12 @@
 import functools
 import json
 
+import image_bundles
 import numpy as np
-import picture_bundles
 import pytest
 import tensorflow as tf
-from picture_bundles import bundle_folder, model, model_folder
-from picture_runs import toys
+from image_bundles import bundle_folder, model, model_folder
+from image_runs import toys
 from PIL import Image
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -233,7 +233,7 @@ def test_a_bundle_is_a_model_folder_still(tmp_path, monkeypatch):
     ):
         np.testing.assert_array_equal(one, other)
     # The same model, whose programs are compiled already.
-    monkeypatch.setattr("pixelcnn.painting.load", lambda path: model("multiscale"))
+    monkeypatch.setattr("pixelcnn.sample_command.load", lambda path: model("multiscale"))
     words = ["sample", str(bundle_folder("multiscale")), "--num", "2", "--seed", "3"]
     assert onepass.main([*words, "--label", "eel", "--out", str(tmp_path)]) == 0
     drawn = np.asarray(Image.open(tmp_path / "sample_3_1.png"))
@@ -271,7 +271,7 @@ def test_the_sampler_for_jax_comes_along(tmp_path, monkeypatch):
         "pixelcnn.portable.export_sampler",
         lambda folder, density: written.append(folder.mkdir()) or (folder / "draw").touch(),
     )
-    monkeypatch.setattr(tf.saved_model, "save", picture_bundles.saved_by_copy("pixelcnn"))
+    monkeypatch.setattr(tf.saved_model, "save", image_bundles.saved_by_copy("pixelcnn"))
     out = tmp_path / "name" / "1"
     words = ["export", str(model_folder("pixelcnn")), "--out", str(out), "--no-warm"]
     assert onepass.main([*words, "--portable"]) == 0

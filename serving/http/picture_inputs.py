@@ -125,7 +125,7 @@ def label(served: Served, field: str, wished: Any) -> int:
 
 def caption(wished: Any) -> np.ndarray:
     """int32 [characters], the codes of a caption."""
-    from pixelcnn.captions import encode_caption
+    from pixelcnn.data.captions import encode_caption
 
     if not isinstance(wished, str):
         raise refused("caption", "a text", wished)

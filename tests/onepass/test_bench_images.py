@@ -7,7 +7,7 @@ import types
 import numpy as np
 import pytest
 import tensorflow as tf
-from pictures import QuickInitial
+from image_networks import QuickInitial
 
 import onepass
 from onepass.bench.images import command as images
@@ -18,10 +18,10 @@ from onepass.bench.images import training as picture_training
 from onepass.bench.images.passes import count_passes
 from onepass.bench.images.programs import Timed
 from onepass.bench.report import Row
-from pixelcnn.factor import FactorConfig
-from pixelcnn.multiscale import MultiscaleConfig
-from pixelcnn.network import PixelCNNConfig
-from pixelcnn.outputs import OutputConfig
+from pixelcnn.networks.factor import FactorConfig
+from pixelcnn.networks.multiscale import MultiscaleConfig
+from pixelcnn.networks.outputs import OutputConfig
+from pixelcnn.networks.pixelcnn import PixelCNNConfig
 from pixelcnn.presets import PRESETS
 
 TINY = PixelCNNConfig(layers=1, units=4, output_units=4)

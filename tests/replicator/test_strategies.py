@@ -22,8 +22,8 @@ import tensorflow as tf
 from runs import assert_same, newest
 from strategy_runs import CONFIGS, ROWS, STEPS
 
+from pixelcnn.data.dataset import Shelf
 from pixelcnn.density import PictureDensity, PictureLoss
-from pixelcnn.shelf import Shelf
 from replicator import Replicator
 from replicator.launch.tf_config import local_cluster
 from replicator.runs.errors import UserError

@@ -14,7 +14,7 @@ import numpy as np
 import tensorflow as tf
 
 from distill.config import StudentConfig
-from distill.cpu import FlowEngine
+from distill.cpu.engine import FlowEngine
 from distill.generation import Request, generate
 from distill.presets import PRESETS
 from distill.student import Condition, ParallelWaveNet

@@ -9,11 +9,11 @@ import tensorflow as tf
 from likelihoods.initial import Initial
 from likelihoods.noise import as_key
 from onepass.bench.images.programs import MULTISCALE, SEED, configuration
-from pixelcnn.conditioning import NONE
-from pixelcnn.drawing import Draw, draw, temperatures_of, words_for
-from pixelcnn.factor import Factor
-from pixelcnn.multiscale import Multiscale, MultiscaleConfig
-from pixelcnn.network import PixelCNN
+from pixelcnn.networks.conditioning import NONE
+from pixelcnn.networks.factor import Factor
+from pixelcnn.networks.multiscale import Multiscale, MultiscaleConfig
+from pixelcnn.networks.pixelcnn import PixelCNN
+from pixelcnn.sampling.multiscale_sampler import Draw, draw, temperatures_of, words_for
 
 
 def count_passes(name: str, largest: int) -> dict[int, tuple[int, int]]:

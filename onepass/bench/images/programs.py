@@ -17,9 +17,9 @@ import tensorflow as tf
 
 from likelihoods.noise import as_key
 from pixelcnn.density import PictureDensity
-from pixelcnn.generation import LARGEST_COMPILED, Painter, Request
 from pixelcnn.presets import PRESETS
-from pixelcnn.sampler import picture_words, sample_naively
+from pixelcnn.sampling.generation import LARGEST_COMPILED, Painter, Request
+from pixelcnn.sampling.pixelcnn_sampler import picture_words, sample_naively
 
 CLASSES, LABEL, SEED = 10, 3, 0
 PIXELCNN, TRAINED_SIZE = "pixelcnn-cpu-32", 32

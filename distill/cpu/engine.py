@@ -1,0 +1,152 @@
+"""A student's flows on a CPU: every layer a blocked matrix product, compiled by Numba.
+
+The arithmetic is float32 whatever the flows' `compute_dtype`. Each sample is the same, to the last
+bit, in any batch, in any chunks and with any number of threads.
+"""
+
+import dataclasses
+from concurrent.futures import ThreadPoolExecutor
+
+import numpy as np
+
+from distill.cpu.kernels import ROWS
+from distill.cpu.tiles import Scratch, Sounds, Turns, new_progress, walk
+from distill.cpu.weights import TILE_ROWS, pack
+from distill.flows import Flow, Flowed
+from wavenet.samplers.numba import as_compiled, available_cores, check_shape
+from wavenet.samplers.numba.kernels import LANES, aligned
+
+
+@dataclasses.dataclass
+class FlowState:
+    """All that the next sample depends on beside noise and condition; a chunk uses it up."""
+
+    fronts: np.ndarray
+    """The past noise that each flow's front reads, float32 [batch, flows, front_width]."""
+    windows: np.ndarray
+    """Every layer's inputs, float32 [batch, rows, channels]."""
+    used: np.ndarray
+    """Rows of each layer's window that are filled, int64 [batch, layers]."""
+    used_up: bool = False
+
+    @property
+    def batch(self) -> int:
+        """Number of sounds."""
+        return len(self.fronts)
+
+    def copy(self) -> "FlowState":
+        """A state that goes on from here by itself; raises ValueError if this one is used up."""
+        self.check_fresh()
+        windows = aligned(self.windows.shape)
+        windows[:] = self.windows
+        return FlowState(self.fronts.copy(), windows, self.used.copy())
+
+    def check_fresh(self) -> None:
+        """Raises ValueError if the state is used up."""
+        if self.used_up:
+            raise ValueError("`state` must be the newest one or a copy() of it, got one used up.")
+
+
+class FlowEngine:
+    """Turns noise into sound with the weights that the flows have when the engine is made.
+
+    Args:
+      flows: of one student, first to last.
+      threads: processor cores to use; by default all that this process may run on.
+    """
+
+    def __init__(self, flows: list[Flow], threads: int | None = None):
+        if not flows:
+            raise ValueError("`flows` must be at least one, got none.")
+        if threads is not None and threads < 1:
+            raise ValueError(f"`threads` must be at least 1, got {threads}.")
+        self.threads = threads or available_cores()
+        self._packed = pack(flows)
+
+    def initial_state(self, batch: int) -> FlowState:
+        """The state before the first sample: zeros."""
+        if batch < 1:
+            raise ValueError(f"`batch` must be at least 1, got {batch}.")
+        sizes, layers = self._packed.sizes, self._packed.layers
+        channels = int(sizes["residual_vectors"]) * LANES
+        return FlowState(
+            fronts=np.zeros([batch, len(self._packed.flows), sizes["front_width"]], np.float32),
+            windows=aligned([batch, int(layers["capacity"].sum()), channels]),
+            used=np.repeat(layers["past"][None], batch, 0),
+        )
+
+    def run(self, state: FlowState, noise, condition=None) -> tuple[Flowed, FlowState]:
+        """What the flows make of the next noise, float32 [batch, time] each, and the state after.
+
+        Args:
+          state: from `initial_state` or the run before; it is used up.
+          noise: float32 [batch, time].
+          condition: [batch, time, channels] of these samples, or None.
+        Raises:
+          ValueError: a shape that does not fit the flows or the state, or a used state.
+        """
+        state.check_fresh()
+        noise = as_compiled(noise, np.float32)
+        check_shape("noise", noise, (state.batch, None))
+        channels = int(self._packed.sizes["condition_inputs"])
+        given = np.zeros([*noise.shape, 0]) if condition is None else condition
+        given = as_compiled(given, np.float32)
+        check_shape("condition", given, (*noise.shape, channels))
+        state.used_up = True
+        sounds = self._sounds(state, noise, given)
+        self._walk(sounds)
+        front, time = state.fronts.shape[-1], noise.shape[1]
+        fronts = sounds.noises[:, :-1, time : time + front].copy()
+        output = np.ascontiguousarray(sounds.noises[:, -1, front : front + time])
+        flowed = Flowed(output, sounds.location, sounds.log_scale)
+        return flowed, FlowState(fronts, state.windows, state.used)
+
+    def _sounds(self, state: FlowState, noise, condition) -> Sounds:
+        batch, flows, front = state.fronts.shape
+        noises = np.zeros([batch, flows + 1, front + noise.shape[1] + ROWS], np.float32)
+        noises[:, :-1, :front] = state.fronts
+        noises[:, 0, front : front + noise.shape[1]] = noise
+        return Sounds(
+            noises=noises,
+            condition=condition,
+            location=np.zeros_like(noise),
+            log_scale=np.zeros_like(noise),
+            windows=state.windows,
+            used=state.used,
+        )
+
+    def _walk(self, sounds: Sounds) -> None:
+        batch, time = sounds.location.shape
+        turns = _turns(batch, time, self.threads)
+        with ThreadPoolExecutor(turns.threads) as workers:
+            futures = [
+                workers.submit(walk, self._packed, sounds, turns, self._scratch(), thread)
+                for thread in range(turns.threads)
+            ]
+            for future in futures:
+                future.result()
+
+    def _scratch(self) -> Scratch:
+        sizes = self._packed.sizes
+        channels = int(sizes["residual_vectors"]) * LANES
+        units = max(channels, int(sizes["gate_vectors"]) * LANES)
+        return Scratch(
+            condition=aligned([TILE_ROWS, int(sizes["condition_inputs"])]),
+            units=aligned([ROWS, units]),
+            hidden=aligned([TILE_ROWS, channels]),
+            outputs=aligned([TILE_ROWS, LANES]),
+            scales=aligned([-(-TILE_ROWS // LANES) * LANES]),
+            zeros=aligned([channels]),
+        )
+
+
+def _turns(sounds: int, time: int, threads: int) -> Turns:
+    """Tiles of nearly one length, so many that every thread gets as many."""
+    tiles = -(-time // TILE_ROWS)
+    if sounds % threads:
+        tiles = -(-tiles // threads) * threads
+    rows = max(1, -(-time // max(1, tiles)))
+    rows = -(-rows // ROWS) * ROWS
+    tiles = -(-time // rows)
+    threads = max(1, min(threads, sounds * tiles))
+    return Turns(rows, tiles, threads, new_progress(threads))

@@ -1,0 +1,238 @@
+"""Sound after sound, tile after tile, layer after layer through the flows, compiled.
+
+A tile is a stretch of time that goes through all layers before the next one of its thread. Threads
+take turns at the tiles, each two layers behind the thread before it: a layer's inputs are then
+written and read by one thread at a time, and no thread waits but for the one before it.
+
+Each layer's inputs stand in a window of rows, the past before the present, so that a tap is read at
+a fixed distance; when a window is full, the past that is still needed moves to its beginning. A
+tile whose rows are no whole groups makes rows beyond its end, which what follows writes over.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from distill.cpu.kernels import ROWS, gate_rows, product_rows
+from wavenet.samplers.numba.kernels import (
+    FLOAT_BYTES,
+    LANES,
+    VECTOR_BYTES,
+    compiled,
+    copy,
+    entry,
+    exponential,
+    publish,
+    wait_for,
+)
+
+_FLOOR = -np.inf  # under a product that is not rectified
+_LINE = 16  # int64 numbers in two cache lines, which processors fetch together
+
+
+class Sounds(NamedTuple):
+    """The chunk: what is read and filled for each sound."""
+
+    noises: np.ndarray
+    """float32 [sounds, flows + 1, front_width + time + ROWS]: the past and then the noise of each
+    flow; the next flow's is filled, and in the end the output."""
+    condition: np.ndarray
+    """float32 [sounds, time, channels]."""
+    location: np.ndarray
+    """float32 [sounds, time], zeros: of all flows, filled."""
+    log_scale: np.ndarray
+    """Alike."""
+    windows: np.ndarray
+    """float32 [sounds, rows of all windows, channels and padding]."""
+    used: np.ndarray
+    """Rows of each window that are filled, int64 [sounds, layers]."""
+
+
+class Turns(NamedTuple):
+    """How threads share the tiles."""
+
+    tile_rows: int
+    tiles: int
+    """Of one sound."""
+    threads: int
+    progress: np.ndarray
+    """Layers that each thread is done with, all tiles before counted: int64 [threads, _LINE]."""
+
+
+class Scratch(NamedTuple):
+    """A thread's own memory, float32."""
+
+    condition: np.ndarray
+    units: np.ndarray
+    hidden: np.ndarray
+    outputs: np.ndarray
+    """[rows, LANES]: location and log-scale."""
+    scales: np.ndarray
+    zeros: np.ndarray
+
+
+def new_progress(threads: int) -> np.ndarray:
+    """The progress of threads that have not begun."""
+    return np.zeros([threads, _LINE], np.int64)
+
+
+@compiled
+def _address(array):
+    return array.ctypes.data
+
+
+@compiled
+def _room(packed, sounds, sound, place, rows):
+    """The address of the next `rows` rows of a window, which are filled from now on."""
+    layer = packed.layers[place]
+    vectors = packed.sizes.residual_vectors
+    row_bytes = vectors * VECTOR_BYTES
+    window = _address(sounds.windows[sound]) + layer.window * row_bytes
+    top = sounds.used[sound, place]
+    if top + -(-rows // ROWS) * ROWS > layer.capacity:
+        copy(window, window + (top - layer.past) * row_bytes, layer.past * vectors)
+        top = layer.past
+    sounds.used[sound, place] = top + rows
+    return window + top * row_bytes
+
+
+@compiled
+def _front(packed, sounds, scratch, sound, place, start, rows):
+    """The first layer's input, from the noise before each sample."""
+    sizes, flow = packed.sizes, packed.flows[packed.layers[place].flow]
+    row_bytes = sizes.residual_vectors * VECTOR_BYTES
+    target = _room(packed, sounds, sound, place, rows)
+    noise = _address(sounds.noises[sound, packed.layers[place].flow]) + FLOAT_BYTES * start
+    weights = _address(packed.memory)
+    for row in range(0, rows, ROWS):
+        product_rows(
+            target + row * row_bytes,
+            weights + flow.front,
+            weights + flow.front_bias,
+            _address(scratch.zeros),
+            0,
+            noise + FLOAT_BYTES * row,
+            FLOAT_BYTES,
+            sizes.front_width,
+            _FLOOR,
+            sizes.residual_vectors,
+        )
+
+
+@compiled
+def _layer(packed, sounds, scratch, sound, place, rows):
+    """The next layer's input, or the rectified `hidden` after the last one."""
+    sizes, layer = packed.sizes, packed.layers[place]
+    row_bytes, unit_bytes = (
+        sizes.residual_vectors * VECTOR_BYTES,
+        sizes.gate_vectors * VECTOR_BYTES,
+    )
+    source = _address(sounds.windows[sound]) + row_bytes * (
+        layer.window + sounds.used[sound, place] - rows
+    )
+    target, floor = _address(scratch.hidden), 0.0
+    if not layer.last:
+        target, floor = _room(packed, sounds, sound, place + 1, rows), _FLOOR
+    condition, units = _address(scratch.condition), _address(scratch.units)
+    weights = _address(packed.memory)
+    for row in range(0, rows, ROWS):
+        gate_rows(
+            units,
+            weights + layer.gate,
+            weights + layer.gate_bias,
+            source + row * row_bytes,
+            row_bytes,
+            layer.dilation * row_bytes,
+            sizes.width,
+            sizes.residual_inputs,
+            condition + row * FLOAT_BYTES * sizes.condition_inputs,
+            sizes.condition_inputs,
+            sizes.gate_vectors,
+        )
+        product_rows(
+            target + row * row_bytes,
+            weights + layer.residual,
+            weights + layer.residual_bias,
+            source + row * row_bytes,
+            row_bytes,
+            units,
+            unit_bytes,
+            sizes.gate_inputs,
+            floor,
+            sizes.residual_vectors,
+        )
+
+
+@compiled
+def _head(packed, scratch, flow, rows):
+    """The flow's outputs from the rectified `hidden`."""
+    sizes, weights = packed.sizes, _address(packed.memory)
+    row_bytes = sizes.residual_vectors * VECTOR_BYTES
+    hidden, between = _address(scratch.hidden), _address(scratch.units)
+    zeros, outputs = _address(scratch.zeros), _address(scratch.outputs)
+    for row in range(0, rows, ROWS):
+        product_rows(
+            between,
+            weights + flow.head1,
+            weights + flow.head1_bias,
+            zeros,
+            0,
+            hidden + row * row_bytes,
+            row_bytes,
+            sizes.residual_inputs,
+            0.0,
+            sizes.residual_vectors,
+        )
+        product_rows(
+            outputs + row * VECTOR_BYTES,
+            weights + flow.head2,
+            weights + flow.head2_bias,
+            zeros,
+            0,
+            between,
+            row_bytes,
+            sizes.residual_inputs,
+            _FLOOR,
+            1,
+        )
+
+
+@compiled
+def _compose(sizes, sounds, scratch, sound, flow, start, rows):
+    """The flow's output, and location and scale of all flows so far, from the flow's outputs."""
+    lowest = np.float32(sizes.min_log_scale)
+    for row in range(rows):
+        log_scale = scratch.outputs[row, 1]
+        scratch.scales[row] = lowest if log_scale < lowest else log_scale
+        sounds.log_scale[sound, start + row] += scratch.scales[row]
+    exponential(_address(scratch.scales), -(-rows // LANES))
+    for row in range(rows):
+        t, scale, location = start + row, scratch.scales[row], scratch.outputs[row, 0]
+        sounds.location[sound, t] = sounds.location[sound, t] * scale + location
+        t += sizes.front_width
+        sounds.noises[sound, flow + 1, t] = sounds.noises[sound, flow, t] * scale + location
+
+
+@entry
+def walk(packed, sounds, turns, scratch, thread):
+    """Makes every tile whose turn is this thread's; the others must be in here at the same time."""
+    sizes, layers = packed.sizes, len(packed.layers)
+    time = sounds.location.shape[1]
+    counters, counter_bytes = _address(turns.progress), 8 * _LINE
+    for tile in range(thread, len(sounds.location) * turns.tiles, turns.threads):
+        sound, start = tile // turns.tiles, tile % turns.tiles * turns.tile_rows
+        rows = min(turns.tile_rows, time - start)
+        for row in range(rows):
+            for channel in range(sizes.condition_inputs):
+                scratch.condition[row, channel] = sounds.condition[sound, start + row, channel]
+        before = counters + (tile - 1) % turns.threads * counter_bytes
+        for place in range(layers):
+            wait_for(before, (tile - 1) * layers + min(place + 2, layers))
+            layer = packed.layers[place]
+            if layer.first:
+                _front(packed, sounds, scratch, sound, place, start, rows)
+            _layer(packed, sounds, scratch, sound, place, rows)
+            if layer.last:
+                _head(packed, scratch, packed.flows[layer.flow], rows)
+                _compose(sizes, sounds, scratch, sound, layer.flow, start, rows)
+            publish(counters + thread * counter_bytes, tile * layers + place + 1)

@@ -1,0 +1,139 @@
+"""The weights of flows as the compiled walk reads them: one block of memory, and tables of it."""
+
+import math
+import zlib
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+
+from distill.cpu import kernels as flow_kernels
+from distill.cpu.kernels import ROWS, pack_gates, pack_outputs
+from distill.flows import Flow, FlowLayer
+from wavenet.samplers.numba import kernels
+from wavenet.samplers.numba.kernels import LANES, aligned, padded
+
+TILE_ROWS = 80 * ROWS
+"""Most time steps of a tile: its activations and one layer's weights fit a core's own cache."""
+
+# Numba's cache looks at one file only. The name of this field, a part of every compiled function's
+# signature, has it look at the kernels as well.
+_SOURCES = b"".join(Path(str(each.__file__)).read_bytes() for each in (kernels, flow_kernels))
+_KERNELS = f"kernels_{zlib.crc32(_SOURCES):08x}"
+
+SIZES = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("front_width", "width", "condition_inputs", "residual_inputs", "residual_vectors"),
+            *("gate_inputs", "gate_vectors", _KERNELS),
+        )
+    ]
+    + [("min_log_scale", np.float64)]
+)
+"""What all layers have in common."""
+
+_FLOW_PARTS = ("front", "front_bias", "head1", "head1_bias", "head2", "head2_bias")
+_LAYER_PARTS = ("gate", "gate_bias", "residual", "residual_bias")
+
+FLOW = np.dtype([(name, np.int64) for name in _FLOW_PARTS])
+"""Where a flow's weights begin, in bytes of the memory."""
+
+LAYER = np.dtype(
+    [
+        (name, np.int64)
+        for name in (
+            *("flow", "first", "last", "dilation"),
+            *("past", "window", "capacity"),  # of its window of inputs, in rows
+            *_LAYER_PARTS,
+        )
+    ]
+)
+"""A layer's place, and where its weights begin."""
+
+
+class PackedFlows(NamedTuple):
+    """All that is the same for every sound."""
+
+    memory: np.ndarray
+    """float32, every weight."""
+    sizes: np.void
+    """A SIZES."""
+    flows: np.ndarray
+    """FLOW [flows]."""
+    layers: np.ndarray
+    """LAYER [layers of all flows]."""
+
+
+def pack(flows: list[Flow]) -> PackedFlows:
+    """The present weights of the flows; what they learn later does not reach them."""
+    config = flows[0].config
+    parts: list[np.ndarray] = []
+    flow_table = np.zeros(len(flows), FLOW)
+    layer_table = np.zeros(sum(len(flow.layers) for flow in flows), LAYER)
+    place = window = 0
+    for number, flow in enumerate(flows):
+        _enter(flow_table[number], _flow_parts(flow), parts)
+        for i, layer in enumerate(flow.layers):
+            entry = layer_table[place]
+            _enter(entry, _layer_parts(layer), parts)
+            past = layer.past_samples
+            entry["flow"], entry["dilation"] = number, layer.dilation
+            entry["first"], entry["last"] = i == 0, i == len(flow.layers) - 1
+            # Twice the past, so that moving it costs no more than a copy of each row.
+            entry["past"], entry["capacity"] = past, past + max(past, TILE_ROWS)
+            entry["window"] = window
+            window += entry["capacity"]
+            place += 1
+    memory = aligned([sum(part.size for part in parts)])
+    np.concatenate(parts, out=memory)
+    return PackedFlows(memory, _sizes(config), flow_table, layer_table)
+
+
+def _enter(entry, named: dict[str, np.ndarray], parts: list[np.ndarray]) -> None:
+    """Appends the arrays, in whole cache lines, and notes in the entry where each begins."""
+    for name, array in named.items():
+        entry[name] = sum(part.nbytes for part in parts)
+        parts.append(np.pad(array.ravel(), (0, -array.size % 16)))
+
+
+def _sizes(config) -> np.void:
+    sizes = np.zeros(1, SIZES)[0]
+    sizes["front_width"], sizes["width"] = config.front_width, config.filter_width
+    sizes["condition_inputs"] = config.gate_inputs
+    sizes["residual_inputs"] = config.residual_channels
+    sizes["residual_vectors"] = padded(config.residual_channels) // LANES
+    sizes["gate_inputs"] = config.gate_channels
+    sizes["gate_vectors"] = padded(config.gate_channels) // LANES
+    sizes["min_log_scale"] = config.min_log_scale
+    return sizes
+
+
+def _layer_parts(layer: FlowLayer) -> dict[str, np.ndarray]:
+    kernels = [np.asarray(tap) for tap in np.asarray(layer.gate_kernel)]
+    if layer.condition_kernel is not None:
+        kernels.append(np.asarray(layer.condition_kernel))
+    half_power = math.sqrt(0.5)
+    return {
+        "gate": pack_gates(np.concatenate(kernels)),
+        "gate_bias": pack_gates(np.asarray(layer.gate_bias)[None]),
+        "residual": pack_outputs(np.asarray(layer.residual_kernel) * half_power),
+        "residual_bias": _wide(np.asarray(layer.residual_bias) * half_power),
+    }
+
+
+def _flow_parts(flow: Flow) -> dict[str, np.ndarray]:
+    return {
+        "front": pack_outputs(np.asarray(flow.front_kernel)),
+        "front_bias": _wide(flow.front_bias),
+        "head1": pack_outputs(np.asarray(flow.head1_kernel)),
+        "head1_bias": _wide(flow.head1_bias),
+        "head2": pack_outputs(np.asarray(flow.head2_kernel)),
+        "head2_bias": _wide(flow.head2_bias),
+    }
+
+
+def _wide(bias) -> np.ndarray:
+    """The bias [channels] with zeros up to whole vectors."""
+    bias = np.asarray(bias, np.float32)
+    return np.pad(bias, (0, -len(bias) % LANES))

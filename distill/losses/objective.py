@@ -1,0 +1,212 @@
+"""The loss of a distillation step: the terms that are switched on, each with its value by name."""
+
+import functools
+import math
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from distill.flows import Flowed
+from distill.losses import kl_divergence
+from distill.losses.perceptual import feature_energies, feature_loss, style_energies, style_loss
+from distill.losses.power import magnitude_loss, multi_loss, squared_loss
+from distill.losses.unit_classifier import UnitClassifier
+from distill.presets import LossConfig
+from distill.source.excitation import pitch_loss
+from distill.student import ParallelWaveNet
+from distill.teacher import WaveNetDensity
+from likelihoods import Gaussian
+from likelihoods import noise as position_noise
+from replicator import Replicator
+from wavenet.features import MelConvention
+
+Terms = dict[str, tuple[float, tf.Tensor]]
+SpectralLoss = Callable[..., tf.Tensor]  # of a sound and a recording
+ENERGIES = {"feature": feature_energies, "style": style_energies}
+# Numbers of the seeds that are folded out of a step's.
+SOUND, DRAWS, PHASE = 0, 1, 2
+DB_PER_NEPER = 20.0 / math.log(10.0)
+
+
+class Objective:
+    """Called with a batch of clips; gives the loss, [], and the terms' values.
+
+    A replica calls it with its share of a batch and with what `common` gives.
+
+    Args:
+      student, teacher: only the student's weights get a gradient.
+      config: which terms.
+      seed: of the noise, which differs from step to step.
+      step: int32 variable, the updates made.
+      classifier, mel: what the perceptual terms need.
+    """
+
+    def __init__(
+        self,
+        student: ParallelWaveNet,
+        teacher: WaveNetDensity,
+        config: LossConfig,
+        seed: int,
+        step: tf.Variable,
+        classifier: UnitClassifier | None = None,
+        mel: MelConvention | None = None,
+    ):
+        self.student, self.teacher, self.config = student, teacher, config
+        self._spectral = _spectral_losses(config, classifier, mel)
+        self._energies = _energies(list(self._spectral), classifier, mel)
+        self._seed, self._step = seed, step
+
+    def __call__(self, batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
+        """The weighted sum of the terms, and their values.
+
+        Args:
+          batch: of `wavenet.data.pipeline.clips`: waveform, mask, speaker, and frames, of which the
+            last two channels are the F0 features where the student has a draft.
+        """
+        seed = position_noise.fold_in(self._seed, self._step)
+        drawn = self._draw(batch, seed)
+        terms: Terms = {}
+        if self.config.kl:
+            terms |= self._divergence(drawn, batch, seed)
+        terms |= self._compare(drawn.output, batch)
+        drafter = self.student.drafter
+        if drafter is not None:
+            # Taught beforehand: its error is logged, its gradient is zero, its weights stay.
+            value = pitch_loss(
+                drafter.reader,
+                self.frames(batch),
+                batch["frames"][..., -2:],
+                batch.get("voiced_share"),
+            )
+            terms["pitch"] = (0.0, value)
+        loss = tf.add_n([weight * value for weight, value in terms.values()])
+        values = {name: value for name, (_, value) in terms.items()}
+        return loss, values | {"level_db": _level_db(drawn.output, batch["waveform"])}
+
+    def common(self, batch, replicator: Replicator) -> dict[str, tf.Tensor]:
+        """What a share of a batch must know of the whole, see `LossOfShares`.
+
+        Returns:
+          "first_row" int32 [], which addresses noise; of all shares the mean "counted" of samples
+          in no padding, the "voiced_share" of frames, the energies of the perceptual terms; for the
+          contrastive term, "frames_before" [1, frames, channels] and "speaker_before" [1] of the
+          row before the first, that before the first of all being the last. "level_db" is left: it
+          is the mean of the levels of the shares.
+        """
+        means = {"counted": tf.reduce_sum(batch["mask"])}
+        means |= {name: energies(batch["waveform"]) for name, energies in self._energies.items()}
+        if self.student.drafter is not None:
+            means["voiced_share"] = tf.reduce_mean(batch["frames"][..., -1])
+        rows = _shape(batch)[0]
+        known = replicator.all_reduce(means, "mean")
+        known["first_row"] = replicator.replica_id * rows
+        if self.config.contrastive:
+            told = {name: batch[name][-1] for name in ("frames", "speaker") if name in batch}
+            lasts = replicator.all_gather(told)
+            before = (replicator.replica_id - 1) % replicator.num_replicas
+            known |= {f"{name}_before": rows[before][tf.newaxis] for name, rows in lasts.items()}
+        return known
+
+    def frames(self, batch):
+        """What teacher and student are conditioned on, or None."""
+        channels = self.student.config.feature_channels
+        return batch["frames"][..., :channels] if channels else None
+
+    def _draw(self, batch, seed) -> Flowed:
+        rows, samples = _shape(batch)
+        names = tf.range(rows) + batch.get("first_row", 0)
+        # The phase of the voice means nothing, so it must not be learnt.
+        phase = position_noise.uniform(position_noise.fold_in(seed, PHASE), names, 0, 1)[:, 0, 0]
+        condition, _ = self.student.condition(
+            self.frames(batch), self._speaker(batch), samples, tf.cast(phase, tf.float64)
+        )
+        noise = self.student.noise(position_noise.fold_in(seed, SOUND), names, 0, samples)
+        return self.student.sample(noise, condition)
+
+    def _speaker(self, batch):
+        return batch["speaker"] if self.student.config.speakers else None
+
+    def _divergence(self, drawn: Flowed, batch, seed) -> Terms:
+        config, kind = self.config, self.student.noise_kind
+        mask, counted = batch["mask"], batch.get("counted")
+        rows, samples = _shape(batch)
+        condition = self.teacher.condition(self.frames(batch), self._speaker(batch), samples)
+        conditionals = self.teacher.conditionals(drawn.output, condition)
+        if kind == "normal" and isinstance(conditionals.likelihood, Gaussian):
+            mean, log_scale = conditionals.likelihood.split(conditionals.parameters)
+            exact = kl_divergence.gaussian_divergence(drawn, mean, log_scale, config.regularisation)
+            own = kl_divergence.mean_of(kl_divergence.entropy(drawn, kind), mask, counted)
+            kl = kl_divergence.mean_of(exact, mask, counted)
+            return {"kl": (config.kl, kl), "entropy": (0.0, own)}
+        key = position_noise.fold_in(seed, DRAWS)
+        first_row = batch.get("first_row", 0)
+        draws = kl_divergence.standard_draws(kind, key, rows, samples, config.draws, first_row)
+        kl, cross, own = kl_divergence.divergence(conditionals, drawn, draws, kind, mask, counted)
+        terms = {"kl": (config.kl, kl), "cross_entropy": (0.0, cross), "entropy": (0.0, own)}
+        if config.contrastive and condition is not None:
+            other = self.teacher.conditionals(drawn.output, self._of_others(condition, batch))
+            apart = kl_divergence.contrastive(other, drawn, draws, kind, mask, counted)
+            terms["contrastive"] = (-config.contrastive * config.kl, apart)
+        return terms
+
+    def _of_others(self, condition, batch):
+        """The teacher's condition of the row before each row of the whole batch."""
+        if "speaker_before" not in batch:
+            return tf.roll(condition, 1, 0)
+        told = {name: batch.get(f"{name}_before") for name in ("frames", "speaker")}
+        speaker = told["speaker"] if self.student.config.speakers else None
+        frames = self.frames(told) if told["frames"] is not None else None
+        before = self.teacher.condition(frames, speaker, _shape(batch)[1])
+        return tf.concat([before, condition[:-1]], 0)
+
+    def _compare(self, sound, batch) -> Terms:
+        terms = {}
+        for name, (weight, loss) in self._spectral.items():
+            energies = batch.get(f"{name}_energies")
+            known = () if energies is None else (energies,)
+            terms[name] = (weight, loss(sound, batch["waveform"], *known))
+        return terms
+
+
+def _spectral_losses(
+    config: LossConfig, classifier: UnitClassifier | None, mel: MelConvention | None
+) -> dict[str, tuple[float, SpectralLoss]]:
+    """Weight and function, of a sound and a recording, of each spectral term that is on."""
+    losses_: dict[str, SpectralLoss] = {
+        "squared": squared_loss,
+        "magnitude": magnitude_loss,
+        "multi": multi_loss,
+    }
+    if config.feature or config.style:
+        if classifier is None or mel is None:
+            raise ValueError("`classifier` and `mel` must be given for the perceptual terms.")
+        losses_["feature"] = functools.partial(feature_loss, classifier, mel)
+        losses_["style"] = functools.partial(style_loss, classifier, mel)
+    weights = {name: float(getattr(config, name)) for name in losses_}
+    return {name: (weights[name], loss) for name, loss in losses_.items() if weights[name]}
+
+
+def _energies(
+    names: list[str], classifier: UnitClassifier | None, mel: MelConvention | None
+) -> dict[str, Callable[[tf.Tensor], tf.Tensor]]:
+    """For each of these terms that compares energies, what they are for a recording."""
+    if classifier is None or mel is None:
+        return {}
+    return {
+        f"{name}_energies": functools.partial(energies, classifier, mel)
+        for name, energies in ENERGIES.items()
+        if name in names
+    }
+
+
+def _shape(batch) -> tuple[int, int]:
+    rows, samples = batch["waveform"].shape
+    return rows, samples
+
+
+def _level_db(sound, recorded):
+    """The level of the sound over that of the recording, in dB, []."""
+    ratio = (tf.reduce_mean(tf.square(sound)) + 1e-12) / (
+        tf.reduce_mean(tf.square(recorded)) + 1e-12
+    )
+    return 0.5 * DB_PER_NEPER * tf.math.log(ratio)

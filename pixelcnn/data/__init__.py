@@ -1,0 +1,1 @@
+"""Images, captions and videos as they are read, split and batched."""

@@ -1,0 +1,171 @@
+"""The pictures, or the frames, that a run is trained on and judged by, in batches."""
+
+import dataclasses
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pixelcnn.data.corpus import Corpus, read_corpus, read_dev
+from pixelcnn.data.image_file import DataError
+from pixelcnn.data.pipeline import batches, whole
+from pixelcnn.data.video import Statistics, Video, read_episodes, video_batches, whole_video
+
+EVALUATION_BATCH = 16
+VIDEO_SHUFFLES = 8  # a video has few moments: the luck of a single shuffle would show
+NEEDED = {"class": "label", "text": "caption", "map": "map"}
+SOURCE = {
+    "class": "classes (a sub-folder each, a column `class` of a table, or `labels` in npz)",
+    "text": "captions (a column `caption` of a table, or `captions` in npz)",
+    "map": "maps (`maps` in npz)",
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Shelf:
+    """A corpus of pictures or of video, whichever the configuration's condition asks for."""
+
+    config: Any  # a TrainConfig, of either model
+    source: Corpus | Video
+
+    @classmethod
+    def read(cls, data: Path | str, config: Any) -> "Shelf":
+        """What a folder or file holds; DataError where it lacks what the condition needs."""
+        if config.conditioning.kind == "video":
+            return cls(config, read_episodes(data, config.data.rules))
+        return cls._of(config, read_corpus(data, config.data.rules), data)
+
+    @classmethod
+    def for_judging(
+        cls,
+        data: Path | str,
+        config: Any,
+        classes: Sequence[str],
+        statistics: Statistics | None = None,
+    ) -> "Shelf":
+        """The dev part alone, as a trained model with these classes and statistics reads it."""
+        if config.conditioning.kind == "video":
+            return cls(config, read_episodes(data, config.data.rules, statistics))
+        wanted = classes if config.conditioning.kind == "class" else ()
+        return cls._of(config, read_dev(data, config.data.rules, wanted), data)
+
+    @classmethod
+    def _of(cls, config: Any, corpus: Corpus, data: Path | str) -> "Shelf":
+        kind = config.conditioning.kind
+        if kind in NEEDED and NEEDED[kind] not in next(iter(whole(corpus, "dev", 1))):
+            raise DataError(
+                f"{data} has no {SOURCE[kind]}, which `conditioning.kind` {kind} needs."
+            )
+        return cls(config, corpus)
+
+    @property
+    def notes(self) -> tuple[str, ...]:
+        """Lines on what was read."""
+        return self.source.notes
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes."""
+        return self.source.classes if isinstance(self.source, Corpus) else ()
+
+    @property
+    def statistics(self) -> Statistics | None:
+        """What actions and states were normalised by."""
+        return self.source.statistics if isinstance(self.source, Video) else None
+
+    @property
+    def resolved(self) -> Any:
+        """The configuration with the numbers that the data decide filled in."""
+        conditioning = self.config.conditioning
+        if isinstance(self.source, Video):
+            first = self.source.splits["train"]
+            conditioning = dataclasses.replace(
+                conditioning,
+                action_channels=first.actions.shape[-1],
+                state_channels=first.states.shape[-1],
+                picture_channels=self.config.data.channels,
+            )
+        elif conditioning.kind == "class":
+            conditioning = dataclasses.replace(conditioning, classes=len(self.classes))
+        elif conditioning.kind == "map" and not conditioning.classes:
+            labels = [s.maps for s in self.source.splits.values() if s.maps is not None]
+            conditioning = dataclasses.replace(
+                conditioning, classes=int(max(np.max(m) for m in labels)) + 1
+            )
+        return dataclasses.replace(self.config, conditioning=conditioning)
+
+    def training(self, start_step: int) -> tf.data.Dataset:
+        """Endless batches from a step on, a function of the seed and the step alone."""
+        data, seed = self.config.data, self.config.seed
+        if isinstance(self.source, Video):
+            return video_batches(
+                self.source,
+                "train",
+                batch_size=data.batch_size,
+                seed=seed,
+                start_step=start_step,
+                context=self.config.conditioning.context_frames,
+                jitter=self.config.conditioning.jitter,
+            )
+        return batches(
+            self.source,
+            "train",
+            batch_size=data.batch_size,
+            seed=seed,
+            start_step=start_step,
+            flip=data.flip,
+        )
+
+    @property
+    def shuffles(self) -> int:
+        """How many ways of exchanging conditions `dev` has."""
+        return VIDEO_SHUFFLES if isinstance(self.source, Video) else 1
+
+    def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: int = 0) -> tf.data.Dataset:
+        """All of dev, once.
+
+        shuffled: 0, or the number, from 1 to `shuffles`, of the exchange that gives every picture
+        the condition of another one (a caption, a class, a map; of a frame the action and the
+        state, not the frames before it).
+        """
+        if isinstance(self.source, Video):
+            return whole_video(
+                self.source,
+                "dev",
+                batch_size,
+                context=self.config.conditioning.context_frames,
+                shuffle_actions=shuffled > 0,
+                seed=max(shuffled - 1, 0),
+            )
+        if not shuffled:
+            return whole(self.source, "dev", batch_size)
+        others = _with_others(self.source, self.config.conditioning.kind)
+        return whole(others, "dev", batch_size)
+
+
+def _with_others(corpus: Corpus, kind: str) -> Corpus:
+    """The corpus in which every dev picture has the condition of one that has another."""
+    dev = corpus.splits["dev"]
+    keys = {"class": dev.labels, "text": dev.captions}.get(kind)
+    order = _derangement(dev.names if keys is None else keys)
+    others = dataclasses.replace(
+        dev,
+        labels=None if dev.labels is None else dev.labels[order],
+        captions=None if dev.captions is None else tuple(dev.captions[i] for i in order),
+        maps=None if dev.maps is None else dev.maps[order],
+    )
+    return dataclasses.replace(corpus, splits={**corpus.splits, "dev": others})
+
+
+def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
+    """For each picture another one, by going round the pictures sorted by their condition.
+
+    keys: a class or caption each. Half way round the sorted circle lies another one, wherever none
+    has more than half of all.
+    """
+    ranked = np.argsort(np.asarray(keys), kind="stable")
+    order = np.empty(len(ranked), np.int64)
+    order[ranked] = np.roll(ranked, len(ranked) // 2)
+    return order

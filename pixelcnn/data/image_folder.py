@@ -1,0 +1,205 @@
+"""The pictures of a folder, the ones left out, and why."""
+
+import collections
+import dataclasses
+import os
+import warnings
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+from PIL import Image
+
+from pixelcnn.data.image_file import (
+    DataError,
+    Picture,
+    PictureError,
+    PictureRules,
+    formats,
+    read_picture,
+    suffixes,
+)
+from pixelcnn.data.metadata import SPLITS, Row, match, read_tables
+from pixelcnn.data.raw_corpus import Gathered, extremes, some
+from replicator.runs.folders import shown, walk
+from replicator.runs.threads import in_threads
+
+MOST_WORKERS = 4  # each may hold a whole photograph
+OTHER_DEV_NAMES = ("val", "valid", "validation", "test")
+NAMES_SHOWN = 5
+
+
+@dataclasses.dataclass(frozen=True)
+class Entry:
+    """A picture file to read. name: relative to the folder. split: "train", "dev" or ""."""
+
+    name: str
+    split: str
+    class_name: str | None
+    caption: str | None
+
+
+def _check_any(folder: Path, pictures: Sequence[str], names: Sequence[str]) -> None:
+    if pictures:
+        return
+    endings = collections.Counter(Path(name).suffix or "no ending" for name in names)
+    found = ", ".join(f"{count} {ending}" for ending, count in endings.most_common(NAMES_SHOWN))
+    raise DataError(
+        f"{shown(folder)}: no picture file (found {shown(found) if names else 'no file at all'})."
+    )
+
+
+def _has_split_folders(folder: Path) -> bool:
+    has_dev = (folder / "dev").is_dir()
+    if not (folder / "train").is_dir() or has_dev:
+        return has_dev and (folder / "train").is_dir()
+    for other in OTHER_DEV_NAMES:
+        if (folder / other).is_dir():
+            raise DataError(
+                f"{shown(folder)}: has train/ and {other}/ but no dev/; "
+                f"call the folder of held-out pictures dev/."
+            )
+    return False
+
+
+def _entry(name: str, row: Row | None, split_folders: bool, outer_folders: int) -> Entry:
+    split = name.split("/")[0] if split_folders else row.split if row else ""
+    folders = name.split("/")[outer_folders:-1]
+    class_name = row.class_name if row else None
+    if class_name is None and folders:
+        class_name = folders[0]
+    return Entry(name, split, class_name, row.caption if row else None)
+
+
+def _one_split_each(folder: Path, entries: Sequence[Entry]) -> None:
+    """Raises unless either every entry says its split or none does."""
+    silent = [entry for entry in entries if not entry.split]
+    if silent and len(silent) < len(entries):
+        raise DataError(
+            f"{shown(folder)}: {shown(silent[0].name)} is in no split, although other pictures are."
+        )
+
+
+def _complete_captions(folder: Path, entries: Sequence[Entry]) -> None:
+    bare = [entry for entry in entries if entry.caption is None]
+    if bare and len(bare) < len(entries):
+        raise DataError(
+            f"{shown(folder)}: {shown(bare[0].name)} has no caption, although other pictures have."
+        )
+
+
+def _complete_classes(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]:
+    """The entries, all with a class or all without, and notes."""
+    bare = [shown(entry.name) for entry in entries if entry.class_name is None]
+    if not bare or len(bare) == len(entries):
+        return list(entries), []
+    note = f"no classes, for some pictures are in no sub-folder: {some(bare)}"
+    return [dataclasses.replace(entry, class_name=None) for entry in entries], [note]
+
+
+def _counting(
+    folder: Path, names: Sequence[str], split_folders: bool
+) -> tuple[dict[str, Row | None], list[str]]:
+    """The names of the pictures that count, with their rows, and notes on the others."""
+    rows = read_tables(folder)
+    matched: dict[str, Row | None] = dict(match(rows, set(names)))
+    pictures = [name for name in names if Path(name).suffix.lower() in suffixes()]
+    _check_any(folder, [*matched, *pictures], names)
+    unlisted = [shown(name) for name in pictures if rows and name not in matched]
+    notes = [f"left out, in no table: {some(unlisted)}"] if unlisted else []
+    if not rows:
+        matched = dict.fromkeys(pictures)
+    outside = [n for n in matched if split_folders and n.split("/")[0] not in SPLITS]
+    if outside:
+        notes.append(
+            f"left out, neither in train/ nor in dev/: {some([shown(n) for n in outside])}"
+        )
+    return {n: row for n, row in matched.items() if n not in set(outside)}, notes
+
+
+def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
+    """The picture files to read, by name, and notes on what is passed over.
+
+    Top-level `train/` and `dev/` are the split; else the tables' is. Where there are tables, they
+    say which pictures count. A class is a table's or the name of the immediate sub-folder.
+
+    Raises:
+      DataError: no picture file, a table that is wrong, or a split that is half there.
+    """
+    names, notes = walk(folder)
+    split_folders = _has_split_folders(folder)
+    rows, more = _counting(folder, names, split_folders)
+    outer_folders = 1 if split_folders or all(name.startswith("train/") for name in rows) else 0
+    entries = [_entry(n, rows[n], split_folders, outer_folders) for n in sorted(rows)]
+    _one_split_each(folder, entries)
+    _complete_captions(folder, entries)
+    entries, on_classes = _complete_classes(entries)
+    return entries, [*notes, *more, *on_classes]
+
+
+def _read_all(
+    paths: Sequence[Path], rules: PictureRules, workers: int | None
+) -> list[Picture | PictureError]:
+    def read(path: Path) -> Picture | PictureError:
+        try:
+            return read_picture(path, rules)
+        except PictureError as error:
+            return error
+
+    formats()  # loads pillow's plugins before the threads would race to
+    with warnings.catch_warnings():
+        # Pillow's remarks on single files would tear the progress bar; what matters is in a note.
+        warnings.filterwarnings("ignore", module=r"PIL\.")
+        warnings.simplefilter("ignore", Image.DecompressionBombWarning)
+        workers = workers or min(MOST_WORKERS, os.cpu_count() or 1)
+        return in_threads(read, paths, "reading", "picture", workers)
+
+
+def _remark_notes(read: Mapping[Entry, Picture]) -> list[str]:
+    remarked = collections.defaultdict(list)
+    for entry, picture in read.items():
+        for remark in picture.remarks:
+            remarked[remark].append(shown(entry.name))
+    return [f"{remark}: {some(names)}" for remark, names in sorted(remarked.items())]
+
+
+def _left_out_notes(errors: Mapping[Entry, PictureError]) -> list[str]:
+    kinds = collections.defaultdict(list)
+    for entry, error in errors.items():
+        kinds[error.kind].append(f"{shown(entry.name)} ({error.detail})")
+    return [f"left out, {kind}: {some(names)}" for kind, names in sorted(kinds.items())]
+
+
+def _filled(values: Sequence[str | None]) -> tuple[str, ...] | None:
+    return tuple(value or "" for value in values) if values and values[0] is not None else None
+
+
+def gather_folder(folder: Path, rules: PictureRules, workers: int | None = None) -> Gathered:
+    """The usable pictures of a folder, searched to any depth; hidden files are passed over.
+
+    Args:
+      folder: of pictures.
+      rules: what they are made into.
+      workers: threads; None is one per core, at most 4. The result does not depend on it.
+
+    Raises:
+      DataError: see `find_entries`; or not one picture is usable.
+    """
+    entries, notes = find_entries(folder)
+    results = _read_all([folder / entry.name for entry in entries], rules, workers)
+    pairs = list(zip(entries, results, strict=True))
+    read = {entry: result for entry, result in pairs if isinstance(result, Picture)}
+    errors = {entry: result for entry, result in pairs if isinstance(result, PictureError)}
+    left_out = _left_out_notes(errors)
+    if not read:
+        raise DataError(f"{shown(folder)}: no usable picture ({'; '.join([*left_out, *notes])}).")
+    splits = tuple(entry.split for entry in read)
+    return Gathered(
+        pictures=np.stack([picture.levels for picture in read.values()]),
+        names=tuple(entry.name for entry in read),
+        splits=splits if splits[0] else None,
+        class_names=_filled([entry.class_name for entry in read]),
+        captions=_filled([entry.caption for entry in read]),
+        stored_sizes=extremes([picture.stored_size for picture in read.values()]),
+        notes=(*left_out, *_remark_notes(read), *notes),
+    )

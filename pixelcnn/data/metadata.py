@@ -1,0 +1,109 @@
+"""Tab-separated tables beside pictures: their classes, captions and splits."""
+
+import csv
+import dataclasses
+import posixpath
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from pixelcnn.data.captions import encode_caption
+from pixelcnn.data.image_file import DataError
+from replicator.runs.errors import UserError
+from replicator.runs.folders import shown
+
+SPLITS = ("train", "dev")
+TABLES = ("pictures.tsv", "train.tsv", "dev.tsv")
+
+
+@dataclasses.dataclass(frozen=True)
+class Row:
+    """What a table says of one picture.
+
+    file: as `posixpath.normpath` gives it. class_name, caption: None where the table has no such
+    column. split: "train", "dev" or "".
+    """
+
+    table: str
+    file: str
+    class_name: str | None
+    caption: str | None
+    split: str
+
+
+def _row(path: Path, values: Mapping[str, str | None]) -> Row:
+    def cell(column: str) -> str | None:
+        return (values[column] or "").strip() if column in values else None
+
+    file = posixpath.normpath(cell("file") or "")
+    split = path.stem if path.stem in SPLITS else cell("split") or ""
+    row = Row(path.name, file, cell("class"), cell("caption"), split)
+    if split not in ("", *SPLITS):
+        raise DataError(f'{_place(row)}: split must be train or dev, got "{shown(split)}".')
+    for column, value in {"class": row.class_name, "caption": row.caption}.items():
+        if value == "":
+            raise DataError(f"{_place(row)}: its {column} is empty.")
+    _check_caption(row)
+    return row
+
+
+def _place(row: Row) -> str:
+    return shown(f"{row.file} in {row.table}")
+
+
+def _check_caption(row: Row) -> None:
+    try:
+        encode_caption(row.caption or "")
+    except UserError as error:
+        raise DataError(f"{_place(row)}: {error}") from error
+
+
+def _rows(path: Path) -> list[Row]:
+    with open(path, encoding="utf-8-sig", newline="") as lines:
+        reader = csv.DictReader(lines, delimiter="\t", quoting=csv.QUOTE_NONE)
+        if "file" not in (reader.fieldnames or ()):
+            raise DataError(f"{shown(path)}: its first line names no column `file`.")
+        return [_row(path, values) for values in reader if (values["file"] or "").strip()]
+
+
+def read_tables(folder: Path) -> list[Row]:
+    """The rows of the folder's `pictures.tsv`, `train.tsv` and `dev.tsv`, none where none is there.
+
+    The first line is the header: `file`, and, where wanted, `class`, `caption` and `split`; other
+    columns are ignored. The names `train.tsv` and `dev.tsv` say the split.
+
+    Raises:
+      DataError: a table that cannot be read, an empty class or caption, a caption that is too long.
+    """
+    rows = []
+    for path in [folder / name for name in TABLES if (folder / name).exists()]:
+        try:
+            rows += _rows(path)
+        except UnicodeDecodeError as error:
+            raise DataError(f"{shown(path)}: is not UTF-8 text.") from error
+        except (OSError, csv.Error) as error:
+            raise DataError(f"{shown(path)}: cannot be read ({error}).") from error
+    return rows
+
+
+def match(rows: Sequence[Row], names: set[str]) -> dict[str, Row]:
+    """The row of each picture by the picture's name, in the order of the rows.
+
+    Args:
+      rows: as `read_tables` gives them.
+      names: of files, relative to the folder, with forward slashes. A row of `train.tsv` may name
+        a file under `train/` without saying so, one of `dev.tsv` likewise.
+
+    Raises:
+      DataError: a row without its file, or two rows for one file.
+    """
+    matched: dict[str, Row] = {}
+    for row in rows:
+        candidates = [f"{row.split}/{row.file}"] if row.split else []
+        name = next((name for name in [*candidates, row.file] if name in names), None)
+        if name is None:
+            raise DataError(f"{_place(row)}: no such file.")
+        if name in matched:
+            earlier = matched[name].table
+            raise DataError(f"{_place(row)}: is listed twice (before in {earlier}).")
+        matched[name] = row
+    return matched

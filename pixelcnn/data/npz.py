@@ -1,0 +1,257 @@
+"""Pictures in npz files: `images`, and optionally labels, classes, names, captions and maps."""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import BinaryIO
+
+import numpy as np
+
+from pixelcnn.data.captions import encode_caption
+from pixelcnn.data.image_file import DataError, PictureRules
+from pixelcnn.data.metadata import SPLITS
+from pixelcnn.data.raw_corpus import Gathered, extremes
+from pixelcnn.data.reduction import centred_square, fitted, subsampled, with_channels
+from replicator.runs.errors import UserError
+from replicator.runs.folders import shown
+
+DAMAGE = (OSError, ValueError, EOFError, KeyError, zipfile.BadZipFile, zlib.error, MemoryError)
+MOST_CLASSES = 100_000
+Texts = tuple[str, ...] | None
+KEYS = ("images", "labels", "classes", "names", "captions", "maps")
+
+
+def read_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
+    """Those arrays of an npz file that are there; pickled objects are never loaded.
+
+    Raises:
+      DataError: no such file, not an npz file, or an array that cannot be read.
+    """
+    if not path.is_file():
+        raise DataError(f"{shown(path)}: no such file.")
+    try:
+        with open(path, "rb") as file, _opened(path, file) as opened:
+            return {key: _array(path, opened, key) for key in keys if key in opened.files}
+    except OSError as error:
+        raise DataError(f"{shown(path)}: cannot be read ({error.strerror}).") from error
+
+
+def _opened(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:
+    try:
+        opened = np.load(file, allow_pickle=False)
+    except DAMAGE as error:
+        raise DataError(f"{shown(path)}: is not an npz file.") from error
+    if not isinstance(opened, np.lib.npyio.NpzFile):
+        raise DataError(f"{shown(path)}: is a single array, not an npz file.")
+    return opened
+
+
+def _array(path: Path, opened: np.lib.npyio.NpzFile, key: str) -> np.ndarray:
+    try:
+        return np.asarray(opened[key])
+    except DAMAGE as error:
+        raise DataError(f"{shown(path)}: `{key}` cannot be read ({error}).") from error
+
+
+def pair(folder: Path) -> tuple[Path, Path] | None:
+    """The folder's `*_train.npz` and `*_dev.npz`, or None where it has neither.
+
+    Raises:
+      DataError: one without the other, or more than one of a kind.
+    """
+    train, dev = (sorted(folder.glob(f"*_{split}.npz")) for split in SPLITS)
+    if not train and not dev:
+        return None
+    if len(train) != 1 or len(dev) != 1:
+        raise DataError(
+            f"{shown(folder)}: needs exactly one *_train.npz and one *_dev.npz, "
+            f"found {len(train)} and {len(dev)}."
+        )
+    return train[0], dev[0]
+
+
+def check_shape(path: Path, key: str, array: np.ndarray, shape: tuple[int | None, ...]) -> None:
+    """Raises DataError unless the array has this shape; None stands for any length."""
+    fits = len(array.shape) == len(shape) and all(
+        wanted in (None, length) for wanted, length in zip(shape, array.shape, strict=True)
+    )
+    if not fits:
+        wanted = ", ".join("any" if length is None else str(length) for length in shape)
+        raise DataError(
+            f"{shown(path)}: `{key}` must have the shape [{wanted}], got {list(array.shape)}."
+        )
+
+
+def _check_kind(path: Path, key: str, array: np.ndarray, kinds: str, wanted: str) -> None:
+    if array.dtype.kind not in kinds:
+        raise DataError(f"{shown(path)}: `{key}` must be {wanted}, got {array.dtype}.")
+
+
+def _check_range(path: Path, key: str, array: np.ndarray, limit: int) -> None:
+    low, high = array.min(), array.max()
+    if low < 0 or high >= limit:
+        raise DataError(f"{shown(path)}: `{key}` must be in [0, {limit}), got {low} to {high}.")
+
+
+def _images(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
+    """uint8 [n, height, width, 1 or 3]."""
+    if "images" not in arrays:
+        raise DataError(f"{shown(path)}: has no array `images`.")
+    images = arrays["images"]
+    if images.dtype != np.uint8:
+        raise DataError(f"{shown(path)}: `images` must be uint8, got {images.dtype}.")
+    images = images[..., None] if images.ndim == 3 else images
+    if images.ndim != 4 or images.shape[-1] not in (1, 3):
+        raise DataError(
+            f"{shown(path)}: `images` must be [n, height, width], with 1 or 3 channels after them "
+            f"if any, got {list(arrays['images'].shape)}."
+        )
+    if not len(images):
+        raise DataError(f"{shown(path)}: `images` holds no picture.")
+    return images
+
+
+def _texts(path: Path, arrays: Mapping[str, np.ndarray], key: str, count: int | None) -> Texts:
+    """The strings of a list in the file, or None where it is not there."""
+    if key not in arrays:
+        return None
+    _check_kind(path, key, arrays[key], "US", "text")
+    check_shape(path, key, arrays[key], (count,))
+    values = arrays[key]
+    decoded = np.char.decode(values, "utf-8", "replace") if values.dtype.kind == "S" else values
+    return tuple(str(value) for value in decoded)
+
+
+def _captions(path: Path, arrays: Mapping[str, np.ndarray], count: int) -> Texts:
+    captions = _texts(path, arrays, "captions", count)
+    for index, caption in enumerate(captions or ()):
+        try:
+            encode_caption(caption)
+        except UserError as error:
+            raise DataError(f"{shown(path)}: `captions` at {index}: {error}") from error
+        if not caption.strip():
+            raise DataError(f"{shown(path)}: `captions` is empty at {index}.")
+    return captions
+
+
+def _classes(path: Path, arrays: Mapping[str, np.ndarray]) -> Texts:
+    classes = _texts(path, arrays, "classes", None)
+    if classes is not None and len(set(classes)) < len(classes):
+        raise DataError(f"{shown(path)}: `classes` has a name twice.")
+    return classes or None
+
+
+def _labels(
+    path: Path, arrays: Mapping[str, np.ndarray], count: int, num_classes: int | None
+) -> list[int] | None:
+    if "labels" not in arrays:
+        return None
+    labels = arrays["labels"]
+    _check_kind(path, "labels", labels, "iu", "whole numbers")
+    check_shape(path, "labels", labels, (count,))
+    _check_range(path, "labels", labels, num_classes or MOST_CLASSES)
+    return [int(label) for label in labels]
+
+
+def _maps(
+    path: Path, arrays: Mapping[str, np.ndarray], shape: tuple[int, ...], size: int
+) -> np.ndarray | None:
+    if "maps" not in arrays:
+        return None
+    maps = arrays["maps"]
+    _check_kind(path, "maps", maps, "iu", "whole numbers")
+    check_shape(path, "maps", maps, shape)
+    _check_range(path, "maps", maps, MOST_CLASSES)
+    left, top, right, bottom = centred_square(shape[2], shape[1])
+    squares = maps[:, top:bottom, left:right].astype(np.int32)
+    return np.stack([subsampled(square, size) for square in squares])
+
+
+def _fitted(path: Path, images: np.ndarray, rules: PictureRules) -> np.ndarray:
+    height, width = images.shape[1:3]
+    if min(height, width) < rules.size:
+        raise DataError(
+            f"{shown(path)}: its pictures are {width}x{height}, "
+            f"smaller than {rules.size}x{rules.size}."
+        )
+    if height == width == rules.size:
+        return with_channels(images, rules.channels)
+    return np.stack([fitted(i, rules.size, rules.channels, rules.reduce) for i in images])
+
+
+def _named(labels: list[int] | None, classes: Texts) -> Texts:
+    if labels is None or classes is None:
+        return None
+    return tuple(classes[label] for label in labels)
+
+
+def gather_file(path: Path, rules: PictureRules) -> Gathered:
+    """The pictures of one npz file; pictures of exactly `rules.size` are taken as they are.
+
+    Args:
+      path: to a file with `images` uint8 [n, height, width] or [n, height, width, 1 or 3];
+        optionally `labels` [n] whole numbers, `classes` text [classes], `names` text [n],
+        `captions` text [n] and `maps` whole numbers [n, height, width], which are sub-sampled.
+      rules: what they are made into.
+
+    Raises:
+      DataError: says which array is wrong, and how.
+    """
+    arrays = read_arrays(path, KEYS)
+    images = _images(path, arrays)
+    count = len(images)
+    classes = _classes(path, arrays)
+    labels = _labels(path, arrays, count, len(classes) if classes else None)
+    captions = _captions(path, arrays, count)
+    pictures = _fitted(path, images, rules)
+    if labels is not None and classes is None:
+        classes = tuple(str(label) for label in range(max(labels) + 1))
+    names = _texts(path, arrays, "names", count)
+    return Gathered(
+        pictures=pictures,
+        names=names or tuple(f"{path.stem}[{i}]" for i in range(count)),
+        splits=None,
+        class_names=_named(labels, classes),
+        classes=classes,
+        captions=captions,
+        maps=_maps(path, arrays, images.shape[:3], rules.size),
+        stored_sizes=((images.shape[2], images.shape[1]),) * 2,
+    )
+
+
+def _joined(first: Texts, second: Texts) -> Texts:
+    return None if first is None or second is None else first + second
+
+
+def _same_classes(train: Path, dev: Path, first: Texts, second: Texts) -> Texts:
+    """The longer of two lists of which one begins with the other."""
+    if first is None or second is None:
+        return None
+    shared = min(len(first), len(second))
+    if first[:shared] != second[:shared]:
+        raise DataError(f"{shown(train)} and {shown(dev)}: their `classes` differ.")
+    return max(first, second, key=len)
+
+
+def gather_pair(train: Path, dev: Path, rules: PictureRules) -> Gathered:
+    """The pictures of a train file and a dev file together, see `gather_file`.
+
+    Raises:
+      DataError: one file has labels, captions or maps that the other has not, or other classes.
+    """
+    first, second = gather_file(train, rules), gather_file(dev, rules)
+    for key in ("class_names", "captions", "maps"):
+        if (getattr(first, key) is None) != (getattr(second, key) is None):
+            what = "labels" if key == "class_names" else key
+            raise DataError(f"{shown(train)} and {shown(dev)}: only one of them has `{what}`.")
+    return Gathered(
+        pictures=np.concatenate([first.pictures, second.pictures]),
+        names=first.names + second.names,
+        splits=("train",) * len(first.names) + ("dev",) * len(second.names),
+        class_names=_joined(first.class_names, second.class_names),
+        classes=_same_classes(train, dev, first.classes, second.classes),
+        captions=_joined(first.captions, second.captions),
+        maps=None if first.maps is None else np.concatenate([first.maps, second.maps]),
+        stored_sizes=extremes([*first.stored_sizes, *second.stored_sizes]),
+    )

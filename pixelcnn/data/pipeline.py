@@ -1,0 +1,142 @@
+"""Batches of a corpus as tf.data: endless and restartable to train on, or every picture once."""
+
+from collections.abc import Callable, Mapping
+
+import numpy as np
+import tensorflow as tf
+
+from pixelcnn.data.batch_sampling import LANES, Arrays, example_seeds, example_words, picture_batch
+from pixelcnn.data.captions import encode_caption
+from pixelcnn.data.corpus import Corpus, PictureSet
+
+PARALLEL_BATCHES = 2
+BATCHES_AHEAD = 4
+
+
+def as_dataset(make: Callable[[int], Arrays], first: int, stop: int, rows: int | None):
+    """make(first), make(first + 1), ..., make(stop - 1) as a dataset of dicts of tensors.
+
+    Args:
+      make: the batch of a number. All have the same keys, dtypes and shapes but for the rows.
+      first, stop: batch numbers.
+      rows: of every batch, or None where they differ.
+    """
+    example = make(first)
+
+    def values(step: np.int64) -> list[np.ndarray]:
+        arrays = make(int(step))
+        return [arrays[name] for name in example]
+
+    def tensors(step: tf.Tensor) -> dict[str, tf.Tensor]:
+        flat = tf.numpy_function(values, [step], [array.dtype for array in example.values()])
+        return {
+            name: tf.ensure_shape(tensor, [rows, *example[name].shape[1:]])
+            for name, tensor in zip(example, flat, strict=True)
+        }
+
+    steps = tf.data.Dataset.range(first, stop)
+    batches = steps.map(tensors, num_parallel_calls=PARALLEL_BATCHES, deterministic=True)
+    return batches.prefetch(BATCHES_AHEAD)
+
+
+def check_batches(batch_size: int, start_step: int = 0) -> None:
+    """Raises ValueError for a batch without rows or a step before the first."""
+    if batch_size < 1:
+        raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
+    if start_step < 0:
+        raise ValueError(f"`start_step` must be at least 0, got {start_step}.")
+
+
+def _members(corpus: Corpus, split: str) -> PictureSet:
+    if split not in corpus.splits:
+        raise ValueError(f"`split` must be {' or '.join(corpus.splits)}, got {split}.")
+    return corpus.splits[split]
+
+
+def _stored(members: PictureSet) -> Arrays:
+    """What there is of every picture, under the keys of a batch."""
+    arrays = {"levels": members.pictures}
+    if members.labels is not None:
+        arrays["label"] = members.labels
+    if members.captions is not None:
+        codes = [encode_caption(caption).astype(np.uint8) for caption in members.captions]
+        arrays["caption"] = np.stack(codes)
+    if members.maps is not None:
+        arrays["map"] = members.maps
+    return arrays
+
+
+def _batch(stored: Mapping[str, np.ndarray], chosen: np.ndarray, seeds: np.ndarray) -> Arrays:
+    batch = {name: array[chosen].astype(np.int32) for name, array in stored.items()}
+    return {**batch, "seed": example_seeds(seeds)}
+
+
+def _cropped(pictures: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
+    """[batch, crop, crop, ...], each cut where its two words [2, batch] say."""
+    places = pictures.shape[1] - crop + 1
+    tops, lefts = ((words >> np.uint64(32)) * np.uint64(places) >> np.uint64(32)).astype(np.int64)
+    cuts = zip(pictures, tops, lefts, strict=True)
+    return np.stack([p[top : top + crop, left : left + crop] for p, top, left in cuts])
+
+
+def batches(
+    corpus: Corpus,
+    split: str,
+    *,
+    batch_size: int,
+    seed: int,
+    start_step: int = 0,
+    flip: bool = False,
+    crop: int | None = None,
+) -> tf.data.Dataset:
+    """An endless dataset of batches, in which every picture comes once an epoch.
+
+    Batch n depends on nothing but the corpus, the arguments and n: a dataset begun at start_step
+    gives exactly what one begun at 0 gives from there on, at no cost.
+
+    Args:
+      corpus, split: what to draw from.
+      batch_size: pictures a batch.
+      seed: any int.
+      start_step: the first batch's number.
+      flip: mirrors every other picture, by chance, left to right, and its map with it.
+      crop: height and width, in pixels, of a square cut from each picture at a random place.
+
+    Yields:
+      "levels" int32 [batch, height, width, channels]; "seed" int32 [batch, 2], another for every
+      example of every step; where the corpus has them "label" int32 [batch], "caption" int32
+      [batch, 201], see `captions.encode_caption`, and "map" int32 [batch, height, width].
+    """
+    check_batches(batch_size, start_step)
+    members = _members(corpus, split)
+    size = members.pictures.shape[1]
+    if crop is not None and not 1 <= crop <= size:
+        raise ValueError(f"`crop` must be in [1, {size}], got {crop}.")
+    stored = _stored(members)
+
+    def make(step: int) -> Arrays:
+        batch = picture_batch(stored, seed, step, batch_size=batch_size, flip=flip)
+        if crop is not None:
+            cuts = example_words(seed, step, batch_size, LANES)[2:]
+            for name in {"levels", "map"} & batch.keys():
+                batch[name] = _cropped(batch[name], cuts, crop)
+        return batch
+
+    return as_dataset(make, start_step, np.iinfo(np.int64).max, batch_size)
+
+
+def whole(corpus: Corpus, split: str, batch_size: int) -> tf.data.Dataset:
+    """A dataset of every picture of the split once, in order; the last batch may be smaller.
+
+    Yields:
+      The keys of `batches`, of pictures as they are.
+    """
+    check_batches(batch_size)
+    stored = _stored(_members(corpus, split))
+    count = len(stored["levels"])
+
+    def make(step: int) -> Arrays:
+        chosen = np.arange(step * batch_size, min((step + 1) * batch_size, count))
+        return _batch(stored, chosen, example_words(0, step, batch_size, 1)[0, : len(chosen)])
+
+    return as_dataset(make, 0, -(-count // batch_size), None)

@@ -1,0 +1,108 @@
+"""Data sets of TensorFlow Datasets, by name."""
+
+import importlib
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+
+from pixelcnn.data.image_file import DataError, PictureRules
+from pixelcnn.data.raw_corpus import Gathered, extremes, some
+from pixelcnn.data.reduction import fitted
+from replicator.runs.folders import shown
+
+PREFIX = "tfds:"
+DEV_SPLITS = ("validation", "test")
+
+
+def _library() -> Any:
+    try:
+        return importlib.import_module("tensorflow_datasets")
+    except ImportError as error:
+        raise DataError(
+            "A `tfds:` name needs TensorFlow Datasets: pip install onepass[tfds]"
+        ) from error
+
+
+def _prepared(library: Any, name: str) -> Any:
+    """The builder of a data set, downloaded and written to disk."""
+    try:
+        builder = library.builder(name)
+        builder.download_and_prepare()
+    except Exception as error:  # what a download or one of hundreds of data sets may raise is open
+        reason = shown(str(error).strip().split("\n")[0]) or type(error).__name__
+        raise DataError(f"{PREFIX}{shown(name)}: {reason}") from error
+    if "image" not in builder.info.features:
+        raise DataError(f"{PREFIX}{shown(name)}: its examples have no `image`.")
+    return builder
+
+
+def _splits(name: str, available: Iterable[str]) -> dict[str, str]:
+    """Our split by the data set's: train, and the first of validation and test."""
+    known = set(available)
+    if "train" not in known:
+        raise DataError(f"{PREFIX}{shown(name)}: has no split train.")
+    dev = [split for split in DEV_SPLITS if split in known][:1]
+    return {"train": "train"} | dict.fromkeys(dev, "dev")
+
+
+def _examples(library: Any, builder: Any, splits: dict[str, str]):
+    """Yields (our split, name, example) of every example."""
+    for split, ours in splits.items():
+        stored = library.as_numpy(builder.as_dataset(split=split, shuffle_files=False))
+        for index, example in enumerate(stored):
+            yield ours, f"{split}[{index}]", example
+
+
+def _image(name: str, example: dict[str, np.ndarray]) -> np.ndarray:
+    image = np.asarray(example["image"])
+    if image.dtype != np.uint8 or image.ndim != 3 or image.shape[-1] not in (1, 3):
+        raise DataError(
+            f"{PREFIX}{shown(name)}: `image` must be uint8 [height, width, 1 or 3], "
+            f"got {image.dtype} {list(image.shape)}."
+        )
+    return image
+
+
+def _class(name: str, place: str, example: dict[str, np.ndarray], classes: list[str]) -> str:
+    label = int(example["label"])
+    if label < 0:
+        raise DataError(f"{PREFIX}{shown(name)}: {place} has no label, although others have.")
+    return classes[label]
+
+
+def gather_named(name: str, rules: PictureRules) -> Gathered:
+    """The pictures of a data set, for example "mnist", with its labels where it has them.
+
+    Its split train, and as dev the first of validation and test; without either, dev is drawn.
+
+    Raises:
+      DataError: the library is missing, or the data set, or its pictures.
+    """
+    library = _library()
+    builder = _prepared(library, name)
+    splits = _splits(name, builder.info.splits)
+    features = builder.info.features
+    classes = getattr(features["label"], "names", None) if "label" in features else None
+    pictures, names, sizes, ours, labels, small = [], [], [], [], [], []
+    for split, place, example in _examples(library, builder, splits):
+        image = _image(name, example)
+        if min(image.shape[:2]) < rules.size:
+            small.append(f"{place} ({image.shape[1]}x{image.shape[0]})")
+            continue
+        pictures.append(fitted(image, rules.size, rules.channels, rules.reduce))
+        names.append(place)
+        sizes.append((image.shape[1], image.shape[0]))
+        ours.append(split)
+        labels += [_class(name, place, example, classes)] if classes else []
+    if not pictures:
+        raise DataError(f"{PREFIX}{shown(name)}: no picture of {rules.size}x{rules.size} or more.")
+    return Gathered(
+        pictures=np.stack(pictures),
+        names=tuple(names),
+        splits=tuple(ours) if "dev" in splits.values() else None,
+        class_names=tuple(labels) or None,
+        classes=tuple(classes) if classes else None,
+        stored_sizes=extremes(sizes),
+        notes=(f"left out, too small: {some(small)}",) if small else (),
+    )

@@ -1,0 +1,285 @@
+"""Episodes of a robot or a game, frames with actions and states, and batches of next frames."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import tensorflow as tf
+
+from pixelcnn.data.batch_sampling import (
+    Arrays,
+    cyclic_shuffle,
+    example_seeds,
+    example_words,
+    moments,
+    video_batch,
+)
+from pixelcnn.data.image_file import DataError, PictureRules
+from pixelcnn.data.metadata import SPLITS
+from pixelcnn.data.npz import check_shape, pair, read_arrays
+from pixelcnn.data.pipeline import as_dataset, check_batches
+from pixelcnn.data.raw_corpus import plural
+from pixelcnn.data.reduction import fitted
+from replicator.runs.folders import shown
+
+KEYS = ("frames", "actions", "states")
+LEAST_STD = 1e-6  # a channel that hardly moves is centred and otherwise left alone
+
+
+@dataclasses.dataclass(frozen=True)
+class Statistics:
+    """Means and standard deviations over all steps of train, float32 [A] and [S]."""
+
+    action_mean: np.ndarray
+    action_std: np.ndarray
+    state_mean: np.ndarray
+    state_std: np.ndarray
+
+    def to_dict(self) -> dict[str, list[float]]:
+        """The numbers by name, as JSON can hold them."""
+        return {name: values.tolist() for name, values in vars(self).items()}
+
+    @classmethod
+    def from_dict(cls, stored: dict[str, list[float]]) -> "Statistics":
+        """What `to_dict` gave."""
+        return cls(**{name: np.asarray(values, np.float32) for name, values in stored.items()})
+
+    def actions(self, raw: np.ndarray) -> np.ndarray:
+        """float32 [..., A], normalised."""
+        return ((raw - self.action_mean) / self.action_std).astype(np.float32)
+
+    def states(self, raw: np.ndarray) -> np.ndarray:
+        """float32 [..., S], normalised."""
+        return ((raw - self.state_mean) / self.state_std).astype(np.float32)
+
+
+@dataclasses.dataclass(frozen=True)
+class Episodes:
+    """The clips of one split: every view of every episode, the views of one side by side.
+
+    frames: uint8 [clips, steps, height, width, channels]. actions: float32 [clips, steps, A] and
+    states: float32 [clips, steps, S], normalised; the clips of one episode share them. views: of
+    every episode, so that clip i belongs to episode i // views.
+    """
+
+    frames: np.ndarray
+    actions: np.ndarray
+    states: np.ndarray
+    views: int
+
+    @property
+    def stored(self) -> Arrays:
+        """What `draws.moments` takes."""
+        return {"frames": self.frames, "actions": self.actions, "states": self.states}
+
+
+@dataclasses.dataclass(frozen=True)
+class Video:
+    """`Episodes` for "train" and "dev", what they were normalised by, and notes to print."""
+
+    splits: dict[str, Episodes]
+    statistics: Statistics
+    notes: tuple[str, ...]
+
+
+def _checked(path: Path) -> Arrays:
+    arrays = read_arrays(path, KEYS)
+    for key in KEYS:
+        if key not in arrays:
+            raise DataError(f"{shown(path)}: has no array `{key}`.")
+    frames = arrays["frames"]
+    if frames.dtype != np.uint8:
+        raise DataError(f"{shown(path)}: `frames` must be uint8, got {frames.dtype}.")
+    check_shape(path, "frames", frames, (None, None, None, None, None, 3))
+    if not frames.size:
+        raise DataError(f"{shown(path)}: `frames` is empty, {list(frames.shape)}.")
+    for key in ("actions", "states"):
+        if arrays[key].dtype.kind != "f":
+            raise DataError(f"{shown(path)}: `{key}` must be floats, got {arrays[key].dtype}.")
+        check_shape(path, key, arrays[key], (len(frames), frames.shape[2], None))
+        if not np.all(np.isfinite(arrays[key])):
+            raise DataError(f"{shown(path)}: `{key}` has a value that is not finite.")
+    return arrays
+
+
+def _check_alike(train: Path, dev: Path, of: dict[str, Arrays]) -> None:
+    for key, first_axis in {"frames": 3, "actions": 2, "states": 2}.items():
+        shapes = [arrays[key].shape[first_axis:] for arrays in of.values()]
+        if shapes[0] != shapes[1]:
+            raise DataError(
+                f"{shown(train)} and {shown(dev)}: `{key}` end in "
+                f"{list(shapes[0])} and {list(shapes[1])}."
+            )
+
+
+def _check_numbers(folder: Path, arrays: Arrays, statistics: Statistics) -> None:
+    means = {"actions": statistics.action_mean, "states": statistics.state_mean}
+    for key, mean in means.items():
+        if arrays[key].shape[-1] != len(mean):
+            raise DataError(
+                f"{shown(folder)}: `{key}` have {arrays[key].shape[-1]} numbers, the model knows "
+                f"{len(mean)}."
+            )
+
+
+def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    flat = values.reshape(-1, values.shape[-1]).astype(np.float64)
+    std = flat.std(axis=0)
+    moving = np.where(std < LEAST_STD, 1.0, std)
+    return flat.mean(axis=0).astype(np.float32), moving.astype(np.float32)
+
+
+def _reduced(frames: np.ndarray, rules: PictureRules | None) -> np.ndarray:
+    if rules is None:
+        return frames
+    flat = frames.reshape(-1, *frames.shape[-3:])
+    small = np.stack([fitted(f, rules.size, rules.channels, rules.reduce) for f in flat])
+    return small.reshape(*frames.shape[:-3], *small.shape[1:])
+
+
+def _episodes(arrays: Arrays, statistics: Statistics, rules: PictureRules | None) -> Episodes:
+    frames, views = arrays["frames"], arrays["frames"].shape[1]
+    return Episodes(
+        _reduced(frames.reshape(-1, *frames.shape[2:]), rules),
+        np.repeat(statistics.actions(arrays["actions"]), views, axis=0),
+        np.repeat(statistics.states(arrays["states"]), views, axis=0),
+        views,
+    )
+
+
+def _note(split: str, episodes: Episodes) -> str:
+    clips, steps, height, width, channels = episodes.frames.shape
+    many, views = plural(clips // episodes.views, "episode"), plural(episodes.views, "view")
+    size = f"{plural(steps, 'step')} of {width}x{height}, {plural(channels, 'channel')}"
+    return f"{split}: {many} in {views}, {size}"
+
+
+def read_episodes(
+    path: Path | str, rules: PictureRules | None = None, statistics: Statistics | None = None
+) -> Video:
+    """The episodes of a folder with one `*_train.npz` and one `*_dev.npz`.
+
+    Args:
+      path: each file has `frames` uint8 [episode, view, step, height, width, 3], `actions` float
+        [episode, step, A] and `states` float [episode, step, S].
+      rules: what the frames are made into, without its dev_share; None leaves them as they are.
+      statistics: what to normalise by, of a trained model; None: those of train.
+
+    Raises:
+      DataError: a file or an array that is missing or wrong.
+    """
+    folder = Path(path)
+    files = pair(folder) if folder.is_dir() else None
+    if files is None:
+        raise DataError(f"{shown(folder)}: no folder with a *_train.npz and a *_dev.npz.")
+    of = {split: _checked(file) for split, file in zip(SPLITS, files, strict=True)}
+    _check_alike(*files, of)
+    height, width = of["train"]["frames"].shape[3:5]
+    if rules and min(height, width) < rules.size:
+        raise DataError(
+            f"{shown(folder)}: its frames are {width}x{height}, "
+            f"smaller than {rules.size}x{rules.size}."
+        )
+    if statistics is None:
+        statistics = Statistics(*_moments(of["train"]["actions"]), *_moments(of["train"]["states"]))
+    _check_numbers(folder, of["train"], statistics)
+    splits = {split: _episodes(arrays, statistics, rules) for split, arrays in of.items()}
+    return Video(splits, statistics, tuple(_note(*item) for item in splits.items()))
+
+
+def _members(video: Video, split: str, context: int) -> Episodes:
+    if split not in video.splits:
+        raise ValueError(f"`split` must be {' or '.join(video.splits)}, got {split}.")
+    steps = video.splits[split].frames.shape[1]
+    if not 1 <= context < steps:
+        raise ValueError(f"`context` must be in [1, {steps}), got {context}.")
+    return video.splits[split]
+
+
+def _count(episodes: Episodes, context: int) -> int:
+    return len(episodes.frames) * (episodes.frames.shape[1] - context)
+
+
+def video_batches(
+    video: Video,
+    split: str,
+    *,
+    batch_size: int,
+    seed: int,
+    start_step: int = 0,
+    context: int = 2,
+    jitter: float = 0.0,
+) -> tf.data.Dataset:
+    """An endless dataset of batches, in which every frame with a past comes once an epoch.
+
+    Batch n depends on nothing but the video, the arguments and n, as in `data.batches`.
+
+    Args:
+      video, split: what to draw from.
+      batch_size: examples a batch.
+      seed: any int.
+      start_step: the first batch's number.
+      context: frames before the drawn one, less than the steps of an episode.
+      jitter: standard deviation of noise in the actions and states.
+
+    Yields:
+      "levels" int32 [batch, height, width, channels], frame t; "past" int32 [batch, context,
+      height, width, channels], "action" float32 [batch, context, A] and "state" float32 [batch,
+      context, S], those of steps t - context to t - 1; "seed" int32 [batch, 2].
+    """
+    check_batches(batch_size, start_step)
+    episodes = _members(video, split, context)
+
+    def make(step: int) -> Arrays:
+        return video_batch(
+            episodes.stored, seed, step, batch_size=batch_size, context=context, jitter=jitter
+        )
+
+    return as_dataset(make, start_step, np.iinfo(np.int64).max, batch_size)
+
+
+def _others(episodes: Episodes, context: int, seed: int) -> np.ndarray:
+    """For each example, one of another episode or step and the same view.
+
+    Views of one moment share its action, so whole moments (episode, step) change places.
+    """
+    choices, views = episodes.frames.shape[1] - context, episodes.views
+    num_episodes = len(episodes.frames) // views
+    if num_episodes * choices < 2:
+        raise ValueError("`shuffle_actions` needs two moments or more, got 1.")
+    shuffled = cyclic_shuffle(seed, num_episodes * choices).reshape(num_episodes, 1, choices)
+    view = np.arange(views)[:, None]
+    return ((shuffled // choices * views + view) * choices + shuffled % choices).reshape(-1)
+
+
+def whole_video(
+    video: Video,
+    split: str,
+    batch_size: int,
+    *,
+    context: int = 2,
+    shuffle_actions: bool = False,
+    seed: int = 0,
+) -> tf.data.Dataset:
+    """A dataset of every frame with a past once, in order; the last batch may be smaller.
+
+    Args:
+      video, split, batch_size, context: as in `video_batches`.
+      shuffle_actions: gives every example the action and the state of another moment.
+      seed: of that shuffle.
+
+    Yields:
+      The keys of `video_batches`.
+    """
+    check_batches(batch_size)
+    episodes = _members(video, split, context)
+    count = _count(episodes, context)
+    acting = _others(episodes, context, seed) if shuffle_actions else np.arange(count)
+
+    def make(step: int) -> Arrays:
+        chosen = np.arange(step * batch_size, min((step + 1) * batch_size, count))
+        seeds = example_words(0, step, batch_size, 1)[0, : len(chosen)]
+        batch = moments(episodes.stored, chosen, acting[chosen], context)
+        return {**batch, "seed": example_seeds(seeds)}
+
+    return as_dataset(make, 0, -(-count // batch_size), None)

@@ -1,0 +1,119 @@
+"""From a caption's characters to one vector: a character CNN, then a GRU averaged over time.
+
+The encoder of Reed et al. 2017, "Parallel Multiscale Autoregressive Density Estimation" (arXiv
+1703.03664); the GRU is that of Cho et al. 2014 (arXiv 1406.1078) with the reset gate after the
+product, so that a step is one product.
+"""
+
+import math
+
+import tensorflow as tf
+
+from likelihoods.initial import Initial
+from pixelcnn.data.captions import CLOSING, NUM_CODES, PADDING
+
+WIDTH = 5  # characters, or hidden steps, that a convolution reads
+STRIDES = (1, 2, 2)
+RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
+
+
+class CharacterCNN(tf.Module):
+    """Three convolutions over characters, of strides 1, 2 and 2, each with a ReLU.
+
+    Whatever lies past the end of a caption is zero in every layer, as what lies before its start.
+    """
+
+    def __init__(self, channels: int, initial: Initial, name="characters"):
+        super().__init__(name=name)
+        # One of NUM_CODES inputs is not zero: the fan-in of a one-hot row is that much smaller.
+        gains = [RELU_GAIN * math.sqrt(NUM_CODES), *[RELU_GAIN] * (len(STRIDES) - 1)]
+        inputs = [NUM_CODES, *[channels] * (len(STRIDES) - 1)]
+        self.kernels = [
+            initial.kernel([WIDTH, count, channels], f"kernel_{i}", gain)
+            for i, (count, gain) in enumerate(zip(inputs, gains, strict=True))
+        ]
+        self.biases = [initial.zeros([channels], f"bias_{i}") for i in range(len(STRIDES))]
+
+    def __call__(self, codes):
+        """Hidden steps [batch, steps, channels] and the mask [batch, steps, 1] of the true ones."""
+        mask = within_caption(codes)
+        hidden = tf.one_hot(codes, NUM_CODES) * mask
+        side = WIDTH // 2
+        for kernel, bias, stride in zip(self.kernels, self.biases, STRIDES, strict=True):
+            # "SAME" would shift the steps with the padded length.
+            padded = tf.pad(hidden, [[0, 0], [side, side], [0, 0]])
+            mask = mask[:, ::stride]
+            hidden = tf.nn.relu(tf.nn.conv1d(padded, kernel, stride, "VALID") + bias) * mask
+        return hidden, mask
+
+
+class AveragedGRU(tf.Module):
+    """A gated recurrent unit, from zero, averaged over the steps that the mask lets through.
+
+    r, z = sigmoid(W x_t + U h_(t-1) + b)
+    n = tanh(W_n x_t + b_n + r . (U_n h_(t-1)))
+    h_t = (1 - z) . h_(t-1) + z . n
+    """
+
+    def __init__(self, inputs: int, channels: int, initial: Initial, name="gru"):
+        super().__init__(name=name)
+        self.channels = channels
+        self.input_kernel = initial.kernel([inputs, 3 * channels], "input_kernel")
+        self.state_kernel = initial.kernel([channels, 3 * channels], "state_kernel")
+        self.bias = initial.zeros([3 * channels], "bias")
+
+    def __call__(self, steps, mask):
+        """The mean state [batch, channels]; zero where the mask lets nothing through.
+
+        Args:
+          steps: [batch, time, inputs]; the time is a known size.
+          mask: float32 [batch, time, 1], ones and zeros.
+        """
+        driven = tf.transpose(tf.matmul(steps, self.input_kernel) + self.bias, [1, 0, 2])
+        mask = tf.transpose(mask, [1, 0, 2])
+        state_kernel = tf.convert_to_tensor(self.state_kernel)
+
+        def advance(t, hidden, total):
+            hidden = self._step(hidden, driven[t], state_kernel)
+            return t + 1, hidden, total + mask[t] * hidden
+
+        # A loop, because XLA takes ten seconds over fifty steps in a row; its length is static,
+        # because the gradient needs that.
+        length = steps.shape[1]
+        zero = tf.zeros([tf.shape(steps)[0], self.channels])
+        _, _, total = tf.while_loop(
+            lambda t, *_: t < length, advance, (0, zero, zero), maximum_iterations=length
+        )
+        return total / tf.maximum(tf.reduce_sum(mask, 0), 1.0)
+
+    def _step(self, hidden, driven, state_kernel):
+        gates, candidate = tf.split(driven, [2 * self.channels, self.channels], -1)
+        state_gates, state = tf.split(
+            tf.matmul(hidden, state_kernel), [2 * self.channels, self.channels], -1
+        )
+        r, z = tf.split(tf.sigmoid(gates + state_gates), 2, -1)
+        return hidden + z * (tf.tanh(candidate + r * state) - hidden)
+
+
+class CaptionEncoder(tf.Module):
+    """A caption as one vector, which depends on its characters and not on its padding."""
+
+    def __init__(self, channels: int, initial: Initial, name="caption"):
+        super().__init__(name=name)
+        self.characters = CharacterCNN(channels, initial)
+        self.gru = AveragedGRU(channels, channels, initial)
+
+    def __call__(self, codes):
+        """The vectors, float32 [batch, channels]; zero for a caption that is all padding.
+
+        Args:
+          codes: int32 [batch, time] from `captions.encode_caption`.
+        """
+        return self.gru(*self.characters(codes))
+
+
+def within_caption(codes):
+    """float32 [batch, time, 1]: ones up to each row's closing code, or its first 0; then zeros."""
+    after_closing = tf.pad(codes == CLOSING, [[0, 0], [1, 0]])[:, :-1]
+    ended = (codes == PADDING) | after_closing
+    return tf.math.cumprod(tf.cast(~ended, tf.float32), 1)[..., None]

@@ -1,0 +1,320 @@
+"""What a picture is drawn from: a class, a caption, a map of parts, or the frames before it.
+
+Each kind of condition becomes a vector that holds for the whole picture, a map that has its own
+value at every pixel, or both (van den Oord et al. 2016, "Conditional Image Generation with PixelCNN
+Decoders", equations 4 and 5; Reed et al. 2017, sections 3 and 4).
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Literal, NamedTuple, get_args
+
+import tensorflow as tf
+
+from likelihoods.initial import Initial
+from likelihoods.levels import check_levels, value_of
+from pixelcnn.networks.caption_encoder import CaptionEncoder
+from pixelcnn.networks.conv_lstm import ConvLSTM
+from replicator.runs.errors import UserError
+
+Kind = Literal["none", "class", "text", "map", "video"]
+VIDEO_VECTOR_CHANNELS = 64
+VIDEO_REDUCTION = 4  # pixels along a side of the ConvLSTM's cells
+RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
+
+
+class Condition(NamedTuple):
+    """What the layers of a network read beside the picture."""
+
+    vector: tf.Tensor = None
+    """float32 [batch, vector channels], the same for every pixel, or None."""
+    map: tf.Tensor = None
+    """float32 [batch, height, width, map channels], or None."""
+
+
+NONE = Condition(None, None)
+
+
+@dataclasses.dataclass(frozen=True)
+class ConditioningConfig:
+    """What the pictures are conditioned on, and how it is encoded."""
+
+    kind: Kind = "none"
+    """The condition: none, a class, a caption, a map of labels, or the frames before."""
+    classes: int = 0
+    """Number of classes, or of labels in a map."""
+    text_channels: int = 128
+    """Channels of a caption's vector, and of the layers that make it."""
+    map_channels: int = 32
+    """Channels that the encoders of maps and frames hand on."""
+    context_frames: int = 2
+    """Frames before the picture that a video model reads."""
+    action_channels: int = 0
+    """Numbers in the action of a frame; 0: none."""
+    state_channels: int = 0
+    """Numbers in the state of a frame; 0: none."""
+    jitter: float = 0.0
+    """Noise that training adds to actions and states, in their standard deviations: few moments
+    are not to be known by heart."""
+    picture_channels: int = 3
+    """Channels of the frames before: 1 for grey, 3 for colours."""
+    levels: int = 256
+    """Levels of the frames before."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for an impossible encoder."""
+        kinds = get_args(Kind)
+        _require(self.kind in kinds, "kind", f"one of {', '.join(kinds)}", self.kind)
+        for name in ("classes", "action_channels", "state_channels"):
+            _require(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
+        _require(self.jitter >= 0, "jitter", "0 or more", self.jitter)
+        for name in ("text_channels", "map_channels", "context_frames"):
+            _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        _require(
+            self.picture_channels in (1, 3), "picture_channels", "1 or 3", self.picture_channels
+        )
+        check_levels(self.levels)
+
+
+class MapEncoder(tf.Module):
+    """Two 3x3 convolutions over the one-hot labels of a map."""
+
+    def __init__(self, config: ConditioningConfig, initial: Initial, name="map"):
+        super().__init__(name=name)
+        self.labels, channels = config.classes, config.map_channels
+        # One of the labels is not zero: the fan-in of a one-hot pixel is that much smaller.
+        gain = RELU_GAIN * math.sqrt(self.labels)
+        self.first = Convolution((3, self.labels, channels), initial, gain=gain, name="first")
+        self.second = Convolution((3, channels, channels), initial, name="second")
+
+    def __call__(self, labels):
+        """The map, float32 [batch, height, width, map_channels].
+
+        Args:
+          labels: integers [batch, height, width], where -1 is no label; or numbers [batch, height,
+            width, classes], which stand in place of the one-hot labels.
+        """
+        labels = tf.convert_to_tensor(labels)
+        if labels.dtype.is_integer:
+            _check_shape("map", labels, (None, None, None))
+            parts = tf.one_hot(labels, self.labels)
+        else:
+            _check_shape("map", labels, (None, None, None, self.labels))
+            parts = tf.cast(labels, tf.float32)
+        return self.second(tf.nn.relu(self.first(parts)))
+
+
+class VideoEncoder(tf.Module):
+    """The frames before a picture, with their actions and states, as a map and a vector.
+
+    A ConvLSTM at a quarter of the resolution says what moves; at full resolution the last frame
+    says what is there.
+    """
+
+    def __init__(self, config: ConditioningConfig, initial: Initial, name="video"):
+        super().__init__(name=name)
+        self.config = config
+        colours, channels = config.picture_channels, config.map_channels
+        moved = config.action_channels + config.state_channels
+        self.half = Convolution((3, colours, channels), initial, 2, RELU_GAIN, name="half")
+        self.quarter = Convolution((3, channels, channels), initial, 2, RELU_GAIN, name="quarter")
+        self.conv_lstm = ConvLSTM(channels + moved, channels, initial)
+        # Each cell paints its own square of pixels.
+        square = VIDEO_REDUCTION**2 * channels
+        self.painting = Convolution((1, channels, square), initial, name="painting")
+        self.frame = Convolution((3, colours, channels), initial, name="frame")
+        self.merged = Convolution((3, channels, channels), initial, gain=RELU_GAIN, name="merged")
+        self.vector_kernel = None
+        if moved:
+            shape = [moved, VIDEO_VECTOR_CHANNELS]
+            self.vector_kernel = initial.kernel(shape, "vector_kernel", RELU_GAIN)
+            self.vector_bias = initial.zeros([VIDEO_VECTOR_CHANNELS], "vector_bias")
+
+    def __call__(self, past, steps: list[tf.Tensor]) -> Condition:
+        """The map [batch, height, width, map + picture channels] and the vector [batch, 64].
+
+        Args:
+          past: int32 levels [batch, context_frames, height, width, picture_channels].
+          steps: the actions and the states, float32 [batch, context_frames, numbers] each; without
+            any, there is no vector.
+
+        Raises:
+          ValueError: for another number of frames or channels, or a height or width that 4 does not
+            divide.
+        """
+        self._check(past)
+        frames = value_of(past, self.config.levels)
+        moved = tf.concat(steps, -1) if steps else None
+        last = frames[:, -1]
+        seen = self.conv_lstm(self._cells(frames, moved))
+        painted = tf.nn.depth_to_space(self.painting(seen), VIDEO_REDUCTION)
+        merged = self.merged(tf.nn.relu(painted + self.frame(last)))
+        return Condition(self._vector(moved), tf.concat([merged, last], -1))
+
+    def _cells(self, frames, moved):
+        """What the ConvLSTM reads: [batch, time, height / 4, width / 4, channels]."""
+        time, *size = frames.shape[1:]
+        cells = tf.nn.relu(self.half(tf.reshape(frames, [-1, *size])))
+        cells = tf.nn.relu(self.quarter(cells))
+        cells = tf.reshape(cells, [-1, time, *cells.shape[1:]])
+        if moved is None:
+            return cells
+        everywhere = tf.ones_like(cells[..., :1]) * moved[:, :, None, None]
+        return tf.concat([cells, everywhere], -1)
+
+    def _vector(self, moved):
+        if self.vector_kernel is None:
+            return None
+        return tf.nn.relu(tf.matmul(moved[:, -1], self.vector_kernel) + self.vector_bias)
+
+    def _check(self, past):
+        config = self.config
+        _check_shape(
+            "past", past, (None, config.context_frames, None, None, config.picture_channels)
+        )
+        for side, pixels in zip(("height", "width"), past.shape[2:4], strict=True):
+            if pixels % VIDEO_REDUCTION:
+                raise ValueError(
+                    f"The {side} of `past` must be a multiple of {VIDEO_REDUCTION}, got {pixels}."
+                )
+
+
+class Conditioner(tf.Module):
+    """From a batch to the condition that a network's layers read."""
+
+    def __init__(self, config: ConditioningConfig, initial: Initial, name="conditioner"):
+        super().__init__(name=name)
+        self.config = config
+        if config.kind in ("class", "map"):
+            _require(config.classes >= 1, "classes", f"at least 1 for kind {config.kind}", 0)
+        self.text = self.map = self.video = None
+        if config.kind == "text":
+            self.text = CaptionEncoder(config.text_channels, initial)
+        elif config.kind == "map":
+            self.map = MapEncoder(config, initial)
+        elif config.kind == "video":
+            self.video = VideoEncoder(config, initial)
+
+    @property
+    def vector_channels(self) -> int:
+        """Channels of the condition's vector; 0: it has none."""
+        config = self.config
+        moved = config.action_channels + config.state_channels
+        video = VIDEO_VECTOR_CHANNELS if moved else 0
+        sizes = {"class": config.classes, "text": config.text_channels, "video": video}
+        return sizes.get(config.kind, 0)
+
+    @property
+    def map_channels(self) -> int:
+        """Channels of the condition's map; 0: it has none."""
+        config = self.config
+        sizes = {"map": config.map_channels, "video": config.map_channels + config.picture_channels}
+        return sizes.get(config.kind, 0)
+
+    def __call__(self, batch: Mapping[str, tf.Tensor]) -> Condition:
+        """The condition of each picture of a batch.
+
+        Args:
+          batch: what the kind needs of
+
+            - class: `label` int32 [batch]; a label that is no class gives zeros.
+            - text: `caption` int32 [batch, 201], see `captions.encode_caption`.
+            - map: `map`, see `MapEncoder`.
+            - video: `past`, and where they have channels `action` and `state`, see `VideoEncoder`.
+
+        Raises:
+          ValueError: naming what the batch lacks, or what has another shape.
+        """
+        if self.text is not None:
+            return Condition(vector=self.text(self._taken(batch, "caption", (None, None))))
+        if self.map is not None:
+            return Condition(map=self.map(self._taken(batch, "map", None)))
+        if self.video is not None:
+            return self.video(self._taken(batch, "past", None), self._steps(batch))
+        if self.config.kind == "class":
+            label = self._taken(batch, "label", (None,))
+            return Condition(vector=tf.one_hot(label, self.config.classes))
+        return NONE
+
+    def _steps(self, batch):
+        """The actions and the states, those of them that have channels."""
+        config = self.config
+        channels = {"action": config.action_channels, "state": config.state_channels}
+        return [
+            tf.cast(self._taken(batch, name, (None, config.context_frames, count)), tf.float32)
+            for name, count in channels.items()
+            if count
+        ]
+
+    def _taken(self, batch, name: str, shape: tuple[int | None, ...] | None):
+        if name not in batch:
+            raise ValueError(
+                f"`batch` must have `{name}` for kind {self.config.kind}, "
+                f"got {', '.join(sorted(batch)) or 'nothing'}."
+            )
+        tensor = tf.convert_to_tensor(batch[name])
+        if shape is not None:
+            _check_shape(name, tensor, shape)
+        return tensor
+
+
+class Convolution(tf.Module):
+    """A square convolution with a bias and zeros around the picture."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        initial: Initial,
+        stride: int = 1,
+        gain: float = 1.0,
+        name="convolution",
+    ):
+        super().__init__(name=name)
+        width, inputs, outputs = shape
+        self.stride = stride
+        self.kernel = initial.kernel([width, width, inputs, outputs], "kernel", gain)
+        self.bias = initial.zeros([outputs], "bias")
+
+    def __call__(self, pixels):
+        """[batch, height / stride, width / stride, outputs] from [batch, height, width, inputs]."""
+        return tf.nn.conv2d(pixels, self.kernel, self.stride, "SAME") + self.bias
+
+
+def mapping_at(condition_map, size: int) -> tf.Tensor:
+    """The map of a sub-sampled picture, [batch, size, size, channels].
+
+    The upper-left pixel of each block, as in the pictures of the multiscale model (group 1 of Reed
+    et al. 2017, section 3).
+
+    Args:
+      condition_map: [batch, height, width, channels], as high as it is wide.
+      size: pixels along a side; divides the height.
+
+    Raises:
+      ValueError: for a size that does not divide it.
+    """
+    height, width = condition_map.shape[1:3]
+    if height != width:
+        raise ValueError(f"`condition_map` must be square, got {height}x{width}.")
+    if size < 1 or height % size:
+        raise ValueError(f"`size` must divide the map's {height} pixels, got {size}.")
+    block = height // size
+    return condition_map[:, ::block, ::block]
+
+
+def check_label(label: int, classes: int) -> None:
+    """Returns nothing; raises UserError unless the label is one of so many classes."""
+    if not 0 <= label < classes:
+        raise UserError(f"There is no class {label}; there are 0 to {classes - 1}.")
+
+
+def _check_shape(name: str, tensor, shape: tuple[int | None, ...]) -> None:
+    if not tensor.shape.is_compatible_with(shape):
+        sizes = ", ".join("any" if size is None else str(size) for size in shape)
+        raise ValueError(f"`{name}` must have the shape [{sizes}], got {tensor.shape}.")
+
+
+def _require(holds: bool, field: str, rule: str, value) -> None:
+    if not holds:
+        raise ValueError(f"`{field}` must be {rule}, got {value}.")

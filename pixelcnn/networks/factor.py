@@ -1,0 +1,191 @@
+"""One factor of the multiscale model: the pixels of a group given the groups before it.
+
+Reed et al. 2017 (arXiv 1703.03664), section 3 and figure 3. A ResNet reads the merged picture of
+the known groups, and either
+
+- type A: says the distribution of every pixel of the group directly, in one evaluation; or
+- type B: hands features to a shallow PixelCNN, shared by all M x M patches of the group, within
+  which pixels depend on each other; M^2 cheap steps for all patches at once.
+
+The ResNet's first convolution has the merged picture's stride, so that everything behind it works
+on one cell a tile, height x width of the group: the paper's network runs on the merged picture
+itself, of up to four times the size, and throws the other cells away.
+"""
+
+import dataclasses
+from typing import Any, Literal, get_args
+
+import tensorflow as tf
+
+from likelihoods.initial import Initial
+from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.groups import STRIDES, merged
+from pixelcnn.networks.layers import cast_like, convolved, matmul
+from pixelcnn.networks.mode import EXACT, Mode
+from pixelcnn.networks.outputs import Hidden, OutputConfig, make_output, scaled
+from pixelcnn.networks.patches import cut
+from pixelcnn.networks.pixelcnn import ConditionTerm, PixelCNN, PixelCNNConfig, gated, passing
+
+Kind = Literal["A", "B"]
+REACH = 1  # tiles to each side that the first convolution reads
+
+# What the linear prediction starts as: (row, column, weight) of known pixels in the window of
+# 3 x 3 tiles of the merged picture. Group 2 lies between two pixels of group 1, group 3 under one
+# and above another, group 4 in the middle of two of group 2 and two of group 3.
+NEIGHBOURS = {
+    2: ((1, 1, 0.5), (1, 2, 0.5)),
+    3: ((1, 2, 0.5), (2, 2, 0.5)),
+    4: ((2, 3, 0.25), (4, 3, 0.25), (3, 2, 0.25), (3, 4, 0.25)),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class FactorConfig:
+    """The architecture of every factor."""
+
+    kind: Kind = "A"
+    """A: a group's pixels are drawn at once; B: a shallow PixelCNN draws M x M patches."""
+    blocks: int = 6
+    """Gated residual blocks of the ResNet."""
+    units: int = 96
+    """Channels of the ResNet."""
+    output_units: int = 128
+    """Channels of the layer before the output."""
+    patch: int = 4
+    """M, the side of a patch in pixels of the group (type B)."""
+    shallow_layers: int = 3
+    """Layers of the shallow PixelCNN (type B)."""
+    shallow_units: int = 48
+    """Channels of each of its stacks (type B)."""
+    dropout: float = 0.0
+    """Share of the gated units that training drops."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        for name in ("blocks", "units", "output_units", "shallow_layers", "shallow_units"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.patch not in (2, 4, 8):
+            raise ValueError(f"`patch` must be 2, 4 or 8, got {self.patch}.")
+        if self.kind not in get_args(Kind):
+            raise ValueError(f"`kind` must be A or B, got {self.kind}.")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"`dropout` must be in [0, 1), got {self.dropout}.")
+
+    @property
+    def shallow(self) -> PixelCNNConfig:
+        """The PixelCNN within a patch."""
+        return PixelCNNConfig(
+            self.shallow_layers, self.shallow_units, self.output_units, self.dropout
+        )
+
+
+class Block(tf.Module):
+    """A gated residual block: x + W gate(K * x + V c)."""
+
+    def __init__(self, units: int, initial: Initial, vector: int, name=None):
+        super().__init__(name=name)
+        self.kernel = initial.kernel([3, 3, units, 2 * units], "kernel")
+        self.condition = ConditionTerm(2 * units, initial, vector, 0)
+        self.out = initial.kernel([units, units], "out")
+
+    def gate(self, x, condition: Condition):
+        """The gated units [batch, height, width, units]."""
+        padded = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
+        term = self.condition(Condition(condition.vector, None))
+        return gated(convolved(padded, self.kernel) + tf.cast(term, x.dtype))
+
+
+class Factor(tf.Module):
+    """The density of one group given the groups before it, int32 [batch, height, width, channels].
+
+    Args:
+      group: 2, 3 or 4. config: the architecture. output: what it says of a pixel.
+      vector_channels, map_channels: of the condition; a map tells the place, or more.
+    """
+
+    def __init__(
+        self,
+        group: int,
+        config: FactorConfig,
+        output: OutputConfig,
+        initial: Initial,
+        vector_channels: int,
+        map_channels: int,
+        name=None,
+    ):
+        super().__init__(name=name)
+        self.group, self.config, self.output_config = group, config, output
+        rows, columns = self.strides
+        window, units = [(2 * REACH + 1) * rows, (2 * REACH + 1) * columns], config.units
+        self.front = initial.kernel([*window, output.channels + 1, units], "front")
+        self.map_front = initial.kernel([6, 6, map_channels, units], "map_front")
+        neighbours = passing([*window, output.channels + 1, output.channels], NEIGHBOURS[group])
+        self.prediction = tf.Variable(neighbours, name="prediction")
+        self.map_prediction = initial.zeros([map_channels, output.channels], "map_prediction")
+        self.blocks = [
+            Block(units, initial, vector_channels, f"block_{i:02d}") for i in range(config.blocks)
+        ]
+        self.out_kernel = initial.kernel([units, config.output_units], "out_kernel")
+        self.out_bias = initial.zeros([config.output_units], "out_bias")
+        self.output: Any = None
+        self.shallow: Any = None
+        if config.kind == "A":
+            self.output = make_output(output, config.output_units, initial)
+        else:
+            self.shallow = PixelCNN(
+                config.shallow, output, initial, 0, config.output_units, 0.0, "shallow"
+            )
+
+    @property
+    def strides(self) -> tuple[int, int]:
+        """Pixels of the merged picture, down and across, in a tile."""
+        return STRIDES[self.group - 2]
+
+    def __call__(self, groups: list, condition: Condition, mode: Mode = EXACT) -> Hidden:
+        """What the ResNet knows of the group, [batch, height, width, ...].
+
+        Args:
+          groups: levels of the groups before it, int32 [batch, height, width, channels] each.
+          condition: vector, and a map at the size of the whole picture,
+            [batch or 1, 2 height, 2 width, map_channels].
+          mode: precision and dropout.
+        """
+        picture = self._merged(groups)
+        rows, columns = self.strides
+        window = [[0, 0], [rows, rows], [columns, columns], [0, 0]]
+        padded = tf.pad(picture, window)
+        map_ = tf.cast(tf.pad(condition.map, [[0, 0], [2, 2], [2, 2], [0, 0]]), mode.dtype)
+        x = convolved(tf.cast(padded, mode.dtype), self.front, self.strides)
+        x += convolved(map_, self.map_front, 2)
+        for i, block in enumerate(self.blocks):
+            units = mode.dropped(block.gate(x, condition), self.config.dropout, i)
+            x += matmul(units, block.out)
+        x = tf.nn.relu(matmul(tf.nn.relu(x), self.out_kernel) + cast_like(self.out_bias, x))
+        own = condition.map[:, (self.group - 1) // 2 :: 2, (self.group - 1) % 2 :: 2]
+        prediction = convolved(padded, self.prediction, self.strides)
+        return Hidden(x, prediction + matmul(own, self.map_prediction))
+
+    def log_prob(self, levels, groups: list, condition: Condition, mode: Mode = EXACT):
+        """float32 [batch], nats, of a whole group; arguments as for a call.
+
+        levels: of the group, int32 [batch, height, width, channels].
+        """
+        hidden = self(groups, condition, mode)
+        if self.output is not None:
+            return tf.reduce_sum(self.output.log_prob(hidden, levels), [1, 2])
+        patches = cut(levels, self.config.patch)
+        known = self.within(hidden)
+        units, prediction = self.shallow(patches, Condition(None, known.units), mode)
+        each = self.shallow.output.log_prob(Hidden(units, prediction + known.prediction), patches)
+        return tf.reduce_sum(tf.reshape(each, [tf.shape(levels)[0], -1]), 1)
+
+    def within(self, hidden: Hidden) -> Hidden:
+        """What is known of every patch, [batch * patches, M, M, ...] (type B)."""
+        units = cut(tf.cast(hidden.units, tf.float32), self.config.patch)
+        return Hidden(units, cut(hidden.prediction, self.config.patch))
+
+    def _merged(self, groups):
+        values = [scaled(group, self.output_config.levels) for group in groups]
+        # The channel of ones tells what is known from padding and from a group not drawn yet.
+        return merged([tf.concat([v, tf.ones_like(v[..., :1])], -1) for v in values])

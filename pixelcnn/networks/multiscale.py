@@ -1,0 +1,183 @@
+"""The parallel multiscale PixelCNN: a picture in O(log N) network passes.
+
+Reed et al. 2017, "Parallel Multiscale Autoregressive Density Estimation" (arXiv 1703.03664):
+
+    p(x_1:S) = p(x_base) prod_scales p(x^2 | x^1) p(x^3 | x^1, x^2) p(x^4 | x^1, x^2, x^3)
+
+where x^1 is the picture of half the size, a sub-sample, and x^2 to x^4 are the other pixels of each
+2 x 2 tile. A PixelCNN models the base; every factor is a network of its own.
+"""
+
+import dataclasses
+from typing import Any
+
+import tensorflow as tf
+
+from likelihoods.initial import Initial
+from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.factor import Factor, FactorConfig
+from pixelcnn.networks.groups import split, subsampled
+from pixelcnn.networks.mode import EXACT, Mode
+from pixelcnn.networks.outputs import OutputConfig
+from pixelcnn.networks.pixelcnn import PLACE, PixelCNN, PixelCNNConfig, with_coordinates
+
+GROUPS = (2, 3, 4)
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiscaleConfig:
+    """The architecture of a multiscale PixelCNN."""
+
+    base_size: int = 8
+    """Side of the smallest picture, which a PixelCNN draws pixel by pixel."""
+    base: PixelCNNConfig = dataclasses.field(default_factory=PixelCNNConfig)
+    """The PixelCNN of the smallest picture."""
+    factor: FactorConfig = dataclasses.field(default_factory=FactorConfig)
+    """The network of each factor."""
+    crop: int = 0
+    """Train scales larger than this on random crops of this side, in pixels; 0: whole pictures."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for sizes that do not fit together."""
+        if self.base_size not in (2, 4, 8, 16):
+            raise ValueError(f"`base_size` must be 2, 4, 8 or 16, got {self.base_size}.")
+        if self.factor.kind == "B" and self.factor.patch > self.base_size:
+            raise ValueError(
+                f"`factor.patch` must be at most `base_size`, {self.base_size}, "
+                f"got {self.factor.patch}."
+            )
+        if self.crop and (self.crop < 2 * self.base_size or self.crop & (self.crop - 1)):
+            raise ValueError(
+                f"`crop` must be 0 or a power of two, at least twice `base_size`, got {self.crop}."
+            )
+
+
+def check_size(size: int, base_size: int) -> None:
+    """Returns nothing; raises ValueError unless `size` is `base_size` times a power of two."""
+    times, rest = divmod(size, base_size)
+    if rest or times < 1 or times & (times - 1):
+        near = [base_size * 2**k for k in range(1, 10)]
+        below = max((s for s in near if s <= size), default=near[0])
+        raise ValueError(
+            f"`size` must be {base_size} times a power of two, got {size}; "
+            f"{below} and {2 * below} are near."
+        )
+
+
+def sizes_between(base_size: int, size: int) -> tuple[int, ...]:
+    """base_size, 2 base_size, ... size."""
+    sizes = [base_size]
+    while sizes[-1] < size:
+        sizes.append(2 * sizes[-1])
+    return tuple(sizes)
+
+
+class Multiscale(tf.Module):
+    """A density over pictures int32 [batch, size, size, channels].
+
+    Args:
+      config: the architecture.
+      size: side of the largest picture, in pixels: the base size times a power of two.
+      output: what every network says of a pixel.
+      initial: where the weights come from.
+      vector_channels, map_channels: of the condition; 0: none.
+      parts: names of the parts to make, see `part_names`; None: all.
+    """
+
+    def __init__(
+        self,
+        config: MultiscaleConfig,
+        size: int,
+        output: OutputConfig,
+        initial: Initial,
+        vector_channels: int = 0,
+        map_channels: int = 0,
+        parts: tuple[str, ...] | None = None,
+        name="multiscale",
+    ):
+        super().__init__(name=name)
+        check_size(size, config.base_size)
+        self.config, self.output_config = config, output
+        self.sizes = sizes_between(config.base_size, size)
+        known = part_names(self.sizes)
+        for part in parts or ():
+            if part not in known:
+                raise ValueError(f"`parts` must be of {', '.join(known)}, got {part}.")
+        self.parts = known if parts is None else tuple(part for part in known if part in parts)
+        channels = (vector_channels, map_channels)
+        self.base: Any = None  # a PixelCNN where it is one of the parts
+        if known[0] in self.parts:
+            self.base = PixelCNN(config.base, output, initial, *channels, name="base")
+        self.factors = {
+            part: Factor(
+                int(part[-1]), config.factor, output, initial, vector_channels, map_channels + PLACE
+            )
+            for part in self.parts
+            if part != known[0]
+        }
+
+    @property
+    def noise_words(self) -> int:
+        """Random words that a pixel takes."""
+        network = self.base if self.base is not None else next(iter(self.factors.values()))
+        return (network.output or network.shallow.output).noise_words
+
+    def log_prob(self, levels, condition: Condition):
+        """float32 [batch], nats, of whole pictures: one parallel pass a factor."""
+        return tf.add_n(list(self.nats(levels, condition).values()))
+
+    def nats(self, levels, condition: Condition, mode: Mode = EXACT, seeds=None) -> dict:
+        """float32 [batch] for every part, nats; they add up to the log-probability.
+
+        Args:
+          levels: int32 [batch, size, size, channels].
+          condition: vector, and map [batch, size, size, map_channels].
+          mode: precision and dropout.
+          seeds: int32 [batch, 2]; with these, scales beyond the configuration's `crop` are judged
+            on a random crop and the figure is what the whole would have at that rate.
+        """
+        nats = {}
+        if self.base is not None:
+            small = subsampled(levels, self.config.base_size)
+            at_base = condition_at(condition, self.config.base_size)
+            nats[self.parts[0]] = tf.reduce_sum(self.base.log_prob(small, at_base, mode), [1, 2])
+        for part, factor in self.factors.items():
+            size = int(part.split(".")[0])
+            placed = with_coordinates(condition_at(condition, size), size, size)
+            picture, placed, share = self._cropped(subsampled(levels, size), placed, seeds)
+            groups, before = split(picture), factor.group - 1
+            log_prob = factor.log_prob(groups[before], groups[:before], placed, mode)
+            nats[part] = share * log_prob
+        return nats
+
+    def _cropped(self, picture, condition: Condition, seeds):
+        """A crop of the picture, of the condition, and how many times as large the whole is."""
+        size, crop = picture.shape[1], self.config.crop
+        if seeds is None or not crop or size <= crop:
+            return picture, condition, 1.0
+        channels = picture.shape[-1]
+        map_ = tf.broadcast_to(
+            condition.map, [*tf.unstack(tf.shape(picture)[:3]), condition.map.shape[-1]]
+        )
+        both = tf.concat([tf.cast(picture, tf.float32), map_], -1)
+        corners = 2 * tf.math.floormod(seeds, (size - crop) // 2 + 1)
+        taken = tf.map_fn(
+            lambda pair: tf.slice(pair[0], [pair[1][0], pair[1][1], 0], [crop, crop, -1]),
+            (both, corners),
+            fn_output_signature=tf.float32,
+        )
+        taken = tf.ensure_shape(taken, [picture.shape[0], crop, crop, both.shape[-1]])
+        picture = tf.cast(taken[..., :channels], tf.int32)
+        return picture, Condition(condition.vector, taken[..., channels:]), (size / crop) ** 2
+
+
+def part_names(sizes: tuple[int, ...]) -> tuple[str, ...]:
+    """ "8" for the base of 8 x 8 pixels, then "16.2", "16.3", "16.4", ...: size and group."""
+    return (str(sizes[0]), *(f"{size}.{group}" for size in sizes[1:] for group in GROUPS))
+
+
+def condition_at(condition: Condition, size: int) -> Condition:
+    """The condition of the picture's sub-sample of a size."""
+    if condition.map is None:
+        return condition
+    return Condition(condition.vector, subsampled(condition.map, size))

@@ -1,0 +1,181 @@
+"""The last layer: from hidden units to the distribution of a whole pixel, channel by channel.
+
+An output answers `log_prob(hidden, levels)` and `sample(hidden, noise, temperature)` for every
+position on its own; what a channel owes to the channels before it stays inside.
+"""
+
+import dataclasses
+import math
+from typing import Literal, NamedTuple, get_args
+
+import tensorflow as tf
+
+from likelihoods import PixelMixture, noise
+from likelihoods.categorical import choose
+from likelihoods.initial import Initial
+from likelihoods.levels import value_of
+from pixelcnn.networks.layers import matmul
+
+Kind = Literal["logistic", "softmax"]
+START_REACH = 0.25  # how far from the prediction the components start, of the half range
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputConfig:
+    """What a network says of a pixel."""
+
+    likelihood: Kind = "logistic"
+    """Mixture of logistics over the colour (PixelCNN++), or a softmax over the levels of each
+    channel given the channels before it (PixelCNN)."""
+    levels: int = 256
+    """Levels of a channel."""
+    channels: int = 3
+    """1: grey, 3: red, green and blue, in this order."""
+    components: int = 10
+    """Logistics in the mixture."""
+    min_log_scale: float = -7.0
+    """Lower bound of a log-scale of the mixture, in log units of the half range."""
+    softmax_units: int = 64
+    """Hidden units of each channel's softmax."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        if self.channels not in (1, 3):
+            raise ValueError(f"`channels` must be 1 or 3, got {self.channels}.")
+        for name in ("components", "softmax_units"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.likelihood not in get_args(Kind):
+            raise ValueError(
+                f"`likelihood` must be {' or '.join(get_args(Kind))}, got {self.likelihood}."
+            )
+        if not 2 <= self.levels <= 256:
+            raise ValueError(f"`levels` must be between 2 and 256, got {self.levels}.")
+
+
+class Hidden(NamedTuple):
+    """What a network knows of a pixel before it is drawn.
+
+    units: [..., units]. prediction: float32 [..., channels], a linear prediction of its value.
+    """
+
+    units: tf.Tensor
+    prediction: tf.Tensor
+
+
+class MixtureOutput(tf.Module):
+    """The parameters of a `PixelMixture`: one matrix, and the prediction added to every mean."""
+
+    def __init__(self, config: OutputConfig, units: int, initial: Initial, name="output"):
+        super().__init__(name=name)
+        self.likelihood = PixelMixture(
+            config.levels, config.channels, config.components, config.min_log_scale
+        )
+        self.kernel = initial.kernel([units, self.likelihood.num_parameters], "kernel", 0.1)
+        self.bias = tf.Variable(_spread(self.likelihood), name="bias")
+
+    @property
+    def noise_words(self) -> int:
+        """Random words that a pixel takes."""
+        return self.likelihood.noise_channels
+
+    def log_prob(self, hidden: Hidden, levels):
+        """float32 [...], nats, of pixels int32 [..., channels]."""
+        return self.likelihood.log_prob(self._parameters(hidden), levels)
+
+    def sample(self, hidden: Hidden, words, temperature=1.0):
+        """int32 [..., channels], pixels, from uint32 [..., noise_words]."""
+        draws = tf.concat(
+            [
+                noise.uniform_from_bits(words[..., :1]),
+                noise.logistic_from_bits(words[..., 1:]),
+            ],
+            -1,
+        )
+        return self.likelihood.sample(self._parameters(hidden), draws, temperature)
+
+    def _parameters(self, hidden):
+        parameters = matmul(tf.cast(hidden.units, tf.float32), self.kernel) + self.bias
+        return self.likelihood.moved(parameters, hidden.prediction)
+
+
+class SoftmaxOutput(tf.Module):
+    """A softmax for each channel, which sees the values of the channels before it.
+
+        logits_c = relu(h A_c + sum_{d < c} E_cd[x_d]) B_c + b_c
+
+    Source: van den Oord et al. 2016, arXiv:1601.06759, equation 2; here the dependence of a channel
+    on those before it is in the last layer, not in masks through all of them.
+    """
+
+    def __init__(self, config: OutputConfig, units: int, initial: Initial, name="output"):
+        super().__init__(name=name)
+        self.levels, self.channels = config.levels, config.channels
+        width = config.softmax_units
+        each = range(config.channels)
+        self.hidden_kernels = [
+            initial.kernel([units + config.channels, width], f"hidden_{c}") for c in each
+        ]
+        self.hidden_biases = [initial.zeros([width], f"hidden_bias_{c}") for c in each]
+        self.embeddings = [
+            [initial.kernel([1, self.levels, width], f"embedding_{c}_{d}") for d in range(c)]
+            for c in each
+        ]
+        self.kernels = [initial.kernel([width, self.levels], f"kernel_{c}", 0.3) for c in each]
+        self.biases = [initial.zeros([self.levels], f"bias_{c}") for c in each]
+
+    @property
+    def noise_words(self) -> int:
+        """Random words that a pixel takes."""
+        return self.channels
+
+    def log_prob(self, hidden: Hidden, levels):
+        """float32 [...], nats, of pixels int32 [..., channels]."""
+        values = tf.unstack(levels, axis=-1)
+        total = 0.0
+        for c in range(self.channels):
+            total -= tf.nn.sparse_softmax_cross_entropy_with_logits(
+                labels=values[c], logits=self._logits(hidden, c, values[:c])
+            )
+        return total
+
+    def sample(self, hidden: Hidden, words, temperature=1.0):
+        """int32 [..., channels], pixels, from uint32 [..., noise_words]."""
+        uniforms = noise.uniform_from_bits(words)
+        drawn: list[tf.Tensor] = []
+        for c in range(self.channels):
+            drawn.append(choose(self._logits(hidden, c, drawn), uniforms[..., c], temperature))
+        return tf.stack(drawn, axis=-1)
+
+    def _logits(self, hidden, channel, before):
+        """float32 [..., levels] of a channel given the levels [...] of those before it."""
+        units = tf.concat([tf.cast(hidden.units, tf.float32), hidden.prediction], -1)
+        inside = matmul(units, self.hidden_kernels[channel])
+        inside += self.hidden_biases[channel]
+        for value, embedding in zip(before, self.embeddings[channel], strict=True):
+            inside += tf.gather(embedding[0], value)
+        return matmul(tf.nn.relu(inside), self.kernels[channel]) + self.biases[channel]
+
+
+Output = MixtureOutput | SoftmaxOutput
+
+
+def make_output(config: OutputConfig, units: int, initial: Initial) -> Output:
+    """The output that the configuration asks for."""
+    kind = MixtureOutput if config.likelihood == "logistic" else SoftmaxOutput
+    return kind(config, units, initial)
+
+
+def scaled(levels, num_levels: int):
+    """float32 [...] in [-1, 1], what a network reads of levels int32 [...]."""
+    return value_of(levels, num_levels)
+
+
+def _spread(likelihood: PixelMixture):
+    """Biases that start the components side by side around the prediction."""
+    count, channels = likelihood.components, likelihood.channels
+    middle = START_REACH * ((2.0 * tf.range(count, dtype=tf.float32) + 1.0) / count - 1.0)
+    wide = tf.fill([count], math.log(START_REACH / count))
+    pairs = likelihood.num_parameters // count - 1 - 2 * channels
+    rows = [tf.zeros([count]), *[middle] * channels, *[wide] * channels]
+    return tf.concat([*rows, tf.zeros([pairs * count])], 0)

@@ -1,0 +1,261 @@
+"""The PixelCNN: the exact density of a picture, pixel by pixel from the upper left.
+
+van den Oord et al. 2016, "Conditional Image Generation with PixelCNN Decoders" (arXiv 1606.05328):
+two stacks, so that no pixel above or to the left is in a blind spot. The vertical stack sees the
+rows above, the horizontal one the vertical stack and the pixels to the left:
+
+    a_v = K_v * v + V c,                      v' = v + W_v gate(a_v)
+    a_h = K_h * h + U a_v,                    h' = h + W_h gate(a_h)        gate: tanh . sigmoid
+
+Convolutions are shifted rather than masked (Salimans et al. 2017, arXiv 1701.05517, section 2.3):
+K_v reads its own row of v and the row above, K_h its own column of h and the one to the left; v
+starts as a convolution of the rows above, h of these and of the pixels to the left.
+"""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from likelihoods.initial import Initial
+from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.layers import cast_like, convolved, matmul
+from pixelcnn.networks.mode import EXACT, Mode
+from pixelcnn.networks.outputs import Hidden, OutputConfig, make_output, scaled
+
+FRONT_ROWS, FRONT_REACH = 3, 3  # rows above that v starts from, columns to each side
+PLACE = 2  # map channels that tell where a pixel is
+FRONT_COLUMNS = 3  # pixels to the left that h starts from
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelCNNConfig:
+    """The architecture of a gated PixelCNN."""
+
+    layers: int = 8
+    """Gated layers, each with a vertical and a horizontal half."""
+    units: int = 64
+    """Channels of each of the two stacks."""
+    output_units: int = 128
+    """Channels of the layer before the output."""
+    dropout: float = 0.0
+    """Share of the gated units that training drops."""
+    coordinates: bool = True
+    """Tell the network where in the picture a pixel is."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        for name in ("layers", "units", "output_units"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"`dropout` must be in [0, 1), got {self.dropout}.")
+
+
+class ConditionTerm(tf.Module):
+    """What a condition adds in front of a gate, bias included: `V c`."""
+
+    def __init__(self, channels: int, initial: Initial, vector: int, map_: int, name="condition"):
+        super().__init__(name=name)
+        self.bias = initial.zeros([channels], "bias")
+        self.vector_kernel = self.map_kernel = None
+        if vector:
+            self.vector_kernel = initial.kernel([vector, channels], "vector_kernel")
+        if map_:
+            self.map_kernel = initial.kernel([map_, channels], "map_kernel")
+
+    def __call__(self, condition: Condition):
+        """float32 [batch or 1, height or 1, width or 1, channels]."""
+        term = tf.reshape(self.bias, [1, 1, 1, -1])
+        if self.vector_kernel is not None:
+            term += tf.matmul(condition.vector, self.vector_kernel)[:, tf.newaxis, tf.newaxis]
+        if self.map_kernel is not None:
+            term += matmul(condition.map, self.map_kernel)
+        return term
+
+
+class GatedLayer(tf.Module):
+    """One layer of both stacks."""
+
+    def __init__(self, units: int, initial: Initial, vector: int, map_: int, last: bool, name=None):
+        super().__init__(name=name)
+        self.vertical_kernel = initial.kernel([2, 3, units, 2 * units], "vertical_kernel")
+        self.horizontal_kernel = initial.kernel([1, 2, units, 2 * units], "horizontal_kernel", 0.7)
+        self.horizontal_bias = initial.zeros([2 * units], "horizontal_bias")
+        self.across_kernel = initial.kernel([2 * units, 2 * units], "across_kernel", 0.7)
+        # The v that the last layer would hand on is read by nobody.
+        self.vertical_out = None if last else initial.kernel([units, units], "vertical_out")
+        self.horizontal_out = initial.kernel([units, units], "horizontal_out")
+        self.condition = ConditionTerm(2 * units, initial, vector, map_)
+
+    def vertical(self, v, term):
+        """a_v [batch, height - 1, width, 2 units] of v [batch, height, width, units]."""
+        padded = tf.pad(v, [[0, 0], [0, 0], [1, 1], [0, 0]])
+        return convolved(padded, self.vertical_kernel) + tf.cast(term, v.dtype)
+
+    def horizontal(self, h, a_v):
+        """a_h [batch, height, width - 1, 2 units] of h [batch, height, width, units] and a_v."""
+        return convolved(h, self.horizontal_kernel) + self.across(a_v)
+
+    def across(self, a_v):
+        """What a_v adds to a_h, bias included."""
+        return matmul(a_v, self.across_kernel) + cast_like(self.horizontal_bias, a_v)
+
+    def horizontal_pixel(self, left, h, across):
+        """a_h [..., 2 units] of a pixel from its h [..., units] and that of the one to its left."""
+        kernel = tf.concat(tf.unstack(self.horizontal_kernel[0]), 0)
+        return matmul(tf.concat([left, h], -1), kernel) + across
+
+    def next_vertical(self, v, units):
+        """The v of the next layer from this one's gated units."""
+        return v if self.vertical_out is None else v + matmul(units, self.vertical_out)
+
+    def next_horizontal(self, h, units):
+        """The h of the next layer from this one's gated units."""
+        return h + matmul(units, self.horizontal_out)
+
+
+class PixelCNN(tf.Module):
+    """A density over pictures int32 [batch, height, width, channels], of any size.
+
+    Args:
+      config: the architecture. output: what it says of a pixel.
+      vector_channels, map_channels: of the condition; 0: none.
+      initial: where the weights come from.
+      start: weight of the pixel above, and of the one to the left, in the untrained prediction.
+    """
+
+    def __init__(
+        self,
+        config: PixelCNNConfig,
+        output: OutputConfig,
+        initial: Initial,
+        vector_channels: int = 0,
+        map_channels: int = 0,
+        start: float = 0.5,
+        name="pixelcnn",
+    ):
+        super().__init__(name=name)
+        self.config, self.output_config = config, output
+        map_channels += PLACE * config.coordinates
+        inputs, units = output.channels + 1, config.units
+        above = [FRONT_ROWS, 2 * FRONT_REACH + 1, inputs]
+        left = [1, FRONT_COLUMNS, inputs]
+        self.above_kernel = initial.kernel([*above, 2 * units], "above_kernel")
+        self.left_kernel = initial.kernel([*left, units], "left_kernel")
+        self.above_prediction = tf.Variable(
+            passing([*above, output.channels], [(FRONT_ROWS - 1, FRONT_REACH, start)]),
+            name="above_prediction",
+        )
+        self.left_prediction = tf.Variable(
+            passing([*left, output.channels], [(0, FRONT_COLUMNS - 1, start)]),
+            name="left_prediction",
+        )
+        self.map_prediction = None
+        if map_channels:
+            self.map_prediction = initial.zeros([map_channels, output.channels], "map_prediction")
+        self.layers = [
+            GatedLayer(
+                units,
+                initial,
+                vector_channels,
+                map_channels,
+                i == config.layers - 1,
+                f"layer_{i:02d}",
+            )
+            for i in range(config.layers)
+        ]
+        self.out_kernel = initial.kernel([units, config.output_units], "out_kernel")
+        self.out_bias = initial.zeros([config.output_units], "out_bias")
+        self.output = make_output(output, config.output_units, initial)
+
+    def __call__(self, levels, condition: Condition, mode: Mode = EXACT) -> Hidden:
+        """What is known at row y, column x of the pixels before it, [batch, height, width, ...].
+
+        Args:
+          levels: int32 [batch, height, width, channels].
+          condition: vector [batch, vector_channels], map [batch, height, width, map_channels].
+          mode: precision and dropout.
+        """
+        inputs = self.inputs(levels)
+        condition = self.placed(condition, levels)
+        rows = tf.pad(inputs, [[0, 0], [FRONT_ROWS, 0], [FRONT_REACH, FRONT_REACH], [0, 0]])
+        columns = tf.pad(inputs, [[0, 0], [0, 0], [FRONT_COLUMNS, 0], [0, 0]])
+        above, left = self.above(rows[:, :-1], mode), self.left(columns[:, :, :-1], mode)
+        v, h = above.units[..., : self.config.units], above.units[..., self.config.units :]
+        h += left.units
+        for i, layer in enumerate(self.layers):
+            term = layer.condition(condition)
+            a_v = layer.vertical(tf.pad(v, [[0, 0], [1, 0], [0, 0], [0, 0]]), term)
+            a_h = layer.horizontal(tf.pad(h, [[0, 0], [0, 0], [1, 0], [0, 0]]), a_v)
+            v = layer.next_vertical(v, mode.dropped(gated(a_v), self.config.dropout, 2 * i))
+            h = layer.next_horizontal(h, mode.dropped(gated(a_h), self.config.dropout, 2 * i + 1))
+        prediction = above.prediction + left.prediction + self.map_predicted(condition)
+        return Hidden(self.head(h), prediction)
+
+    def log_prob(self, levels, condition: Condition, mode: Mode = EXACT):
+        """float32 [batch, height, width], nats, of each pixel given those before it."""
+        return self.output.log_prob(self(levels, condition, mode), levels)
+
+    def inputs(self, levels):
+        """The picture in [-1, 1] with a channel of ones, by which padding is told from grey."""
+        values = scaled(levels, self.output_config.levels)
+        return tf.concat([values, tf.ones_like(values[..., :1])], -1)
+
+    def placed(self, condition: Condition, levels) -> Condition:
+        """The condition with the place of each pixel of `levels` in its map."""
+        if not self.config.coordinates:
+            return condition
+        return with_coordinates(condition, tf.shape(levels)[1], tf.shape(levels)[2])
+
+    def above(self, rows, mode: Mode = EXACT) -> Hidden:
+        """First v and first part of h, [..., 2 units], of padded input rows; their prediction."""
+        units = convolved(tf.cast(rows, mode.dtype), self.above_kernel)
+        return Hidden(units, convolved(rows, self.above_prediction))
+
+    def left(self, columns, mode: Mode = EXACT) -> Hidden:
+        """The other part of the first h, [..., units], of the pixels to the left."""
+        units = convolved(tf.cast(columns, mode.dtype), self.left_kernel)
+        return Hidden(units, convolved(columns, self.left_prediction))
+
+    def map_predicted(self, condition: Condition):
+        """What the placed map adds to the prediction, or 0."""
+        return 0.0 if self.map_prediction is None else matmul(condition.map, self.map_prediction)
+
+    def head(self, h):
+        """The units that the output reads."""
+        h = tf.nn.relu(h)
+        return tf.nn.relu(matmul(h, self.out_kernel) + cast_like(self.out_bias, h))
+
+
+def passing(shape, pixels):
+    """A linear prediction [rows, columns, channels + 1, channels]: known pixels times weights.
+
+    pixels: (row, column, weight) of each; a channel is predicted from the same channel.
+    """
+    kernel = np.zeros(shape, np.float32)
+    for row, column, weight in pixels:
+        for channel in range(shape[-1]):
+            kernel[row, column, channel, channel] = weight
+    return kernel
+
+
+def gated(a):
+    """tanh(first half) sigmoid(second half)."""
+    value, gate = tf.split(a, 2, -1)
+    return tf.tanh(value) * tf.sigmoid(gate)
+
+
+def with_coordinates(condition: Condition, height, width) -> Condition:
+    """The condition with `PLACE` more map channels: row and column, from -1 to 1."""
+    rows = tf.broadcast_to(_from_minus_one_to_one(height)[:, tf.newaxis], [height, width])
+    columns = tf.broadcast_to(_from_minus_one_to_one(width), [height, width])
+    place = tf.stack([rows, columns], -1)[tf.newaxis]
+    if condition.map is None:
+        return Condition(condition.vector, place)
+    place = tf.broadcast_to(place, [tf.shape(condition.map)[0], height, width, PLACE])
+    return Condition(condition.vector, tf.concat([condition.map, place], -1))
+
+
+def _from_minus_one_to_one(count):
+    return (2.0 * tf.range(count, dtype=tf.float32) + 1.0) / tf.cast(count, tf.float32) - 1.0

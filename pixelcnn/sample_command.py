@@ -1,0 +1,220 @@
+"""The verb `sample` for pictures: PNG files, sheets of them, and how they grow over the scales."""
+
+import dataclasses
+import time
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+from PIL import Image, UnidentifiedImageError
+
+from pixelcnn.data.image_file import PictureError, PictureRules, read_picture
+from pixelcnn.data.video import Video, read_episodes
+from pixelcnn.model import PictureModel, load
+from pixelcnn.sampling.grids import enlarged, grid, strip, write_gif, write_png
+from pixelcnn.video_prediction import predict
+from replicator.runs.errors import UserError
+from replicator.runs.progress import Progress
+
+FLAGS = {"class": "label", "text": "caption", "map": "map", "video": "video"}
+STRIPS = 8  # pictures whose growth is shown
+INTERRUPTED = 130
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleArguments:
+    """Draw pictures: PNG files, a sheet of them all and, from a multiscale model, how they grow."""
+
+    model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
+    """Run directory, model folder, or shipped-digits, shipped-digits-teacher, shipped-objects,
+    shipped-objects-teacher."""
+    out: Path
+    """Folder for the files; made if missing."""
+    num: int = 16
+    """Pictures, from the rows 0, 1, ... of the seed; videos for a video model."""
+    seed: int = 0
+    """Names the noise: the same seed gives the same pictures."""
+    size: int | None = None
+    """Side in pixels; None: as trained. A multiscale model draws every size from its base up."""
+    temperature: tuple[float, ...] = (1.0,)
+    """1 samples the model, less comes closer to its mode; one number, or one a scale, base
+    first."""
+    label: str | None = None
+    """Class, by name or number; None: all classes in turn."""
+    caption: str | None = None
+    """Text to draw, up to 200 characters, for a model of captions."""
+    map: Path | None = None
+    """Picture whose grey levels are the labels of a map, for a model of maps."""
+    start: Path | None = None
+    """Small square picture to enlarge, of a side that the model draws on its way (multiscale)."""
+    prime: Path | None = None
+    """Picture to go on from (PixelCNN)."""
+    prime_rows: int | None = None
+    """Rows of that picture to keep; None: the upper half."""
+    video: Path | None = None
+    """Folder of episodes (*_train.npz, *_dev.npz) whose dev clips a video model goes on from."""
+
+
+def run_sample(arguments: list[str], parse) -> int:
+    """Parses the rest of `onepass sample ...` and draws; Ctrl-C keeps what has been drawn."""
+    given = parse(SampleArguments, arguments, "onepass sample")
+    if given.num < 1:
+        raise UserError(f"`--num` must be at least 1, got {given.num}.")
+    model = load(given.model)
+    _check_flags(given, model.config.conditioning.kind)
+    if model.config.conditioning.kind == "video":
+        return _videos(given, model)
+    wishes = _wishes(given, model)
+    options = _options(given, model)
+    drawn = model.progressions(wishes, seed=given.seed, num=given.num, **options)
+    _make(given.out)
+    pictures: list[list[np.ndarray]] = []
+    start = time.perf_counter()
+    with Progress(given.num, "drawing", "picture") as progress:
+        try:
+            for row, scales in enumerate(drawn):
+                pictures.append(scales)
+                write_png(given.out / f"sample_{given.seed}_{row}.png", scales[-1])
+                progress.advance()
+        except KeyboardInterrupt:
+            progress.say(f"interrupted: keeping {len(pictures)} of {given.num} pictures")
+    if pictures:
+        _show(given, pictures, time.perf_counter() - start)
+    return 0 if len(pictures) == given.num else INTERRUPTED
+
+
+def _check_flags(given: SampleArguments, kind: str) -> None:
+    """Raises UserError for a flag that says nothing to a model of this kind of condition."""
+    for of, flag in FLAGS.items():
+        if getattr(given, flag) is not None and of != kind:
+            raise UserError(f"`--{flag}` is for a model of another kind; this one has {kind}.")
+    for flag in ("size", "start", "prime", "prime_rows"):
+        if kind == "video" and getattr(given, flag) is not None:
+            raise UserError(f"`--{flag.replace('_', '-')}` is not for a video model.")
+
+
+def _wishes(given: SampleArguments, model: PictureModel) -> list[Any]:
+    """The condition of each picture."""
+    kind = model.config.conditioning.kind
+    if kind == "class" and given.label is None:
+        return [i % model.config.conditioning.classes for i in range(given.num)]
+    if kind == "map" and given.map is not None:
+        return [_labels(given.map, model)] * given.num
+    return [given.caption if kind == "text" else given.label] * given.num
+
+
+def _temperature(given: SampleArguments) -> float | tuple[float, ...]:
+    for temperature in given.temperature:
+        if not 0 <= temperature < float("inf"):
+            raise UserError(f"`--temperature` must be 0 or more and finite, got {temperature:g}.")
+    return given.temperature[0] if len(given.temperature) == 1 else given.temperature
+
+
+def _options(given: SampleArguments, model: PictureModel) -> dict[str, Any]:
+    size = given.size or model.size
+    options: dict[str, Any] = {"size": given.size, "temperature": _temperature(given)}
+    if given.prime_rows is not None and given.prime is None:
+        raise UserError("`--prime-rows` needs `--prime`, the picture they are of.")
+    if given.start is not None:
+        options["start"] = _opened(given.start, model.channels)
+    if given.prime is not None:
+        picture = _primed(given.prime, PictureRules(size, model.channels))
+        rows = size // 2 if given.prime_rows is None else given.prime_rows
+        if not 0 <= rows <= size:
+            raise UserError(f"`--prime-rows` must be between 0 and {size}, got {rows}.")
+        options["given"] = (picture, rows * size)
+    return options
+
+
+def _primed(path: Path, rules: PictureRules) -> np.ndarray:
+    try:
+        return read_picture(path, rules).levels
+    except PictureError as error:
+        raise UserError(f"{path}: {error}.") from error
+
+
+def _opened(path: Path, channels: int) -> np.ndarray:
+    """A picture uint8 [height, width, channels] at its own size."""
+    try:
+        with Image.open(path) as opened:
+            levels = np.asarray(opened.convert("L" if channels == 1 else "RGB"))
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file.") from error
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} is no picture that can be read.") from error
+    return levels[..., None] if levels.ndim == 2 else levels
+
+
+def _labels(path: Path, model: PictureModel) -> np.ndarray:
+    labels = _opened(path, 1)[..., 0].astype(np.int32)
+    if labels.shape != (model.size, model.size):
+        raise UserError(
+            f"The map must be {model.size}x{model.size} pixels, got "
+            f"{labels.shape[1]}x{labels.shape[0]}."
+        )
+    classes = model.config.conditioning.classes
+    if labels.max() >= classes:
+        raise UserError(f"The map has the label {labels.max()}; there are 0 to {classes - 1}.")
+    return labels
+
+
+def _make(folder: Path) -> None:
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot make the folder {folder}: {error.strerror}.") from error
+
+
+def _show(given: SampleArguments, pictures: list[list[np.ndarray]], seconds: float) -> None:
+    """Writes the sheets and prints what there is."""
+    side = pictures[0][-1].shape[0]
+    write_png(given.out / "grid.png", grid([scales[-1] for scales in pictures]))
+    also = ""
+    if len(pictures[0]) > 1:
+        strips = [strip(scales) for scales in pictures[:STRIPS]]
+        write_png(given.out / "progression.png", np.concatenate(strips))
+        steps = zip(*pictures, strict=True)
+        sheets = [grid([enlarged(p, side) for p in step]) for step in steps]
+        write_gif(given.out / "progression.gif", sheets)
+        also = ", progression.png and progression.gif (how they grew)"
+    print(
+        f"{given.out}: {len(pictures)} pictures of {side}x{side} pixels in {seconds:.1f} s, "
+        f"compilation included; grid.png{also}"
+    )
+
+
+def _videos(given: SampleArguments, model: PictureModel) -> int:
+    """Goes on from the beginnings of dev clips; an animation and a strip of each."""
+    if given.video is None:
+        raise UserError("A video model needs `--video`, a folder of episodes to go on from.")
+    video = read_episodes(given.video, model.config.data.rules, model.statistics)
+    num = min(given.num, len(video.splits["dev"].frames))
+    drawn = [_drawn(given, model, video, row) for row in range(num)]
+    _make(given.out)
+    with Progress(num, "drawing", "video") as progress:
+        for row, frames in enumerate(drawn):
+            real = video.splits["dev"].frames[row]
+            context = model.config.conditioning.context_frames
+            both = [real, np.stack([*real[:context], *frames])]
+            pairs = [grid(pair, 2) for pair in zip(*both, strict=True)]
+            write_gif(given.out / f"video_{given.seed}_{row}.gif", pairs)
+            sheet = grid([*both[0], *both[1]], len(real))
+            write_png(given.out / f"video_{given.seed}_{row}.png", sheet)
+            progress.advance()
+    print(f"{given.out}: {num} videos; left or above the real frames, right or below the drawn")
+    return 0
+
+
+def _drawn(given: SampleArguments, model: PictureModel, video: Video, row: int):
+    """The frames after the first ones of a clip of dev, as they are drawn."""
+    clips, statistics = video.splits["dev"], video.statistics
+    return predict(
+        model,
+        clips.frames[row, : model.config.conditioning.context_frames],
+        clips.actions[row, :-1] * statistics.action_std + statistics.action_mean,
+        clips.states[row, :-1] * statistics.state_std + statistics.state_mean,
+        seed=given.seed,
+        row=row,
+        temperature=_temperature(given),
+    )

@@ -1,0 +1,1 @@
+"""Samplers of the image models, and image files that show what they draw."""

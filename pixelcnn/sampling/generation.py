@@ -1,0 +1,132 @@
+"""Pictures from a density and a seed: compiled programs, one for each kind and size.
+
+A program draws one picture at a time, so that no batch size can move the last bit of a sum and with
+it a pixel: picture n of a seed is the same whatever else is drawn.
+"""
+
+from collections.abc import Iterator
+from functools import partial
+from typing import Any, NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from likelihoods.noise import as_key
+from pixelcnn.density import PictureDensity
+from pixelcnn.networks.conditioning import Conditioner
+from pixelcnn.networks.multiscale import Multiscale, check_size
+from pixelcnn.networks.pixelcnn import PixelCNN
+from pixelcnn.sampling.multiscale_sampler import Draw, draw, temperatures_of, words_for
+from pixelcnn.sampling.pixelcnn_sampler import Given, picture_words, sample, sample_naively
+
+# XLA's convolutions win on small pictures, TensorFlow's own on large ones.
+LARGEST_COMPILED = 64
+
+
+class Request(NamedTuple):
+    """What to draw.
+
+    rows: which pictures of the seed. seed: of the noise. size: side, in pixels. condition: what a
+    batch of one says, as the density's conditioner takes it; all pictures have the same.
+    temperature: one number, or one a scale. given: uint8 [height, width, channels] and the number
+    of its pixels, in raster order, to keep (PixelCNN). start: uint8 [side, side, channels], a small
+    picture to begin with (multiscale).
+    """
+
+    rows: tuple[int, ...]
+    seed: int
+    size: int
+    condition: dict[str, np.ndarray]
+    temperature: float | tuple[float, ...] = 1.0
+    given: tuple[np.ndarray, int] | None = None
+    start: np.ndarray | None = None
+
+
+class Painter:
+    """Draws with the weights that the density has when it is called."""
+
+    def __init__(self, density: PictureDensity):
+        self.density = density
+        self._programs: dict[tuple[str, int], Any] = {}
+
+    def pictures(self, request: Request, naive: bool = False) -> Iterator[list[np.ndarray]]:
+        """For each picture its scales, uint8 [side, side, channels], smallest first.
+
+        A PixelCNN has one scale. naive: a whole network pass for every pixel (PixelCNN).
+        """
+        for row in request.rows:
+            yield self._drawn(request, row, naive)
+
+    def _drawn(self, request: Request, row: int, naive: bool) -> list[np.ndarray]:
+        batch = {name: tf.constant(value) for name, value in request.condition.items()}
+        seed, rows = as_key(request.seed), tf.constant([row])
+        model = self.density.multiscale
+        if model is None:
+            program = self._program("naive" if naive else "cached", request.size)
+            given = _given(request, self.density.config.data.channels)
+            temperature = temperatures_of(request.temperature, 1)[0]
+            drawn = [program(batch, seed, rows, given, temperature)]
+        else:
+            program = self._program("multiscale", request.size)
+            temperatures = temperatures_of(request.temperature, len(model.sizes))
+            drawn = program(batch, seed, rows, _levels(request.start), temperatures)
+        return [levels[0].numpy().astype(np.uint8) for levels in drawn]
+
+    def _program(self, kind: str, size: int):
+        if (kind, size) not in self._programs:
+            density = self.density
+            if density.multiscale is not None:
+                program = multiscale_program(density.conditioner, density.multiscale, size)
+            elif density.pixelcnn is not None:
+                sampler = sample_naively if kind == "naive" else sample
+                program = pixelcnn_program(density.conditioner, density.pixelcnn, size, sampler)
+            self._programs[kind, size] = program
+        return self._programs[kind, size]
+
+
+def pixelcnn_program(conditioner: Conditioner, network: PixelCNN, size: int, sampler=sample):
+    """A compiled function of (batch, seed, rows, given, temperature) to pictures."""
+
+    @tf.function(jit_compile=True, autograph=False)
+    def program(batch, seed, rows, given, temperature):
+        words = picture_words(network, seed, rows, size, size)
+        return sampler(network, words, conditioner(batch), given, temperature)
+
+    return program
+
+
+def multiscale_program(
+    conditioner: Conditioner, model: Multiscale, size: int, whole_size: int | None = None
+):
+    """A compiled function of (batch, seed, rows, start, temperatures) to pictures, all scales.
+
+    Args:
+      conditioner, model: what draws.
+      size: side of the largest picture drawn.
+      whole_size: side of the picture that this one is a scale of, which is drawn with the same
+        kernels; None: `size`.
+    """
+    check_size(size, model.config.base_size)
+    small = (whole_size or size) <= LARGEST_COMPILED
+    compiled = partial(tf.function, jit_compile=True, autograph=False)
+    sampler = sample if small else compiled(sample)
+    numbered = compiled(lambda seed, rows: words_for(model, seed, rows, size))
+
+    @tf.function(jit_compile=small, autograph=False)
+    def program(batch, seed, rows, start, temperatures):
+        wish = Draw(numbered(seed, rows), conditioner(batch), temperatures)
+        return draw(model, wish, size, start, sampler)
+
+    return program
+
+
+def _levels(picture: np.ndarray | None):
+    return None if picture is None else tf.constant(picture[None].astype(np.int32))
+
+
+def _given(request: Request, channels: int) -> Given:
+    """The pixels to keep: none of a blank picture where nothing is given."""
+    if request.given is None:
+        return Given(tf.zeros([1, request.size, request.size, channels], tf.int32), tf.constant(0))
+    picture, count = request.given
+    return Given(_levels(picture), tf.constant(count))

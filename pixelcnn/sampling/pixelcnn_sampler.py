@@ -1,0 +1,205 @@
+"""Drawing pictures from a PixelCNN, pixel by pixel: cached, and naively as the judge.
+
+The cached sampler does the work of one pixel for each pixel, whatever the picture's size. A row is
+entered with the vertical stack of its row computed at once, from the queues of the row above; a
+pixel then takes the horizontal stack one column on, from the queues of the pixel to its left
+(Ramachandran et al. 2017, "Fast Generation for Convolutional Autoregressive Models", arXiv
+1704.06001). The naive one runs the whole network on the whole picture for every pixel.
+
+Both draw pixel (y, x) from the words [batch, y, x], so they agree, and a picture is the same in any
+batch.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from likelihoods import noise
+from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.outputs import Hidden
+from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN, gated
+
+
+class Given(NamedTuple):
+    """The pixels to go on from.
+
+    levels: int32 [batch, height, width, channels]. count: int32 [], how many of them, in raster
+    order, are kept; the others are drawn.
+    """
+
+    levels: tf.Tensor
+    count: tf.Tensor
+
+
+def picture_words(network: PixelCNN, seed, rows, height: int, width: int):
+    """uint32 [rows, height, width, words], the random words of every pixel of every picture.
+
+    Args:
+      seed, rows: as for `noise.bits`: picture `rows[n]` of a seed is the same in any batch.
+    """
+    count = network.output.noise_words
+    words = noise.words(seed, rows, 0, height * width, count)
+    return tf.reshape(words, [-1, height, width, count])
+
+
+def sample(
+    network: PixelCNN,
+    words,
+    condition: Condition,
+    given: Given | None = None,
+    temperature=1.0,
+    prediction=None,
+):
+    """Pictures int32 [batch, height, width, channels], drawn by the cached sampler.
+
+    Args:
+      words: uint32 [batch, height, width, noise words], its height and width known in Python.
+      condition: vector [batch, channels], map [batch, height, width, channels].
+      given: pixels to go on from.
+      temperature: of every draw, 1 for the model's own distribution.
+      prediction: float32 [batch, height, width, channels], added to the network's own.
+    """
+    batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
+    channels = network.output_config.channels
+    placed = _placed(network, condition, batch, height, width)
+    shared = _Shared(network, words, placed, given, temperature, prediction)
+    units = network.config.units
+    blank = tf.zeros([batch, FRONT_ROWS, width + 2 * FRONT_REACH, channels + 1])
+    above = tf.zeros([len(network.layers), batch, 1, width, units])
+    rows = tf.TensorArray(tf.int32, height, element_shape=[None, width, channels])
+
+    def row(y, inputs, above, rows):
+        levels, above = _row(shared, y, inputs, above)
+        fresh = network.inputs(levels)[:, tf.newaxis]
+        fresh = tf.pad(fresh, [[0, 0], [0, 0], [FRONT_REACH, FRONT_REACH], [0, 0]])
+        return y + 1, tf.concat([inputs[:, 1:], fresh], 1), above, rows.write(y, levels)
+
+    _, _, _, rows = tf.while_loop(
+        lambda y, *_: y < height, row, (0, blank, above, rows), maximum_iterations=height
+    )
+    return tf.transpose(rows.stack(), [1, 0, 2, 3])
+
+
+class _Shared(NamedTuple):
+    """What every row and pixel reads."""
+
+    network: PixelCNN
+    words: tf.Tensor
+    condition: Condition
+    given: Given | None
+    temperature: float | tf.Tensor
+    prediction: tf.Tensor | None
+
+    def kept(self, y, x, drawn):
+        """The pixels [batch, channels] drawn at (y, x), or the given ones."""
+        if self.given is None:
+            return drawn
+        before = y * self.words.shape[2] + x < self.given.count
+        return tf.where(before, self.given.levels[:, y, x], drawn)
+
+
+class _Row(NamedTuple):
+    """What the pixels of a row read, first axis after the batch: column.
+
+    h: [batch, width, units], the first h but for the pixels to the left. across: [layers, batch,
+    width, 2 units], what the vertical stack adds to a_h. prediction: [batch, width, channels].
+    """
+
+    h: tf.Tensor
+    across: tf.Tensor
+    prediction: tf.Tensor
+
+
+def _row(shared: _Shared, y, inputs, above):
+    """The pixels of row y [batch, width, channels], and the queues of the vertical stack.
+
+    inputs: of the rows above, padded. above: the v that each layer read in the row above,
+    [layers, batch, 1, width, units].
+    """
+    network, (batch, width) = shared.network, (tf.shape(inputs)[0], shared.words.shape[2])
+    row, queues = _enter(shared, y, inputs, above)
+    left = tf.zeros([batch, FRONT_COLUMNS, inputs.shape[-1]])
+    columns = tf.zeros([len(network.layers), batch, network.config.units])
+    drawn = tf.TensorArray(tf.int32, width, element_shape=[None, network.output_config.channels])
+
+    def pixel(x, left, columns, drawn):
+        hidden, columns = _pixel(network, row, x, left, columns)
+        levels = network.output.sample(hidden, shared.words[:, y, x], shared.temperature)
+        levels = shared.kept(y, x, levels)
+        fresh = network.inputs(levels)[:, tf.newaxis]
+        return x + 1, tf.concat([left[:, 1:], fresh], 1), columns, drawn.write(x, levels)
+
+    _, _, _, drawn = tf.while_loop(
+        lambda x, *_: x < width, pixel, (0, left, columns, drawn), maximum_iterations=width
+    )
+    return tf.transpose(drawn.stack(), [1, 0, 2]), queues
+
+
+def _enter(shared: _Shared, y, inputs, above):
+    """What the vertical stack says of row y, and its queues for the next one."""
+    network, units = shared.network, shared.network.config.units
+    front = network.above(inputs)
+    v, h = front.units[..., :units], front.units[..., units:]
+    condition = _row_of(shared.condition, y)
+    read, across = [], []
+    for i, layer in enumerate(network.layers):
+        read.append(v)
+        a_v = layer.vertical(tf.concat([above[i], v], 1), layer.condition(condition))
+        across.append(layer.across(a_v)[:, 0])
+        v = layer.next_vertical(v, gated(a_v))
+    prediction = front.prediction + network.map_predicted(condition)
+    if shared.prediction is not None:
+        prediction += shared.prediction[:, y][:, tf.newaxis]
+    return _Row(h[:, 0], tf.stack(across), prediction[:, 0]), tf.stack(read)
+
+
+def _pixel(network: PixelCNN, row: _Row, x, left, columns):
+    """What is known of the pixel in column x, and the queues of the horizontal stack.
+
+    left: inputs of the pixels to its left. columns: the h that each layer read in the column
+    before, [layers, batch, units].
+    """
+    front = network.left(left[:, tf.newaxis])
+    h = row.h[:, x] + front.units[:, 0, 0]
+    across, read = row.across[:, :, x], []
+    for i, layer in enumerate(network.layers):
+        read.append(h)
+        h = layer.next_horizontal(h, gated(layer.horizontal_pixel(columns[i], h, across[i])))
+    prediction = row.prediction[:, x] + front.prediction[:, 0, 0]
+    return Hidden(network.head(h), prediction), tf.stack(read)
+
+
+def sample_naively(
+    network: PixelCNN, words, condition: Condition, given: Given | None = None, temperature=1.0
+):
+    """The same pictures as `sample`, by one whole network pass for every pixel."""
+    batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
+    shape = [batch, height, width, network.output_config.channels]
+    start = tf.zeros(shape, tf.int32)
+    shared = _Shared(network, words, condition, given, temperature, None)
+
+    def pixel(place, picture):
+        y, x = place // width, place % width
+        hidden = network(picture, condition)
+        at = Hidden(hidden.units[:, y, x], hidden.prediction[:, y, x])
+        levels = shared.kept(y, x, network.output.sample(at, words[:, y, x], temperature))
+        here = tf.reshape(tf.range(height * width) == place, [1, height, width, 1])
+        return place + 1, tf.where(here, levels[:, tf.newaxis, tf.newaxis], picture)
+
+    pixels = height * width
+    return tf.while_loop(
+        lambda place, _: place < pixels, pixel, (0, start), maximum_iterations=pixels
+    )[1]
+
+
+def _placed(network: PixelCNN, condition: Condition, batch, height: int, width: int) -> Condition:
+    """The condition with the place of each pixel, its map of as many rows as the picture."""
+    blank = tf.zeros([batch, height, width, 1], tf.int32)
+    return network.placed(condition, blank)
+
+
+def _row_of(condition: Condition, y) -> Condition:
+    """The condition with the part of its map that belongs to row y."""
+    if condition.map is None:
+        return condition
+    return Condition(condition.vector, condition.map[:, y][:, tf.newaxis])

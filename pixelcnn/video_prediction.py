@@ -1,0 +1,80 @@
+"""Video: the frames that follow, drawn one after another from actions and states."""
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from pixelcnn.model import PictureModel
+from pixelcnn.sampling.generation import Request
+from pixelcnn.sampling.multiscale_sampler import temperatures_of
+from replicator.runs.errors import UserError
+
+FRAME_ROWS = 65536  # rows of the noise that a video may use, one a frame
+Temperature = float | tuple[float, ...]
+Steps = tuple[np.ndarray, np.ndarray]
+
+
+def predict(
+    model: PictureModel,
+    frames: np.ndarray,
+    actions: np.ndarray,
+    states: np.ndarray,
+    *,
+    seed: int = 0,
+    row: int = 0,
+    temperature: Temperature = 1.0,
+) -> Iterator[np.ndarray]:
+    """The frames after the given ones, uint8 [size, size, channels], as they are drawn.
+
+    Args:
+      model: of the kind video.
+      frames: uint8 [context or more, size, size, channels]; the last ones are gone on from.
+      actions, states: float32 [steps, A] and [steps, S], unnormalised, of every step from that of
+        the first frame on; a frame is drawn for each step after the given frames', and one more
+        after the last.
+      seed, row, temperature: as for `PictureModel.generate`; frame t of a row of a seed has noise
+        of its own.
+
+    Raises UserError at once if the model is of another kind or has other numbers of actions or
+    states.
+    """
+    conditioning = model.config.conditioning
+    if conditioning.kind != "video" or model.statistics is None:
+        raise UserError("The model draws pictures, not the next frame of a video.")
+    widths = (conditioning.action_channels, conditioning.state_channels)
+    if (actions.shape[-1], states.shape[-1]) != widths:
+        raise UserError(
+            f"An action has {widths[0]} numbers and a state {widths[1]}, "
+            f"got {actions.shape[-1]} and {states.shape[-1]}."
+        )
+    context = conditioning.context_frames
+    if len(frames) < context or len(actions) != len(states) or len(actions) < len(frames):
+        raise UserError(
+            f"There must be at least {context} frames, and an action and a state for each."
+        )
+    scales = 1 if model.multiscale is None else len(model.multiscale.sizes)
+    temperatures_of(temperature, scales)
+    steps = (model.statistics.actions(actions), model.statistics.states(states))
+    return _following(model, frames, steps, (seed, FRAME_ROWS * row, temperature))
+
+
+def _following(
+    model: PictureModel, frames: np.ndarray, steps: Steps, draw: tuple[int, int, Temperature]
+) -> Iterator[np.ndarray]:
+    """The frames after the given ones.
+
+    steps: normalised actions and states. draw: the seed, the row of the frame 0, the temperature.
+    """
+    (moves, places), (seed, first_row, temperature) = steps, draw
+    context = model.config.conditioning.context_frames
+    past = [np.asarray(frame) for frame in frames]
+    for t in range(len(frames), len(moves) + 1):
+        told = {
+            "past": np.stack(past[-context:])[None].astype(np.int32),
+            "action": moves[None, t - context : t],
+            "state": places[None, t - context : t],
+        }
+        # A frame's number stands beside the row's, so that no two frames share noise.
+        request = Request((first_row + t,), seed, model.size, told, temperature)
+        past.append(next(model.painter.pictures(request))[-1])
+        yield past[-1]

@@ -1,0 +1,218 @@
+"""The compiled flows against the flows they came from, and against their own laws."""
+
+import itertools
+import threading
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from distill.config import StudentConfig
+from distill.cpu.engine import FlowEngine
+from distill.cpu.weights import TILE_ROWS
+from distill.student import Condition, ParallelWaveNet
+
+# Channel counts below, between and above whole vectors; pasts shorter and longer than a tile.
+STUDENTS = {
+    "wide taps, frames": StudentConfig(
+        flows=(2, 10),
+        filter_width=3,
+        residual_channels=24,
+        gate_channels=17,
+        front_width=2,
+        min_log_scale=-1.0,
+        feature_channels=3,
+        condition_channels=5,
+        upsample_factors=(4,),
+    ),
+    "two taps, speakers": StudentConfig(
+        flows=(3, 1, 4),
+        cycle=3,
+        filter_width=2,
+        residual_channels=16,
+        gate_channels=64,
+        speakers=2,
+        speaker_channels=9,
+    ),
+    "no condition": StudentConfig(
+        flows=(9,),
+        filter_width=2,
+        residual_channels=100,
+        gate_channels=40,
+        front_width=5,
+        min_log_scale=-0.3,
+    ),
+}
+SAMPLES = 3 * TILE_ROWS + 11
+
+
+@pytest.fixture(scope="module", params=STUDENTS)
+def student(request):
+    """A student whose every variable is drawn, so that no bias is left at zero."""
+    model = ParallelWaveNet(STUDENTS[request.param], seed=1)
+    rng = np.random.default_rng(2)
+    for variable in model.trainable_variables:
+        variable.assign_add(rng.normal(0.0, 0.1, variable.shape))
+    return model
+
+
+def noise_of(student, batch, samples=SAMPLES):
+    return np.array(student.noise(7, tf.range(batch), 0, samples))
+
+
+def condition_of(student, batch, samples=SAMPLES):
+    channels = student.config.gate_inputs
+    if not channels:
+        return None
+    draws = np.random.default_rng(3).normal(size=[batch, SAMPLES, channels])
+    return draws[:, :samples].astype(np.float32)
+
+
+def flowed(student, batch=2, cuts=(), threads=1, noise=None):
+    """Output, location and log-scale [3, batch, time], made in the chunks between `cuts`."""
+    engine = FlowEngine(student.flows, threads)
+    state = engine.initial_state(batch)
+    noise = noise_of(student, batch) if noise is None else noise
+    condition = condition_of(student, batch)
+    chunks = []
+    for start, stop in itertools.pairwise([0, *cuts, noise.shape[1]]):
+        part = None if condition is None else condition[:, start:stop]
+        made, state = engine.run(state, noise[:, start:stop], part)
+        chunks.append(np.stack(made))
+    return np.concatenate(chunks, -1)
+
+
+def test_the_engine_makes_what_the_flows_make(student):
+    given = Condition(condition_of(student, 2))
+    expected = student.sample(noise_of(student, 2), given)
+    for got, want in zip(flowed(student), expected, strict=True):
+        np.testing.assert_allclose(got, want, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("cuts", [(1, 2, 9), (7, 300, 300, 301), tuple(range(13, SAMPLES, 37))])
+def test_chunks_join_to_the_whole(student, cuts, threads):
+    whole = flowed(student)
+    np.testing.assert_array_equal(flowed(student, cuts=cuts, threads=threads), whole)
+
+
+def test_a_row_is_the_same_in_any_batch(student):
+    many = flowed(student, batch=5)
+    for batch in (1, 2):
+        np.testing.assert_array_equal(flowed(student, batch), many[:, :batch])
+
+
+@pytest.mark.parametrize("batch", [1, 3])
+@pytest.mark.parametrize("threads", [2, 3, 8])
+def test_threads_change_no_sample(student, batch, threads):
+    np.testing.assert_array_equal(flowed(student, batch, threads=threads), flowed(student, batch))
+
+
+def test_a_sound_goes_on_from_its_past(student):
+    """Long after the start, when every window has moved several times, against the definition."""
+    noise = np.tile(noise_of(student, 1), [1, 12])
+    condition = condition_of(student, 1)
+    engine = FlowEngine(student.flows, threads=2)
+    state = engine.initial_state(1)
+    for start in range(0, noise.shape[1], SAMPLES):
+        last, state = engine.run(state, noise[:, start : start + SAMPLES], condition)
+    every = None if condition is None else np.tile(condition, [1, 12, 1])
+    expected = student.sample(noise, Condition(every))
+    for got, want in zip(last, expected, strict=True):
+        np.testing.assert_allclose(got, want[:, -SAMPLES:], rtol=1e-4, atol=1e-5)
+
+
+def test_location_and_scale_read_the_noise_before_a_sample_only(student):
+    noise, at = noise_of(student, 1), TILE_ROWS + 5
+    before = flowed(student, 1, noise=noise, threads=2)
+    noise[:, at] += 1.0
+    after = flowed(student, 1, noise=noise, threads=2)
+    np.testing.assert_array_equal(after[1:, :, : at + 1], before[1:, :, : at + 1])
+    assert (after[1, :, at + 1] != before[1, :, at + 1]).all()
+    assert (after[0, :, at] != before[0, :, at]).all()
+
+
+def test_the_output_is_the_noise_scaled_and_moved(student):
+    noise = noise_of(student, 2)
+    output, location, log_scale = flowed(student, noise=noise)
+    expected = noise * np.exp(log_scale) + location
+    np.testing.assert_allclose(output, expected, rtol=1e-4, atol=1e-5)
+
+
+def test_a_long_sound_needs_no_more_memory(student):
+    engine = FlowEngine(student.flows)
+    state = engine.initial_state(1)
+    sizes = set()
+    for _ in range(3):
+        sizes.add(state.fronts.nbytes + state.windows.nbytes + state.used.nbytes)
+        _, state = engine.run(state, noise_of(student, 1), condition_of(student, 1))
+    assert len(sizes) == 1
+
+
+def test_a_chunk_of_no_samples_changes_nothing(student):
+    np.testing.assert_array_equal(flowed(student, cuts=(0, 50, 50)), flowed(student))
+
+
+def test_weights_are_those_of_the_moment_the_engine_was_made():
+    student = ParallelWaveNet(STUDENTS["no condition"], seed=1)
+    engine = FlowEngine(student.flows, threads=1)
+    noise = noise_of(student, 1)
+    before, _ = engine.run(engine.initial_state(1), noise)
+    student.flows[0].head2_bias.assign([3.0, 0.5])
+    after, _ = engine.run(engine.initial_state(1), noise)
+    np.testing.assert_array_equal(after.output, before.output)
+
+
+def test_a_state_serves_once_and_its_copy_once_more(student):
+    engine = FlowEngine(student.flows, threads=1)
+    noise, condition = noise_of(student, 1), condition_of(student, 1)
+    _, state = engine.run(engine.initial_state(1), noise, condition)
+    twin = state.copy()
+    first, _ = engine.run(state, noise, condition)
+    with pytest.raises(ValueError, match="used up"):
+        engine.run(state, noise, condition)
+    second, _ = engine.run(twin, noise, condition)
+    np.testing.assert_array_equal(first.output, second.output)
+
+
+def test_no_thread_is_left_behind(student):
+    before = threading.active_count()
+    flowed(student, threads=4)
+    assert threading.active_count() == before
+
+
+def test_not_a_number_is_not_hidden(student):
+    noise = noise_of(student, 1)
+    noise[:, 40] = np.nan
+    output, location, log_scale = flowed(student, 1, noise=noise)
+    np.testing.assert_array_equal(output[:, :40], flowed(student, 1)[0][:, :40])
+    assert np.isnan(output[:, 40]).all()
+    assert np.isnan(location[:, 41]).all()
+    assert np.isnan(log_scale[:, 41]).all()
+
+
+@pytest.mark.parametrize("shape", [(1, 20), (2,), (2, 20, 1)])
+def test_noise_of_another_shape_is_refused(shape):
+    engine = FlowEngine(ParallelWaveNet(STUDENTS["no condition"]).flows)
+    with pytest.raises(ValueError, match=r"`noise` must be \[2, time\], got"):
+        engine.run(engine.initial_state(2), np.zeros(shape))
+
+
+def test_a_condition_of_another_shape_is_refused():
+    student = ParallelWaveNet(STUDENTS["wide taps, frames"])
+    engine = FlowEngine(student.flows)
+    noise = noise_of(student, 1, 20)
+    with pytest.raises(ValueError, match=r"`condition` must be \[1, 20, 5\], got \[1, 20, 0\]"):
+        engine.run(engine.initial_state(1), noise)
+    with pytest.raises(ValueError, match=r"`condition` must be \[1, 20, 5\], got \[1, 19, 5\]"):
+        engine.run(engine.initial_state(1), noise, np.zeros([1, 19, 5]))
+
+
+def test_no_flows_no_threads_and_no_sounds_are_refused():
+    flows = ParallelWaveNet(STUDENTS["no condition"]).flows
+    with pytest.raises(ValueError, match="`flows` must be at least one, got none"):
+        FlowEngine([])
+    with pytest.raises(ValueError, match="`threads` must be at least 1, got 0"):
+        FlowEngine(flows, threads=0)
+    with pytest.raises(ValueError, match="`batch` must be at least 1, got 0"):
+        FlowEngine(flows).initial_state(0)

@@ -1,0 +1,246 @@
+"""Probability density distillation: the divergence, its parts, and what they train."""
+
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from densities import DECAY, SCALE, Autoregression, Filter, Located
+from networks import condition_of, network_of
+
+from distill.config import StudentConfig
+from distill.flows import Flowed
+from distill.losses import kl_divergence
+from distill.student import ParallelWaveNet
+from distill.teacher import Parametrised, WaveNetDensity, hold
+from likelihoods import noise as position_noise
+from replicator.training.config import OptimizerConfig
+from replicator.training.state import TrainState
+
+KINDS = ("logistic", "normal")
+
+
+def noise_of(kind: str, seed: int, batch: int, length: int):
+    draw = position_noise.logistic if kind == "logistic" else position_noise.normal
+    return draw(seed, tf.range(batch), 0, length)[..., 0]
+
+
+def divergence_of(student, teacher, kind: str, seed: int = 0, draws: int = 400, batch: int = 8):
+    drawn = student.sample(noise_of(kind, seed, batch, 24))
+    given = teacher.conditionals(drawn.output)
+    standard = kl_divergence.standard_draws(kind, seed + 1, batch, 24, draws)
+    return kl_divergence.divergence(given, drawn, standard, kind)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_divergence_of_a_student_that_equals_its_teacher_is_zero_and_so_is_its_gradient(kind):
+    student, teacher = Filter(), Autoregression(kind)
+    with tf.GradientTape() as tape:
+        kl = divergence_of(student, teacher, kind).kl
+    gradients = tape.gradient(kl, [student.decay, student.log_scale])
+    assert abs(float(kl)) < 5e-3
+    assert np.all(np.abs(np.array(gradients)) < 2e-2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_divergence_and_its_gradient_are_there_when_they_differ(kind):
+    student, teacher = Filter(decay=0.2, scale=0.3), Autoregression(kind)
+    with tf.GradientTape() as tape:
+        kl = divergence_of(student, teacher, kind).kl
+    gradients = tape.gradient(kl, [student.decay, student.log_scale])
+    assert float(kl) > 0.05
+    assert float(gradients[0]) < -0.05  # more memory
+    assert float(gradients[1]) < -0.05  # more noise
+
+
+def test_divergence_between_normals_is_the_closed_form():
+    drawn = Filter(decay=0.3, scale=0.5).sample(noise_of("normal", 0, 8, 24))
+    given = Autoregression("normal").conditionals(drawn.output)
+    draws = kl_divergence.standard_draws("normal", 3, 8, 24, 2000)
+    estimated = kl_divergence.divergence(given, drawn, draws, "normal").kl
+    exact = kl_divergence.gaussian_divergence(drawn, given.location, given.log_scale, 0.0)
+    np.testing.assert_allclose(estimated, tf.reduce_mean(exact), rtol=0.01)
+
+
+def test_regularisation_is_the_squared_ratio_of_scales():
+    drawn = Filter(decay=0.3, scale=0.5).sample(noise_of("normal", 0, 2, 24))
+    given = Autoregression("normal").conditionals(drawn.output)
+    plain, regularised = (
+        kl_divergence.gaussian_divergence(drawn, given.location, given.log_scale, weight)
+        for weight in (0.0, 4.0)
+    )
+    added = 4.0 * (math.log(SCALE) - math.log(0.5)) ** 2
+    np.testing.assert_allclose(regularised - plain, added, rtol=1e-4)
+
+
+def test_gaussian_divergence_of_equals_is_zero():
+    drawn = Filter().sample(noise_of("normal", 0, 2, 24))
+    exact = kl_divergence.gaussian_divergence(drawn, drawn.location, drawn.log_scale)
+    np.testing.assert_allclose(exact, 0.0, atol=1e-7)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_entropy_is_the_mean_log_density_of_the_student_under_itself(kind):
+    student = ParallelWaveNet(StudentConfig(noise=kind, flows=(2, 2), residual_channels=6))
+    z = noise_of(kind, 5, 32, 400)
+    drawn = student.sample(z)
+    own = Located(drawn.location, drawn.log_scale, kind).log_density(drawn.output)
+    by_formula = kl_divergence.mean_of(kl_divergence.entropy(drawn, kind))
+    spread = float(tf.math.reduce_std(own)) / math.sqrt(own.shape.num_elements())
+    assert abs(float(by_formula) + float(tf.reduce_mean(own))) < 5 * spread
+
+
+def test_entropy_sums_to_log_scales_and_two_nats_a_sample():
+    drawn = Filter().sample(noise_of("logistic", 0, 1, 24))
+    total = tf.reduce_sum(kl_divergence.entropy(drawn, "logistic"))
+    np.testing.assert_allclose(total, tf.reduce_sum(drawn.log_scale) + 2 * 24, rtol=1e-6)
+
+
+def test_cross_entropy_is_unbiased_against_numerical_integration():
+    teacher = network_of("mixture, predicting, amplified")
+    drawn = Filter(decay=0.5, scale=0.02, samples=8).sample(noise_of("logistic", 0, 1, 8))
+    given = WaveNetDensity(teacher).conditionals(drawn.output, None)
+    exact = _integrated(given, drawn)
+    estimates = np.stack(
+        [
+            kl_divergence.cross_entropy(
+                given, drawn, kl_divergence.standard_draws("logistic", seed, 1, 8, count=3)
+            ).numpy()[0]
+            for seed in range(300)
+        ]
+    )
+    error = estimates.std(0) / math.sqrt(len(estimates))
+    assert np.all(np.abs(estimates.mean(0) - exact) < 5 * error + 1e-3)
+
+
+def test_stratified_draws_waver_less_than_independent_ones():
+    teacher = Autoregression()
+    drawn = Filter(decay=0.5, scale=0.5).sample(noise_of("logistic", 0, 1, 24))
+    given = teacher.conditionals(drawn.output)
+    spread = []
+    for together in (True, False):
+        values = []
+        for seed in range(40):
+            draws = kl_divergence.standard_draws("logistic", seed, 1, 24, 8)
+            if not together:
+                draws = tf.stack([noise_of("logistic", 100 * seed + i, 1, 24) for i in range(8)])
+            values.append(float(tf.reduce_mean(kl_divergence.cross_entropy(given, drawn, draws))))
+        spread.append(np.std(values))
+    assert spread[0] < 0.5 * spread[1]
+
+
+def test_mask_leaves_padding_out():
+    drawn = Filter().sample(noise_of("logistic", 0, 2, 24))
+    given = Autoregression().conditionals(drawn.output)
+    draws = kl_divergence.standard_draws("logistic", 1, 2, 24, 4)
+    mask = tf.concat([tf.ones([2, 10]), tf.zeros([2, 14])], 1)
+    short = Flowed(*(part[:, :10] for part in drawn))
+    front = Located(given.location[:, :10], given.log_scale[:, :10], given.kind)
+    np.testing.assert_allclose(
+        kl_divergence.divergence(given, drawn, draws, "logistic", mask).kl,
+        kl_divergence.divergence(front, short, draws[..., :10], "logistic").kl,
+        rtol=1e-5,
+    )
+
+
+def test_gradient_flows_through_the_past_into_the_teacher_and_stops_at_its_variables():
+    teacher = network_of("gaussian, frames")
+    hold(teacher)
+    condition = condition_of(teacher, 1, 32)
+    x = tf.Variable(0.1 * noise_of("normal", 0, 1, 32))
+    with tf.GradientTape(persistent=True) as tape:
+        given = WaveNetDensity(teacher).conditionals(x, condition)
+        last = tf.reduce_sum(given.log_density(tf.stop_gradient(x))[:, -1])
+    assert np.all(tape.gradient(last, x).numpy()[0, -1] == 0.0)
+    assert np.any(tape.gradient(last, x).numpy()[0, -9:-1] != 0.0)
+    assert all(gradient is None for gradient in tape.gradient(last, teacher.variables))
+
+
+def test_contrast_is_the_divergence_from_another_condition():
+    teacher = network_of("gaussian, frames")
+    one, two = condition_of(teacher, 1, 32, seed=2), condition_of(teacher, 1, 32, seed=9)
+    drawn = Filter(samples=32).sample(noise_of("logistic", 0, 1, 32))
+    draws = kl_divergence.standard_draws("logistic", 1, 1, 32, 8)
+    apart = [
+        kl_divergence.contrastive(
+            WaveNetDensity(teacher).conditionals(drawn.output, c), drawn, draws, "logistic"
+        )
+        for c in (one, two)
+    ]
+    assert float(apart[0]) != float(apart[1])
+
+
+def test_divergence_is_of_pictures_as_well_as_of_sounds():
+    shape, log_scale = (4, 3, 5, 2), math.log(0.5)
+    z = tf.reshape(noise_of("logistic", 0, 4, 30), shape)
+    drawn = Flowed(0.5 * z, tf.zeros(shape), tf.fill(shape, log_scale))
+    draws = tf.reshape(kl_divergence.standard_draws("logistic", 1, 4, 30, 200), (200, *shape))
+    same = Located(tf.zeros(shape), tf.fill(shape, log_scale), "logistic")
+    wider = Located(tf.zeros(shape), tf.zeros(shape), "logistic")
+    assert abs(float(kl_divergence.divergence(same, drawn, draws, "logistic").kl)) < 5e-3
+    assert float(kl_divergence.divergence(wider, drawn, draws, "logistic").kl) > 0.1
+
+
+def test_softmax_has_no_density_to_distil():
+    assert not hasattr(network_of("softmax, speakers").likelihood, "log_density")
+
+
+def trained(objective, kind: str, steps: int = 250) -> ParallelWaveNet:
+    """A small flow trained on `objective` of the divergence from an autoregression."""
+    student = ParallelWaveNet(
+        StudentConfig(
+            noise=kind,
+            flows=(3,),
+            filter_width=2,
+            residual_channels=12,
+            gate_channels=12,
+            initial_scale=0.6,
+            front_width=4,
+        )
+    )
+    state = TrainState(student, OptimizerConfig(1e-2, 10, "cosine"), steps)
+
+    def loss(batch):
+        seed = position_noise.fold_in(7, state.step)
+        drawn = student.sample(student.noise(seed, tf.range(16), 0, 48))
+        given = Autoregression(kind).conditionals(drawn.output)
+        draws = kl_divergence.standard_draws(kind, position_noise.fold_in(seed, 1), 16, 48, 4)
+        return objective(kl_divergence.divergence(given, drawn, draws, kind)), {}
+
+    @tf.function(autograph=False)
+    def update():
+        state.assign(state.update(loss, {})[0])
+
+    for _ in range(steps):
+        update()
+    return student
+
+
+def moments(student: ParallelWaveNet) -> tuple[float, float]:
+    """Standard deviation and correlation of neighbours, far from the start."""
+    drawn = student.sample(student.noise(3, tf.range(64), 0, 400)).output.numpy()[:, 50:]
+    return float(drawn.std()), float(np.mean(drawn[:, 1:] * drawn[:, :-1]) / np.mean(drawn**2))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_distilling_a_known_density_recovers_its_moments(kind):
+    deviation, correlation = moments(trained(lambda parts: parts.kl, kind))
+    assert abs(deviation / Autoregression(kind).standard_deviation - 1.0) < 0.1
+    assert abs(correlation - DECAY) < 0.06
+
+
+def test_cross_entropy_alone_collapses_and_the_divergence_does_not():
+    wanted = Autoregression("logistic").standard_deviation
+    collapsed, _ = moments(trained(lambda parts: parts.cross_entropy, "logistic"))
+    kept, _ = moments(trained(lambda parts: parts.kl, "logistic"))
+    assert collapsed < 0.05 * wanted
+    assert kept > 0.8 * wanted
+
+
+def _integrated(given: Parametrised, drawn: Flowed) -> np.ndarray:
+    """-integral p_S log p_T at every place, by the trapezoidal rule over quantiles."""
+    z = np.linspace(-25.0, 25.0, 20001, dtype=np.float32)
+    values = z[:, None, None] * np.exp(drawn.log_scale) + drawn.location
+    log_teacher = given.log_density(tf.constant(values, tf.float32)).numpy()
+    weight = np.exp(-z - 2.0 * np.logaddexp(0.0, -z))[:, None, None]
+    return -np.trapezoid(weight * log_teacher, z, axis=0)[0]

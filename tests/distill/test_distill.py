@@ -1,0 +1,476 @@
+"""Distillation end to end: the teacher is only read, runs resume, students speak."""
+
+import dataclasses
+import json
+import shutil
+import tracemalloc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from runs import NEVER, TINY, assert_same, looped, newest, recordings
+
+import onepass
+from distill import evaluation_callback, training
+from distill import model as models
+from distill.collapse import Vitals, symptoms
+from distill.config import StudentConfig
+from distill.losses.objective import Objective
+from distill.presets import PRESETS, ClipConfig, DistillConfig, LossConfig
+from distill.student import ParallelWaveNet
+from distill.teacher import WaveNetDensity, digest, load_teacher
+from replicator.runs.errors import UserError
+from replicator.runs.metrics import read_metrics
+from replicator.training.config import LoopConfig, OptimizerConfig
+from wavenet import evaluation_callback as wavenet_watching
+from wavenet import training as wavenet_training
+from wavenet.data import audio
+
+SMALL = DistillConfig(
+    StudentConfig(
+        flows=(1, 2),
+        filter_width=2,
+        residual_channels=4,
+        gate_channels=4,
+        front_width=4,
+        condition_channels=6,
+        draft_passes=2,
+        sample_rate_hz=16_000,
+    ),
+    LossConfig(draws=2, squared=1.0, magnitude=1.0, contrastive=0.3),
+    ClipConfig(clip_samples=2560, batch_size=2),
+    OptimizerConfig(learning_rate=1e-2, warmup_steps=3),
+    LoopConfig(num_steps=4, report_every_steps=1, evaluate_every_steps=NEVER),
+    pitch_steps=2,
+)
+
+
+def changed(**parts) -> DistillConfig:
+    """SMALL with fields of its parts replaced, as in loss=dict(kl=0.0)."""
+    return dataclasses.replace(
+        SMALL,
+        **{
+            name: dataclasses.replace(getattr(SMALL, name), **fields)
+            for name, fields in parts.items()
+        },
+    )
+
+
+@pytest.fixture(autouse=True)
+def quick(request, monkeypatch):
+    """Evaluations give 1.0 and no sound, but for `watched` tests."""
+    monkeypatch.setattr(wavenet_watching.Watcher, "__call__", lambda *_: 1.0)
+    if "watched" not in request.fixturenames:
+        monkeypatch.setattr(evaluation_callback.Watcher, "__init__", lambda *_: None)
+        monkeypatch.setattr(evaluation_callback.Watcher, "__call__", lambda *_: 1.0)
+
+
+@pytest.fixture
+def watched():
+    """Asks for real evaluations."""
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return recordings(tmp_path_factory.mktemp("data") / "speech")
+
+
+@pytest.fixture(scope="module")
+def teacher_run(data, tmp_path_factory):
+    """A WaveNet of two steps."""
+    run = tmp_path_factory.mktemp("teacher") / "run"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(wavenet_watching.Watcher, "__call__", lambda *_: 1.0)
+        wavenet_training.train("tiny", looped(TINY, num_steps=2), data, run, lambda line: None)
+    return run
+
+
+@pytest.fixture
+def distil(teacher_run, data, tmp_path):
+    """Distils a configuration in a folder of that name; gives the outcome and the lines said."""
+
+    def distil(config=SMALL, name="run"):
+        said = []
+        teacher = load_teacher(teacher_run)
+        workdir = tmp_path / name
+        outcome = training.distill("tiny", config, teacher, teacher_run, data, workdir, said.append)
+        return outcome, said
+
+    return distil
+
+
+@pytest.fixture(scope="module")
+def student_run(teacher_run, data, tmp_path_factory):
+    """A student of two steps."""
+    run = tmp_path_factory.mktemp("student") / "run"
+    config = changed(loop=dict(num_steps=2))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation_callback.Watcher, "__init__", lambda *_: None)
+        patch.setattr(evaluation_callback.Watcher, "__call__", lambda *_: 1.0)
+        training.distill(
+            "tiny", config, load_teacher(teacher_run), teacher_run, data, run, lambda line: None
+        )
+    return run
+
+
+def content(folder):
+    return {path: path.read_bytes() for path in folder.rglob("*") if path.is_file()}
+
+
+def test_the_teacher_is_read_and_never_written(distil, teacher_run):
+    before = content(teacher_run)
+    teacher = load_teacher(teacher_run)
+    name = digest(teacher.network)
+    distil()
+    assert content(teacher_run) == before
+    assert digest(load_teacher(teacher_run).network) == name
+
+
+def test_no_gradient_of_any_term_reaches_the_teacher(teacher_run, data, tmp_path):
+    teacher = load_teacher(teacher_run)
+    config = SMALL.resolved(teacher, teacher_run)
+    corpus = training.corpus_for(config, teacher, data, None, lambda line: None)
+    student = training.new_student(config, teacher)
+    step = tf.Variable(0, trainable=False)
+    objective = Objective(student, WaveNetDensity(teacher.network), config.loss, 0, step)
+    batch = next(iter(training.batches(corpus, config, teacher, 0)))
+    with tf.GradientTape(persistent=True) as tape:
+        loss, values = objective(batch)
+    assert all(g is None for g in tape.gradient(loss, teacher.network.variables))
+    assert all(g is not None for g in tape.gradient(loss, student.trainable_variables))
+    assert set(values) == {
+        *("kl", "cross_entropy", "entropy", "contrastive"),
+        *("squared", "magnitude", "multi", "pitch", "level_db"),
+    }
+    parts = values["kl"] - 0.3 * values["contrastive"]
+    spectra = values["squared"] + values["magnitude"] + values["multi"]
+    np.testing.assert_allclose(loss, parts + spectra, rtol=1e-5)
+    np.testing.assert_allclose(values["kl"], values["cross_entropy"] - values["entropy"], rtol=1e-4)
+
+
+def test_a_resumed_distillation_is_the_uninterrupted_one_bit_for_bit(distil, tmp_path):
+    distil(name="whole")
+    distil(changed(loop=dict(num_steps=2)), "parts")
+    outcome, said = distil(name="parts")
+    assert outcome.step == 4
+    assert "going on from step 2" in said[-1]
+    assert_same(newest(tmp_path / "parts"), newest(tmp_path / "whole"))
+
+
+def test_every_term_is_logged_by_its_name(distil, tmp_path):
+    distil()
+    line = read_metrics(tmp_path / "run")[-1]
+    assert {"loss", "kl", "entropy", "multi", "squared", "contrastive", "pitch"} <= set(line)
+
+
+def test_terms_that_are_off_are_not_computed(distil, tmp_path):
+    distil(changed(loss=dict(kl=0.0, squared=0.0, magnitude=0.0)))
+    line = read_metrics(tmp_path / "run")[-1]
+    assert "multi" in line and not {"kl", "squared", "magnitude", "feature"} & set(line)
+
+
+@pytest.mark.parametrize("term", ["kl", "multi"])
+def test_distilling_lowers_the_term_that_it_is_given_on_real_speech(distil, tmp_path, term):
+    weights = dict(kl=0.0, squared=0.0, magnitude=0.0, multi=0.0, contrastive=0.0)
+    distil(changed(loop=dict(num_steps=60), loss={**weights, term: 1.0}))
+    values = [line[term] for line in read_metrics(tmp_path / "run") if term in line]
+    assert np.mean(values[-8:]) < 0.8 * np.mean(values[:4])
+
+
+@pytest.mark.slow
+def test_the_perceptual_terms_train_their_own_classifier_once(distil, tmp_path, monkeypatch):
+    real, trained = training.train_units, []
+
+    def few(corpus, **options):
+        trained.append(1)
+        return real(corpus, num_units=4, channels=4, steps=3, **options)
+
+    monkeypatch.setattr(training, "train_units", few)
+    config = changed(loss=dict(feature=1.0, style=1.0))
+    for steps in (2, 3):
+        distil(dataclasses.replace(config, loop=dataclasses.replace(config.loop, num_steps=steps)))
+    assert len(trained) == 1
+    assert {"feature", "style"} <= set(read_metrics(tmp_path / "run")[-1])
+
+
+def test_a_gaussian_pair_uses_the_closed_form(data, tmp_path):
+    network = dataclasses.replace(TINY.network, likelihood="gaussian")
+    config = dataclasses.replace(looped(TINY, num_steps=1), network=network)
+    wavenet_training.train("tiny", config, data, tmp_path / "teacher", lambda line: None)
+    teacher = load_teacher(tmp_path / "teacher")
+    student = changed(student=dict(noise="normal"), loop=dict(num_steps=1))
+    training.distill(
+        "tiny", student, teacher, tmp_path / "teacher", data, tmp_path / "run", lambda line: None
+    )
+    line = read_metrics(tmp_path / "run")[-1]
+    assert "kl" in line and "cross_entropy" not in line
+
+
+def test_evaluations_leave_figures_sounds_and_pictures(distil, tmp_path, watched):
+    distil(changed(loop=dict(num_steps=1, evaluate_every_steps=1)))
+    line = read_metrics(tmp_path / "run")[-1]
+    assert {"dev_stft_distance", "dev_level_db", "dev_entropy"} <= set(line)
+    samples = tmp_path / "run" / "samples"
+    for name in ("teacher.wav", "recorded.wav", "step_00000001.wav"):
+        sound = audio.read(samples / name, 16_000)
+        assert len(sound) > 16_000 and np.std(sound) > 1e-4
+    assert (samples / "step_00000001.png").stat().st_size > 10_000
+
+
+WELL = Vitals(-0.5, -5.0, -5.2, 0.6, 0.7)
+
+
+@pytest.mark.parametrize(
+    ("change", "word"),
+    [
+        ({}, None),
+        (dict(level_db=-20.0), "silent"),
+        (dict(level_db=float("-inf")), "silent"),
+        (dict(entropy_nats=-9.0), "noise dies out"),
+        (dict(voiced=0.1), "whispers"),
+        (dict(voiced=0.0, recorded_voiced=0.05), None),
+    ],
+)
+def test_a_collapse_is_said_in_plain_words(change, word):
+    found = symptoms(dataclasses.replace(WELL, **change))
+    assert len(found) == (word is not None)
+    assert word is None or word in found[0]
+
+
+# The command line
+
+
+def test_another_rate_than_the_teachers_is_refused(mistake, teacher_run, tmp_path):
+    line = mistake(
+        "distill", "student-cpu-24k", "--teacher", teacher_run, "--workdir", tmp_path / "run"
+    )
+    assert "16000 Hz" in line and "24000 Hz" in line
+    assert not (tmp_path / "run" / "config.json").exists()
+
+
+def test_other_frames_than_the_teachers_are_refused(teacher_run):
+    teacher = load_teacher(teacher_run)
+    frames = dict(feature_channels=80, upsample_factors=(16, 16))
+    for wrong in (frames, dict(upsample_factors=(10, 20)), dict(speakers=3)):
+        with pytest.raises(UserError, match="follows from the teacher"):
+            changed(student=wrong).resolved(teacher, teacher_run)
+    with pytest.raises(UserError, match="multiple of the teacher's hop, 256"):
+        changed(clips=dict(clip_samples=2561)).resolved(teacher, teacher_run)
+    with pytest.raises(UserError, match="a batch of at least 2"):
+        changed(clips=dict(batch_size=1)).resolved(teacher, teacher_run)
+
+
+def test_a_conditioner_smaller_than_the_teachers_is_refused(teacher_run):
+    teacher = load_teacher(teacher_run)
+    config = changed(student=dict(condition_channels=2)).resolved(teacher, teacher_run)
+    with pytest.raises(UserError, match=r"must be at least the teacher's, 4, got 2"):
+        training.new_student(config, teacher)
+
+
+def test_a_student_is_no_teacher(mistake, student_run, tmp_path):
+    line = mistake(
+        "distill", "student-smoke", "--teacher", student_run, "--workdir", tmp_path / "run"
+    )
+    assert line.endswith("holds a parallel-wavenet, not a wavenet.")
+
+
+def test_a_softmax_is_no_teacher(mistake, data, tmp_path):
+    network = dataclasses.replace(
+        TINY.network,
+        likelihood="categorical",
+        levels=256,
+        front_width=1,
+        linear_prediction=False,
+    )
+    config = dataclasses.replace(looped(TINY, num_steps=1), network=network)
+    wavenet_training.train("tiny", config, data, tmp_path / "softmax", lambda line: None)
+    line = mistake(
+        "distill", "student-smoke", "--teacher", tmp_path / "softmax", "--workdir", tmp_path / "run"
+    )
+    assert "softmax" in line and "logistic or gaussian" in line
+
+
+def test_a_missing_teacher_and_one_without_checkpoints_are_named(mistake, teacher_run, tmp_path):
+    words = ("distill", "student-smoke", "--workdir", tmp_path / "run", "--teacher")
+    assert "There is no run directory" in mistake(*words, tmp_path / "nowhere")
+    bare = shutil.copytree(teacher_run, tmp_path / "bare")
+    shutil.rmtree(bare / "checkpoints")
+    assert "has no checkpoint yet" in mistake(*words, bare)
+
+
+def test_the_teachers_own_folder_is_no_workdir(mistake, teacher_run):
+    line = mistake("distill", "student-smoke", "--teacher", teacher_run, "--workdir", teacher_run)
+    assert "--workdir of its own" in line
+
+
+def test_another_teacher_is_refused_for_a_run(teacher_run, data, student_run, tmp_path):
+    other = shutil.copytree(student_run, tmp_path / "run")
+    teacher = load_teacher(teacher_run)
+    weight = teacher.network.variables[0]
+    weight.assign(weight + 1.0)
+    with pytest.raises(UserError, match="teacher_weights is"):
+        training.distill(
+            "tiny", changed(loop=dict(num_steps=2)), teacher, teacher_run, data, other, print
+        )
+
+
+def test_a_student_speaks_from_the_command_line(student_run, tmp_path, capsys):
+    words = ["sample", str(student_run), "--out", str(tmp_path), "--num", "2", "--seconds", "0.5"]
+    assert onepass.main(words) == 0
+    assert "of real time" in capsys.readouterr().out
+    one, two = (audio.read(tmp_path / f"sample_0_{i}.wav", 16_000) for i in range(2))
+    assert len(one) == len(two) == 8000 and np.abs(one - two).max() > 1e-3
+    assert (tmp_path / "sample_0_0.png").exists()
+
+
+@pytest.mark.parametrize(
+    ("words", "complaint"),
+    [
+        ("--prime-seconds 0.1", "cannot go on from a recording"),
+        ("--backend naive", "must be one of auto, numba, tensorflow"),
+        ("--speaker eve", "knows no speakers"),
+        ("--temperature -1", "`--temperature` must be 0 or more"),
+    ],
+)
+def test_what_a_student_cannot_do_is_said(mistake, student_run, tmp_path, words, complaint):
+    assert complaint in mistake("sample", student_run, "--out", tmp_path, *words.split())
+
+
+def test_a_student_is_evaluated_beside_its_teacher_draft_and_baselines(student_run, data, capsys):
+    words = ["evaluate", str(student_run), "--data", str(data), "--spoken", "1", "--json"]
+    assert onepass.main(words) == 0
+    figures = json.loads(capsys.readouterr().out)
+    assert set(figures["against"]) == {"teacher", "untrained", "draft", "griffin_lim"}
+    names = set(figures["measures"])
+    assert {"pesq", "stoi", "f0_error_cents", "voicing_error"} <= names
+    assert all(set(system["measures"]) == names for system in figures["against"].values())
+    griffin_lim = figures["against"]["griffin_lim"]["measures"]
+    assert griffin_lim["stoi"]["mean"] > figures["measures"]["stoi"]["mean"]
+    assert np.isfinite(figures["kl_nats"]["mean"])
+
+
+def test_an_exported_student_speaks_as_its_run_and_its_card_shows_all(
+    student_run, tmp_path, capsys, monkeypatch
+):
+    words = ["export", str(student_run), "--out", str(tmp_path / "model"), "--data-licence", "CC0."]
+    assert onepass.main([*words, "--bare"]) == 0
+    run, folder = models.load(student_run), models.load(tmp_path / "model")
+    frames = run.frames(np.sin(np.arange(4096) / 9).astype(np.float32))
+    np.testing.assert_array_equal(run.generate(frames, seed=3), folder.generate(frames, seed=3))
+    card = (tmp_path / "model" / "card.md").read_text()
+    for word in ("CC0.", "griffin lim", "untrained", "pesq", "onepass distill tiny"):
+        assert word in card
+    assert str(student_run.parent) not in card
+
+
+MEL = np.full((6, 8), -3.0, np.float32)
+
+
+@pytest.mark.parametrize("model", ["student_run", "teacher_run"])
+def test_a_mel_from_a_file_is_spoken_to_its_end(request, tmp_path, model):
+    np.save(tmp_path / "mel.npy", MEL)
+    words = ["sample", str(request.getfixturevalue(model)), "--mel", str(tmp_path / "mel.npy")]
+    assert onepass.main([*words, "--out", str(tmp_path / "out")]) == 0
+    sound = audio.read(tmp_path / "out" / "sample_0_0.wav", 16_000)
+    assert len(sound) == 6 * 256 and np.std(sound) > 0
+
+
+@pytest.mark.parametrize(
+    ("mel", "complaint"),
+    [
+        (np.zeros((6, 7), np.float32), "must hold numbers [frames, 8], got (6, 7)"),
+        (np.zeros(8, np.float32), "must hold numbers [frames, 8], got (8,)"),
+        (np.array([["a"] * 8]), "must hold numbers [frames, 8]"),
+        (MEL[:0], "holds no frame"),
+        (np.where(np.arange(48).reshape(6, 8) == 9, np.nan, MEL), "no number (NaN), first in 1"),
+        (np.where(np.arange(48).reshape(6, 8) == 9, np.inf, MEL), "no number (NaN), first in 1"),
+        (None, "cannot be read as an npy file"),
+    ],
+)
+def test_a_mel_that_is_none_is_said_and_leaves_nothing(
+    mistake, student_run, tmp_path, mel, complaint
+):
+    file, out = tmp_path / "mel.npy", tmp_path / "out"
+    if mel is None:
+        file.write_bytes(b"RIFF no mel")
+    else:
+        np.save(file, mel)
+    assert complaint in mistake("sample", student_run, "--mel", file, "--out", out)
+    assert not out.exists() or not list(out.iterdir())
+
+
+def test_ctrl_c_keeps_what_was_spoken(student_run, tmp_path, monkeypatch):
+    real = models.StudentModel.stream
+
+    def interrupted(self, *arguments, **options):
+        yield next(real(self, *arguments, **options))
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(models.StudentModel, "stream", interrupted)
+    words = ["sample", str(student_run), "--out", str(tmp_path), "--seconds", "2"]
+    assert onepass.main(words) == 130
+    assert 0 < len(audio.read(tmp_path / "sample_0_0.wav", 16_000)) < 16_000
+
+
+# Conditions that a student is given
+
+
+@pytest.fixture(scope="module")
+def student(student_run):
+    return models.load_student(student_run)
+
+
+@pytest.mark.parametrize(
+    ("frames", "complaint"),
+    [
+        (np.zeros((5, 9), np.float32), "frames of 8 channels"),
+        (np.zeros((8,), np.float32), "frames of 8 channels"),
+        (np.zeros((0, 8), np.float32), "the mel is empty"),
+        (np.where(np.arange(40).reshape(5, 8) == 21, np.nan, 0.5), "no number (NaN), first in 2"),
+    ],
+)
+def test_frames_that_are_none_are_said(student, frames, complaint):
+    with pytest.raises(UserError, match=r"^[^\n]+$") as error:
+        student.generate(frames)
+    assert complaint in str(error.value)
+
+
+def test_one_frame_is_spoken(student):
+    sound = student.generate(np.full((1, 8), 0.5, np.float32))
+    assert sound.shape == (1, 256) and np.isfinite(sound).all() and np.std(sound) > 0
+
+
+def test_a_longer_sound_goes_on_from_the_same_beginning(student):
+    frames = np.random.default_rng(0).random((40, 8), np.float32)
+    side = student.network.side_frames
+    short, long = student.generate(frames[:20]), student.generate(frames)
+    same = (20 - side) * 256
+    np.testing.assert_allclose(short[0, :same], long[0, :same], atol=1 / 32768)
+
+
+@pytest.mark.parametrize(
+    "minutes", [2, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
+)
+def test_memory_does_not_grow_with_the_length(student, minutes):
+    frames = np.full((minutes * 60 * 16_000 // 256, 8), 0.4, np.float32)
+    chunks = student.stream(frames, chunk_samples=16_000)
+    for _ in range(10):
+        next(chunks)
+    tracemalloc.start()
+    before, samples = tracemalloc.get_traced_memory()[0], 0
+    for chunk in chunks:
+        samples += chunk.shape[1]
+    grown = tracemalloc.get_traced_memory()[0] - before
+    tracemalloc.stop()
+    assert samples > 0.9 * minutes * 60 * 16_000 - 11 * 16_000
+    assert grown < 2e6
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_makes_a_student_of_its_rate(name):
+    config = PRESETS[name].config.student
+    if "paper" in name:
+        assert config.flows == (10, 10, 10, 30)
+        assert config.residual_channels == config.gate_channels == 64
+    small = dataclasses.replace(config, residual_channels=2, gate_channels=2, draft_passes=0)
+    assert len(ParallelWaveNet(small).flows) == len(config.flows)

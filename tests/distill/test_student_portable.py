@@ -1,0 +1,129 @@
+"""Students exported: distilled by JAX beside a frozen teacher, and drawn in one pass by it."""
+
+import functools
+from pathlib import Path
+
+import jax
+import numpy as np
+import pytest
+from carried import assert_equal, assert_same_training, run_alone
+from runs import NEVER, TINY, looped, newest, recordings
+from students import FRAMES, student_of
+
+import onepass
+from distill import portable, training
+from distill.generation import Request, generate
+from distill.losses.unit_classifier import train_units
+from distill.presets import PRESETS
+from distill.teacher import load_teacher
+from distill.training import UNITS
+from replicator.portable import run as portable_run
+from replicator.portable.export import read_manifest
+from wavenet import training as wavenet_training
+from wavenet.data import audio
+
+OPTIONS = f"""--student.flows 1 2 --student.residual-channels 4 --student.gate-channels 4
+    --student.front-width 4 --student.condition-channels 6 --student.draft-passes 2
+    --loss.draws 2 --loss.squared 1 --loss.feature 1 --loss.contrastive 0.3
+    --clips.clip-samples 2560 --clips.batch-size 2 --optimizer.warmup-steps 3
+    --loop.num-steps 4 --loop.evaluate-every-steps {NEVER} --pitch-steps 2"""
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Nothing is judged, the classifier learns for a moment, and JAX does not optimise."""
+    brief = functools.partial(train_units, num_units=8, channels=8, steps=2)
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (training, wavenet_training):
+            patch.setattr(module, "Watcher", lambda *_: lambda log, step: 1.0)
+        for module in (training, portable):
+            patch.setattr(module, "train_units", brief)
+        jax.config.update("jax_disable_most_optimizations", True)
+        yield
+        jax.config.update("jax_disable_most_optimizations", False)
+
+
+@pytest.fixture(scope="module")
+def places(tmp_path_factory):
+    """Recordings, a WaveNet of two steps, and the words of a distillation but for its run."""
+    folder = tmp_path_factory.mktemp("places")
+    data, teacher = recordings(folder / "speech"), folder / "teacher"
+    wavenet_training.train("tiny", looped(TINY, num_steps=2), data, teacher, lambda line: None)
+    words = ["distill", "student-smoke", *OPTIONS.split(), "--teacher", str(teacher)]
+    return data, teacher, words
+
+
+@pytest.fixture(scope="module")
+def exported(places, tmp_path_factory):
+    """What the command exported for a run that is not there yet, and the place of that run."""
+    folder = tmp_path_factory.mktemp("exported")
+    out, workdir = folder / "out", folder / "run"
+    assert onepass.main([*places[2], "--workdir", str(workdir), "--portable", str(out)]) == 0
+    return out, workdir
+
+
+def test_run_py_draws_the_clips_of_the_distillation(exported, places):
+    out, _ = exported
+    data, path, _ = places
+    teacher, config = load_teacher(path), PRESETS["student-smoke"].config
+    drawn = portable_run.open_batches(out, read_manifest(out)["training"]["batches"])
+    corpus = training.corpus_for(config, teacher, data, None, lambda line: None)
+    clips = training.clips(
+        corpus, "train", clip_samples=2560, batch_size=2, seed=0, features=("mel", "f0"),
+        start_step=7,
+    )  # fmt: skip
+    expected = next(iter(clips))
+    assert_equal(drawn(7), {name: value.numpy() for name, value in expected.items()})
+    assert drawn(7)["frames"].shape == (2, 10, 10)  # eight bands and the two columns of F0
+
+
+@pytest.mark.slow
+def test_a_distillation_may_cross_to_jax_and_back(exported, places, tmp_path):
+    out, workdir = exported
+    assert onepass.main([*places[2], "--workdir", str(tmp_path / "alone")]) == 0
+    done = run_alone(out, "--steps", "3", devices=2)
+    assert done.returncode == 0, done.stderr
+    assert "2 x cpu: from step 0 to 3" in done.stderr
+    assert onepass.main([*places[2], "--workdir", str(workdir), "--adopt", str(out)]) == 0
+    found, expected = newest(workdir), newest(tmp_path / "alone")
+    start = portable_run.read_npz(out / "checkpoints/step_00000000.npz")
+    assert_same_training(found, expected, start)
+    # The classifier that the loss was of is not trained again.
+    assert (workdir / UNITS).read_bytes() == (out / UNITS).read_bytes()
+
+
+def test_the_reader_of_f0_is_taught_before_it_travels(exported, places):
+    out, _ = exported
+    start = portable_run.read_npz(out / "checkpoints/step_00000000.npz")
+    described = read_manifest(out)["functions"]["step"]
+    frozen = portable_run.read_weights(out, described)
+    teacher = load_teacher(places[1])
+    held = [frozen[f"teacher/{i:03d}"] for i, _ in enumerate(teacher.network.variables)]
+    for ours, theirs in zip(held, teacher.network.variables, strict=True):
+        np.testing.assert_array_equal(ours, theirs)
+    reader = "drafter/reader/head_bias"
+    assert np.any(start[f"weights/{reader}"])  # zeros in an untrained reader
+    np.testing.assert_array_equal(start[f"average/{reader}"], start[f"weights/{reader}"])
+
+
+@pytest.mark.parametrize("kind", ["plain", "draft", "speakers"])
+def test_an_exported_student_speaks_as_before(kind, tmp_path):
+    student, draws = student_of(kind), np.random.default_rng(0)
+    frames = draws.uniform(0.2, 0.8, [2, FRAMES, 7]).astype(np.float32)
+    speaker = np.array([1, 0], np.int32) if student.config.speakers else None
+    samples = FRAMES * student.config.hop_samples
+    request = Request(samples, 2**33 + 5, (3, 0), frames, speaker, 0.8)
+    expected = generate(student, request, "tensorflow")
+    portable.export_sampler(tmp_path, student, batch=2, num_frames=FRAMES)
+    inputs = {
+        "seed": np.array([2, 5], np.uint32),
+        "rows": np.array([3, 0], np.int32),
+        "temperature": np.float32(0.8),
+        "frames": frames,
+        **({} if speaker is None else {"speaker": speaker}),
+    }
+    found = portable_run.load(Path(tmp_path), "speak")(**inputs)["sound"]
+    assert np.std(expected) > 0.01
+    apart = np.abs(audio.to_int16(np.asarray(found)) - audio.to_int16(expected).astype(int))
+    assert apart.max() <= 1  # where a value lies between two levels its rounding may tip it over
+    assert np.mean(apart > 0) < 0.01

@@ -1,0 +1,74 @@
+"""Tiny picture models that nobody trained, as model folders and as bundles, made once."""
+
+import dataclasses
+import functools
+import shutil
+from pathlib import Path
+
+import image_runs
+from image_networks import QuickInitial, perturbed
+from image_runs import config_of, data_of
+
+import onepass
+from pixelcnn.data.dataset import Shelf
+from pixelcnn.density import PictureDensity
+from pixelcnn.model import load, spec_of
+from pixelcnn.networks.conditioning import ConditioningConfig
+from pixelcnn.training import run_config
+from replicator.runs.model_folder import save
+from serving.manifest import write_manifest
+
+
+def config_for(kind: str):
+    """The configuration of a kind of `image_runs.SIDES`; "caption": a PixelCNN of captions."""
+    if kind != "caption":
+        return config_of(kind)
+    conditioning = ConditioningConfig("text", text_channels=4)
+    return dataclasses.replace(config_of("pixelcnn"), conditioning=conditioning)
+
+
+@functools.cache
+def model_folder(kind: str) -> Path:
+    """A model folder of a kind of `config_for`, weights far from where they start."""
+    path = image_runs.folder() / f"folder_{kind}"
+    shelf = Shelf.read(data_of(kind), config_for(kind))
+    config = shelf.resolved
+    stored = run_config("tiny", config, dataclasses.replace(shelf, config=config), data_of(kind))
+    density = perturbed(PictureDensity(config, QuickInitial(0)))
+    save(density, {**spec_of(stored, path), "step": 3}, stored, path)
+    return path
+
+
+@functools.cache
+def model(kind: str):
+    """The live model of `model_folder(kind)`, its programs compiled once for all tests."""
+    return load(model_folder(kind))
+
+
+@functools.cache
+def bundle_folder(kind: str) -> Path:
+    """The bundle NAME/1 of `model_folder(kind)`, exported by the command."""
+    path = image_runs.folder() / "models" / kind / "1"
+    assert onepass.main(["export", str(model_folder(kind)), "--out", str(path)]) == 0
+    return path
+
+
+def copied(kind: str, folder: Path, version: str = "1") -> Path:
+    """A copy of `bundle_folder(kind)` in a folder, to be changed."""
+    return Path(shutil.copytree(bundle_folder(kind), folder / kind / version))
+
+
+def resigned(path: Path) -> Path:
+    """The bundle with a manifest of what it holds now."""
+    write_manifest(path)
+    return path
+
+
+def saved_by_copy(kind: str):
+    """A `tf.saved_model.save` that writes the program of `bundle_folder(kind)`."""
+
+    def save(module, folder, *rest):
+        shutil.copyfile(bundle_folder(kind) / "saved_model.pb", Path(folder) / "saved_model.pb")
+        shutil.copytree(bundle_folder(kind) / "variables", Path(folder) / "variables")
+
+    return save

@@ -1,0 +1,183 @@
+"""Toy pictures, and tiny picture models that were really trained on them, made once and shared."""
+
+import atexit
+import contextlib
+import dataclasses
+import functools
+import shutil
+import tempfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_networks import QuickInitial
+
+from pixelcnn import density, evaluation_callback
+from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.data.dataset import Shelf
+from pixelcnn.evaluation import evaluate
+from pixelcnn.model import PictureModel, load
+from pixelcnn.networks.conditioning import ConditioningConfig
+from pixelcnn.networks.factor import FactorConfig
+from pixelcnn.networks.multiscale import MultiscaleConfig
+from pixelcnn.networks.outputs import OutputConfig
+from pixelcnn.networks.pixelcnn import PixelCNNConfig
+from pixelcnn.training import train
+from replicator.training.config import LoopConfig, OptimizerConfig
+
+CLASSES = ("cat", "dog", "eel")
+CAPTIONS = ("a bright half", "stripes", "a slope")
+TRAIN, DEV = 24, 12
+STEPS, LOOK = 160, 40  # of the runs that learn, and between their evaluations
+TINY = PixelCNNConfig(layers=1, units=8, output_units=8)
+GREY = OutputConfig(components=2, channels=1)
+ADAM = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, average_decay=0.9)
+SIDES = {"pixelcnn": 8, "map": 8, "multiscale": 8, "text": 8, "video": 16}
+CONDITIONS = {"pixelcnn": "class", "multiscale": "class"}
+
+
+def toys(count: int, seed: int, size: int = 8) -> dict[str, np.ndarray]:
+    """What an npz file holds: pictures of three kinds, slightly noisy, in turn."""
+    draws = np.random.default_rng(seed)
+    rows, columns = np.mgrid[:size, :size]
+    kinds = np.stack([200 * (columns < size // 2), 90 * (rows % 2), 20 * columns + 40])
+    labels = np.arange(count) % 3
+    images = kinds[labels] + draws.integers(0, 12, [count, size, size])
+    return {
+        "images": images.astype(np.uint8),
+        "labels": labels,
+        "classes": np.array(CLASSES),
+        # Whoever goes round the captions in place of the classes meets the own class again.
+        "captions": np.array([CAPTIONS[i // 3 % 3] for i in range(count)]),
+        "maps": (images > 60).astype(np.int32),
+    }
+
+
+def episodes(count: int, seed: int, steps: int = 4, actions: int = 2) -> dict[str, np.ndarray]:
+    """What an npz file of episodes holds: a square that the actions push about, two views."""
+    draws = np.random.default_rng(seed)
+    moves = draws.normal(3.0, 2.0, [count, steps, actions]).astype(np.float32)
+    frames = draws.integers(0, 30, [count, 2, steps, 16, 16, 3]).astype(np.uint8)
+    for e in range(count):
+        for t in range(steps):
+            left = int(abs(moves[e, :t].sum())) % 12
+            frames[e, :, t, 4:8, left : left + 4] = 220
+    states = np.cumsum(moves[..., :1], 1)
+    return {"frames": frames, "actions": moves, "states": states}
+
+
+@functools.cache
+def folder() -> Path:
+    """A folder that is there until the tests end."""
+    path = Path(tempfile.mkdtemp(prefix="picture_runs_"))
+    atexit.register(shutil.rmtree, path, ignore_errors=True)
+    return path
+
+
+@functools.cache
+def pictures() -> Path:
+    """A folder with a toy_train.npz and a toy_dev.npz, with classes, captions and maps."""
+    path = folder() / "toys"
+    path.mkdir()
+    np.savez(path / "toy_train.npz", **toys(TRAIN, 1))
+    np.savez(path / "toy_dev.npz", **toys(DEV, 2))
+    return path
+
+
+@functools.cache
+def videos() -> Path:
+    """A folder with episodes."""
+    path = folder() / "episodes"
+    path.mkdir()
+    np.savez(path / "push_train.npz", **episodes(4, 1))
+    np.savez(path / "push_dev.npz", **episodes(2, 2))
+    return path
+
+
+def config_of(kind: str, **loop):
+    """The configuration of a run of `SIDES`; `loop` replaces fields of its loop.
+
+    The multiscale models are of type A, that of captions of type B.
+    """
+    colours = 3 if kind == "video" else 1
+    once = {"num_steps": 3, "evaluate_every_steps": 1000, "report_every_steps": 1}
+    config = dict(
+        output=dataclasses.replace(GREY, channels=colours),
+        conditioning=ConditioningConfig(
+            CONDITIONS.get(kind, kind), text_channels=4, map_channels=4
+        ),
+        data=DataConfig(SIDES[kind], colours, batch_size=4),
+        # A few large steps make what frames and actions say matter.
+        optimizer=dataclasses.replace(ADAM, learning_rate=0.1) if kind == "video" else ADAM,
+        loop=LoopConfig(**(once | loop)),
+    )
+    if kind in ("pixelcnn", "map"):
+        return PixelCNNTrainConfig(**config, network=TINY)
+    factor = FactorConfig("B" if kind == "text" else "A", 1, 8, 8, 2, 1, 4)
+    return MultiscaleTrainConfig(**config, network=MultiscaleConfig(SIDES[kind] // 2, TINY, factor))
+
+
+def data_of(kind: str) -> Path:
+    """What the runs of a kind are trained on."""
+    return videos() if kind == "video" else pictures()
+
+
+@contextlib.contextmanager
+def quickly():
+    """A context in which nothing is compiled or drawn and initial weights are cheap."""
+
+    def eagerly(function=None, **options):
+        return function or (lambda function: function)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation_callback.Watcher, "_can_draw", lambda self: False)
+        patch.setattr(density, "Initial", QuickInitial)
+        patch.setattr(tf, "function", eagerly)
+        yield
+
+
+def trained(config, data: Path, workdir: Path):
+    """Trains without a word, see `quickly`; gives the outcome."""
+    with quickly():
+        return train("tiny", config, data, workdir, silent)
+
+
+def opened(path: Path) -> PictureModel:
+    """The model of a run or folder."""
+    with quickly():
+        return load(path)
+
+
+def silent(line: str) -> None:
+    """Says nothing."""
+
+
+@functools.cache
+def run(kind: str) -> Path:
+    """The run directory of a model of a kind of `SIDES`; the PixelCNN has learnt and drawn."""
+    path = folder() / f"run_{kind}"
+    if kind == "pixelcnn":
+        config = config_of(kind, num_steps=STEPS, evaluate_every_steps=LOOK)
+        train("tiny", config, pictures(), path, silent)
+    else:
+        trained(config_of(kind), data_of(kind), path)
+    return path
+
+
+@functools.cache
+def model(kind: str):
+    """The model of `run(kind)`, its programs compiled once for all tests."""
+    return opened(run(kind))
+
+
+def judged(kind: str) -> Shelf:
+    """The dev pictures of `model(kind)`."""
+    known = model(kind)
+    return Shelf.for_judging(data_of(kind), known.config, known.classes, known.statistics)
+
+
+@functools.cache
+def figures(kind: str) -> dict:
+    """What `evaluate` says of `model(kind)`."""
+    return evaluate(model(kind), judged(kind))

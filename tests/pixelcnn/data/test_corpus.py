@@ -1,0 +1,245 @@
+"""Pictures from folders, with their splits, classes and captions."""
+
+import numpy as np
+import pytest
+from image_files import COLOUR, GREY, fill, mistake, noise
+from PIL import Image
+
+from pixelcnn.data.corpus import PictureRules, read_corpus
+from pixelcnn.data.image_folder import gather_folder
+
+
+def names_of(corpus):
+    return {split: set(members.names) for split, members in corpus.splits.items()}
+
+
+def test_the_folders_train_and_dev_are_the_split_and_their_sub_folders_the_classes(tmp_path):
+    fill(tmp_path, ["train/cat/a.png", "train/cat/deep/b.png", "train/ant/c.bmp", "dev/cat/d.png"])
+    corpus = read_corpus(tmp_path, COLOUR)
+    assert corpus.classes == ("ant", "cat")
+    train = corpus.splits["train"]
+    labels = dict(zip(train.names, train.labels.tolist(), strict=True))
+    assert labels == {"train/ant/c.bmp": 0, "train/cat/a.png": 1, "train/cat/deep/b.png": 1}
+    assert corpus.splits["dev"].labels.tolist() == [1]
+    pixels = train.pictures[train.names.index("train/ant/c.bmp")]
+    np.testing.assert_array_equal(pixels, noise(8, 8, 3, seed=2))
+
+
+def test_a_share_by_the_hash_of_the_name_is_devs_whatever_else_is_there(tmp_path):
+    names = [f"{i}.png" for i in range(60)]
+    fill(tmp_path / "one", names)
+    fill(tmp_path / "two", [*names, *(f"{i}.bmp" for i in range(40))])
+    rules = PictureRules(8, 3, dev_share=0.2)
+    one, two = (names_of(read_corpus(tmp_path / place, rules)) for place in ("one", "two"))
+    assert 4 <= len(one["dev"]) <= 20
+    assert one["dev"] == two["dev"] & set(names)
+    assert one["train"] | one["dev"] == set(names)
+
+
+def test_a_drawn_split_leaves_every_class_in_train_and_something_in_dev(tmp_path):
+    fill(tmp_path, [f"{kind}/{i}.png" for kind in range(12) for i in range(2)])
+    for dev_share in (0.001, 0.5):
+        corpus = read_corpus(tmp_path, PictureRules(8, 3, dev_share=dev_share))
+        assert set(corpus.splits["train"].labels) == set(range(12))
+        assert len(corpus.splits["dev"].names) >= 1
+
+
+def test_a_table_gives_files_classes_captions_and_splits(tmp_path):
+    fill(tmp_path, ["a.png", "sub/b.png", "c.png", "d.png"])
+    (tmp_path / "pictures.tsv").write_text(
+        "file\tclass\tother\tcaption\tsplit\n"
+        'a.png\tred\t1\tA "red" thing\ttrain\nsub/b.png\tblue\t2\tBlue.\tdev\n'
+        "./c.png\tblue\t3\tBluer.\ttrain\n"
+    )
+    corpus = read_corpus(tmp_path, COLOUR)
+    assert corpus.classes == ("blue", "red")
+    assert corpus.splits["train"].names == ("a.png", "c.png")
+    assert corpus.splits["train"].labels.tolist() == [1, 0]
+    assert corpus.splits["train"].captions == ('A "red" thing', "Bluer.")
+    assert corpus.splits["dev"].captions == ("Blue.",)
+    assert "left out, in no table: 1: d.png" in corpus.notes
+
+
+def test_the_tables_train_and_dev_are_the_split(tmp_path):
+    fill(tmp_path, ["a.png", "b.png"])
+    (tmp_path / "train.tsv").write_text("file\tcaption\na.png\tone\n")
+    (tmp_path / "dev.tsv").write_text("file\tcaption\nb.png\ttwo\n")
+    assert names_of(read_corpus(tmp_path, COLOUR)) == {"train": {"a.png"}, "dev": {"b.png"}}
+
+
+def test_a_split_table_may_leave_out_its_folder(tmp_path):
+    fill(tmp_path, ["train/a.png", "dev/a.png"])
+    (tmp_path / "train.tsv").write_text("file\tcaption\na.png\tone\n")
+    (tmp_path / "dev.tsv").write_text("file\tcaption\na.png\ttwo\n")
+    corpus = read_corpus(tmp_path, COLOUR)
+    assert corpus.splits["dev"].captions == ("two",)
+
+
+@pytest.mark.parametrize(
+    ("table", "message"),
+    [
+        ("file\nz.png\n", "z.png in pictures.tsv: no such file."),
+        ("file\n../a.png\n", "../a.png in pictures.tsv: no such file."),
+        ("name\na.png\n", "pictures.tsv: its first line names no column `file`."),
+        ("", "pictures.tsv: its first line names no column `file`."),
+        ("file\tcaption\na.png\t \n", "a.png in pictures.tsv: its caption is empty."),
+        ("file\tcaption\na.png\n", "a.png in pictures.tsv: its caption is empty."),
+        ("file\tclass\na.png\t\n", "a.png in pictures.tsv: its class is empty."),
+        (
+            "file\tcaption\na.png\t" + "x" * 10_000,
+            "a.png in pictures.tsv: A caption may have 200 characters, got 10,000.",
+        ),
+        (
+            "file\tsplit\na.png\ttest\n",
+            'a.png in pictures.tsv: split must be train or dev, got "test".',
+        ),
+        (
+            "file\na.png\na.png\n",
+            "a.png in pictures.tsv: is listed twice (before in pictures.tsv).",
+        ),
+        (
+            "file\tsplit\na.png\ttrain\nb.png\t\n",
+            "SOURCE: b.png is in no split, although other pictures are.",
+        ),
+        ("file\n\udcff.png\n", "pictures.tsv: is not UTF-8 text."),
+    ],
+)
+def test_a_wrong_table_is_named_in_one_line(tmp_path, table, message):
+    fill(tmp_path, ["a.png", "b.png"])
+    (tmp_path / "pictures.tsv").write_text(table, errors="surrogateescape")
+    assert mistake(tmp_path) == message
+
+
+def test_captions_in_one_table_only_are_refused(tmp_path):
+    fill(tmp_path, ["a.png", "b.png"])
+    (tmp_path / "train.tsv").write_text("file\tcaption\na.png\tone\n")
+    (tmp_path / "dev.tsv").write_text("file\nb.png\n")
+    assert mistake(tmp_path) == "SOURCE: b.png has no caption, although other pictures have."
+
+
+def test_what_is_left_out_and_what_was_done_is_in_the_notes(tmp_path):
+    fill(tmp_path, ["train/a.png", "train/b.png", "dev/c.png"], size=(12, 10))
+    Image.new("RGBA", (40, 30)).save(tmp_path / "train/clear.png")
+    Image.new("CMYK", (16, 16)).save(tmp_path / "train/print.jpg")
+    Image.new("L", (7, 9)).save(tmp_path / "train/tiny.png")
+    (tmp_path / "dev/zero.jpg").write_bytes(b"")
+    (tmp_path / "dev/letter.txt").write_text("not a picture")
+    (tmp_path / "dev/._c.png").write_text("what some systems leave beside every file")
+    corpus = read_corpus(tmp_path, GREY)
+    assert corpus.notes == (
+        "4 pictures for train, 1 for dev, 8x8, 1 channel, area-averaged from 12x10 to 40x30, "
+        "cropped to the centred square",
+        "left out, broken: 1: dev/zero.jpg (an empty file)",
+        "left out, too small: 1: train/tiny.png (7x9, wanted 8x8)",
+        "CMYK, converted to RGB: 1: train/print.jpg",
+        "transparent, laid on white: 1: train/clear.png",
+    )
+
+
+@pytest.mark.parametrize(
+    ("source", "rules", "words"),
+    [
+        ((8, 8), COLOUR, "8x8, 3 channels, as stored"),
+        ((16, 16), COLOUR, "8x8, 3 channels, area-averaged from 16x16"),
+        ((17, 17), PictureRules(8, 1, "subsample"), "8x8, 1 channel, sub-sampled from 17x17"),
+    ],
+)
+def test_the_first_note_says_how_the_pictures_were_reduced(tmp_path, source, rules, words):
+    fill(tmp_path, ["train/a.png", "dev/c.png"], size=source)
+    assert read_corpus(tmp_path, rules).notes == (f"1 picture for train, 1 for dev, {words}",)
+
+
+def test_a_picture_of_dev_that_train_has_too_is_noted(tmp_path):
+    fill(tmp_path, ["train/a.png", "train/b.png"])
+    fill(tmp_path, ["dev/c.png"])
+    note = "pictures of dev that are also in train: 1: dev/c.png"
+    assert note in read_corpus(tmp_path, COLOUR).notes
+
+
+def test_loose_pictures_beside_class_folders_mean_no_classes(tmp_path):
+    fill(tmp_path, ["cat/a.png", "ant/b.png", "c.png"])
+    corpus = read_corpus(tmp_path, COLOUR)
+    assert corpus.classes == () and corpus.splits["train"].labels is None
+    assert "no classes, for some pictures are in no sub-folder: 1: c.png" in corpus.notes
+
+
+def test_the_result_does_not_depend_on_the_threads(tmp_path):
+    fill(tmp_path, [f"{i}.png" for i in range(20)], size=(30, 20))
+    one, many = (gather_folder(tmp_path, COLOUR, workers) for workers in (1, 7))
+    np.testing.assert_array_equal(one.pictures, many.pictures)
+    assert one.names == many.names and one.notes == many.notes
+
+
+def folder_of_one(folder):
+    fill(folder, ["a.png"])
+
+
+def folder_of_texts(folder):
+    folder.mkdir()
+    for name in ("a.txt", "b.txt", "c.py"):
+        (folder / name).write_text("words")
+
+
+def folder_of_broken(folder):
+    folder_of_texts(folder)
+    for name in ("a.png", "b.png"):
+        (folder / name).write_text("words")
+
+
+def folder_with_a_class_of_dev(folder):
+    fill(folder, ["train/cat/a.png", "dev/cat/b.png", "dev/dog/c.png"])
+
+
+def folder_with_val(folder):
+    fill(folder, ["train/a.png", "val/b.png"])
+
+
+def file_of_one_array(path):
+    with open(path, "wb") as file:
+        np.save(file, [1])
+
+
+def folder_without_dev(folder):
+    fill(folder, ["train/a.png", "dev/b.png"], size=(5, 5))
+    fill(folder, ["train/a.png"])
+
+
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda folder: None, "SOURCE: no such file or folder."),
+        (lambda folder: folder.mkdir(), "SOURCE: no picture file (found no file at all)."),
+        (folder_of_texts, "SOURCE: no picture file (found 2 .txt, 1 .py)."),
+        (
+            folder_of_broken,
+            "SOURCE: no usable picture (left out, broken: 2: a.png (not a picture that pillow "
+            "knows), b.png (not a picture that pillow knows)).",
+        ),
+        (
+            folder_of_one,
+            "SOURCE: no picture for dev, of 1 in all; train and dev need at least one each.",
+        ),
+        (
+            folder_without_dev,
+            "SOURCE: no picture for dev, of 1 in all (left out, too small: 1: dev/b.png (5x5, "
+            "wanted 8x8)); train and dev need at least one each.",
+        ),
+        (
+            folder_with_a_class_of_dev,
+            "SOURCE: class dog has pictures for dev but none for train.",
+        ),
+        (
+            folder_with_val,
+            "SOURCE: has train/ and val/ but no dev/; call the folder of held-out pictures dev/.",
+        ),
+        (lambda folder: folder.write_text("PK?"), "SOURCE: is not an npz file."),
+        (lambda folder: folder.write_bytes(b""), "SOURCE: is not an npz file."),
+        (
+            file_of_one_array,
+            "SOURCE: is a single array, not an npz file.",
+        ),
+    ],
+)
+def test_a_source_without_usable_pictures_is_refused_in_one_line(tmp_path, make, message):
+    make(tmp_path / "source")
+    assert mistake(tmp_path / "source") == message

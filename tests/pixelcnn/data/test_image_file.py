@@ -1,0 +1,294 @@
+"""Picture files of every kind: what is made of them, and what is said of those that fail."""
+
+import os
+import struct
+import warnings
+import zlib
+
+import numpy as np
+import pytest
+from PIL import Image, ImageFile
+
+from pixelcnn.data.image_file import (
+    CMYK,
+    SEVERAL_FRAMES,
+    SIXTEEN_BIT,
+    TRANSPARENT,
+    PictureError,
+    PictureRules,
+    read_picture,
+    suffixes,
+)
+from pixelcnn.data.reduction import area_averaged, fitted, subsampled
+
+COLOUR = PictureRules(8, 3)
+GREY = PictureRules(8, 1)
+
+
+def noise(*shape, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, shape, np.uint8)
+
+
+@pytest.fixture
+def saved(tmp_path):
+    """Saves a pillow picture and reads it back by the rules."""
+
+    def saved(picture, rules, ending="png", **options):
+        path = tmp_path / f"a.{ending}"
+        picture.save(path, **options)
+        return read_picture(path, rules)
+
+    return saved
+
+
+def error_of(path, rules=COLOUR):
+    with pytest.raises(PictureError) as caught:
+        read_picture(path, rules)
+    assert "\n" not in str(caught.value)
+    return caught.value
+
+
+@pytest.mark.parametrize(("side", "size"), [(21, 8), (8, 8), (24, 8), (9, 8), (13, 5)])
+def test_an_average_weighs_each_pixel_by_its_area_in_the_cell(side, size):
+    levels = noise(side, side, 3)
+    fine = np.kron(levels, np.ones((size, size, 1), np.uint8))  # cells are whole blocks of these
+    cells = fine.reshape(size, side, size, side, 3).sum(axis=(1, 3), dtype=np.int64)
+    expected = np.floor(cells / side**2 + 0.5)
+    np.testing.assert_array_equal(area_averaged(levels, size), expected)
+
+
+def test_a_half_is_rounded_up():
+    levels = np.array([[0, 1], [1, 0]], np.uint8)[..., None]
+    assert area_averaged(levels, 1)[0, 0, 0] == 1
+
+
+def test_every_kth_pixel_is_the_upper_left_of_its_block():
+    levels = noise(27, 27, 3)
+    np.testing.assert_array_equal(subsampled(levels, 8), levels[1:25:3, 1:25:3])
+    np.testing.assert_array_equal(subsampled(levels, 27), levels)
+
+
+@pytest.mark.parametrize("shape", [(8, 12, 3), (12, 8, 3), (8, 9, 3)])
+def test_the_square_is_cut_from_the_middle(shape):
+    levels = noise(*shape)
+    top, left = (shape[0] - 8) // 2, (shape[1] - 8) // 2
+    expected = levels[top : top + 8, left : left + 8]
+    np.testing.assert_array_equal(fitted(levels, 8, 3, "area"), expected)
+
+
+def test_colour_becomes_grey_as_in_pillow_and_grey_becomes_equal_colours(saved):
+    levels = noise(8, 8, 3)
+    grey = np.asarray(Image.fromarray(levels).convert("L"))
+    np.testing.assert_array_equal(saved(Image.fromarray(levels), GREY).levels[..., 0], grey)
+    colour = saved(Image.fromarray(grey), COLOUR).levels
+    np.testing.assert_array_equal(colour, np.stack([grey] * 3, axis=-1))
+
+
+ORIENTATIONS = {
+    2: lambda a: a[:, ::-1],
+    3: lambda a: a[::-1, ::-1],
+    4: lambda a: a[::-1],
+    5: lambda a: a.swapaxes(0, 1),
+    6: lambda a: np.rot90(a, -1),
+    7: lambda a: a[::-1, ::-1].swapaxes(0, 1),
+    8: lambda a: np.rot90(a, 1),
+}
+
+
+@pytest.mark.parametrize("orientation", ORIENTATIONS)
+def test_a_picture_stands_upright_as_its_exif_says(saved, orientation):
+    levels = noise(8, 11, 3)
+    exif = Image.Exif()
+    exif[0x0112] = orientation
+    picture = saved(Image.fromarray(levels), COLOUR, exif=exif)
+    upright = ORIENTATIONS[orientation](levels)
+    np.testing.assert_array_equal(picture.levels, fitted(upright, 8, 3, "area"))
+    assert picture.stored_size == upright.shape[1::-1]
+
+
+def test_damaged_exif_does_not_cost_the_picture(saved):
+    levels = noise(8, 8, 3)
+    picture = saved(Image.fromarray(levels), COLOUR, exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")
+    np.testing.assert_array_equal(picture.levels, levels)
+
+
+@pytest.mark.parametrize(
+    ("mode", "ending", "remarks"),
+    [
+        ("1", "png", ()),
+        ("L", "bmp", ()),
+        ("P", "png", ()),
+        ("LA", "png", ()),
+        ("RGB", "ppm", ()),
+        ("RGBA", "webp", ()),
+        ("YCbCr", "tiff", ()),
+        ("CMYK", "tiff", (CMYK,)),
+        ("I;16", "png", (SIXTEEN_BIT,)),
+        ("I;16B", "tiff", (SIXTEEN_BIT,)),
+    ],
+)
+def test_white_on_black_is_so_in_every_mode(saved, mode, ending, remarks):
+    levels = np.zeros((8, 8), np.uint8)
+    levels[2:5, 3:] = 255
+    if mode.startswith("I"):
+        sixteen = levels.astype(np.uint16) * 257
+        picture = Image.fromarray(sixteen if mode == "I;16" else sixteen.astype(">u2"))
+    else:
+        picture = Image.fromarray(levels).convert("RGB").convert(mode)
+    assert picture.mode == mode
+    options = {"lossless": True} if ending == "webp" else {}
+    found = saved(picture, COLOUR, ending, **options)
+    np.testing.assert_allclose(found.levels, np.stack([levels] * 3, -1), atol=2)
+    assert found.remarks == remarks
+
+
+def test_sixteen_bits_are_scaled_to_eight_and_rounded(saved):
+    values = np.zeros((8, 8), np.uint16)
+    values[0, :4] = [65535, 128, 129, 257 * 77]
+    levels = saved(Image.fromarray(values), GREY).levels[..., 0]
+    assert list(levels[0]) == [255, 0, 1, 77, 0, 0, 0, 0]
+
+
+def test_a_sixteen_bit_colour_png_is_remarked_on(tmp_path):
+    rows = b"".join(b"\0" + bytes([200, 1, 100, 2, 50, 3]) * 8 for _ in range(8))
+    (tmp_path / "a.png").write_bytes(png(8, 8, rows, depth=16, colour=2))
+    picture = read_picture(tmp_path / "a.png", COLOUR)
+    assert picture.remarks == (SIXTEEN_BIT,)
+    assert picture.levels[3, 3].tolist() == [200, 100, 50]
+
+
+@pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB"])
+def test_what_is_transparent_lies_on_white(saved, mode):
+    levels = np.full((8, 8), 40, np.uint8)
+    alpha = np.full((8, 8), 255, np.uint8)
+    alpha[:4], levels[:4] = 0, 10
+    if mode in ("RGBA", "LA"):
+        bands = [levels] * (len(mode) - 1) + [alpha]
+        found = saved(Image.merge(mode, [Image.fromarray(band) for band in bands]), COLOUR)
+    elif mode == "P":
+        picture = Image.fromarray(levels).convert("P")
+        found = saved(picture, COLOUR, "gif", transparency=int(np.asarray(picture)[0, 0]))
+    else:
+        found = saved(Image.fromarray(levels).convert("RGB"), COLOUR, transparency=(10, 10, 10))
+    assert found.remarks == (TRANSPARENT,)
+    assert np.unique(found.levels[:4]).tolist() == [255]
+    assert np.unique(found.levels[4:]).tolist() == [40]
+
+
+def test_half_transparent_black_is_grey_before_it_is_averaged(saved):
+    levels = np.zeros((16, 16, 4), np.uint8)
+    levels[::2, :, 3] = 255
+    found = saved(Image.fromarray(levels), GREY)
+    assert np.unique(found.levels).tolist() == [128]
+
+
+@pytest.mark.parametrize("ending", ["gif", "png", "webp", "tiff"])
+def test_of_several_frames_the_first_is_used(saved, ending):
+    frames = [Image.new("RGB", (8, 8), colour) for colour in ("red", "lime", "blue")]
+    options = {"lossless": True} if ending == "webp" else {}
+    found = saved(frames[0], COLOUR, ending, save_all=True, append_images=frames[1:], **options)
+    assert found.remarks == (SEVERAL_FRAMES,)
+    assert found.levels[4, 4].tolist() == [255, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("values", "detail"),
+    [
+        (np.linspace(0, 1, 64, dtype=np.float32), "floating-point levels"),
+        (np.arange(64, dtype=np.int32) * 70000, "32-bit integers from 0 to 4410000"),
+    ],
+)
+def test_levels_without_a_known_range_are_named(tmp_path, values, detail):
+    Image.fromarray(values.reshape(8, 8)).save(tmp_path / "a.tiff")
+    error = error_of(tmp_path / "a.tiff")
+    assert (error.kind, error.detail) == ("no known range", detail)
+
+
+def test_a_picture_below_the_wanted_size_is_named_with_its_size(tmp_path):
+    Image.new("L", (20, 7)).save(tmp_path / "a.png")
+    error = error_of(tmp_path / "a.png")
+    assert (error.kind, error.detail) == ("too small", "20x7, wanted 8x8")
+
+
+def chunk(kind, data):
+    return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+
+def png(width, height, rows, depth=8, colour=0):
+    header = struct.pack(">IIBBBBB", width, height, depth, colour, 0, 0, 0)
+    parts = [(b"IHDR", header), (b"IDAT", zlib.compress(rows)), (b"IEND", b"")]
+    return b"\x89PNG\r\n\x1a\n" + b"".join(chunk(*part) for part in parts)
+
+
+@pytest.mark.parametrize("side", [10_000, 30_000])  # pillow warns of one and refuses the other
+@pytest.mark.parametrize("filters", ["error", "ignore"])
+def test_a_decompression_bomb_is_named_and_never_decoded(tmp_path, monkeypatch, side, filters):
+    (tmp_path / "a.png").write_bytes(png(side, side, b""))
+    monkeypatch.setattr(ImageFile.ImageFile, "load", lambda self: pytest.fail("decoded"))
+    with warnings.catch_warnings():
+        warnings.simplefilter(filters)
+        error = error_of(tmp_path / "a.png")
+    assert error.kind == "too many pixels"
+    assert error.detail == f"{side**2:,} pixels, the limit is {Image.MAX_IMAGE_PIXELS:,}"
+
+
+def test_files_that_are_no_picture_are_named_with_the_reason(tmp_path):
+    (tmp_path / "empty.png").write_bytes(b"")
+    (tmp_path / "letter.jpg").write_text("Dear reader, " * 50)
+    (tmp_path / "folder.png").mkdir()
+    (tmp_path / "link.png").symlink_to("nowhere.png")
+    os.mkfifo(tmp_path / "pipe.png")
+    reasons = {path.stem: error_of(path).detail for path in tmp_path.iterdir()}
+    assert reasons == {
+        "empty": "an empty file",
+        "letter": "not a picture that pillow knows",
+        "folder": "not a file",
+        "link": "not a file",
+        "pipe": "not a file",
+    }
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "gif", "bmp", "tiff", "webp", "ppm", "tga"])
+def test_half_a_file_is_broken(tmp_path, ending):
+    path = tmp_path / f"a.{ending}"
+    Image.fromarray(noise(64, 64, 3)).save(path)
+    data = path.read_bytes()
+    path.write_bytes(data[: len(data) // 2])
+    assert error_of(path).kind == "broken"
+
+
+@pytest.mark.parametrize("ending", ["png", "jpg", "gif", "bmp", "tiff", "webp", "ico", "pcx"])
+def test_damaged_bytes_end_in_a_picture_or_in_a_named_error(tmp_path, ending):
+    path = tmp_path / f"a.{ending}"
+    Image.fromarray(noise(16, 16, 3)).save(path)
+    data = np.frombuffer(path.read_bytes(), np.uint8)
+    random = np.random.default_rng(0)
+    for _ in range(60):
+        damaged = data.copy()
+        places = random.integers(0, min(len(data), 200), 6)
+        damaged[places] = random.integers(0, 256, 6)
+        path.write_bytes(damaged.tobytes())
+        try:
+            assert read_picture(path, COLOUR).levels.shape == (8, 8, 3)
+        except PictureError as error:
+            assert "\n" not in str(error)
+
+
+def test_only_what_pillow_decodes_by_itself_counts_as_a_picture():
+    assert {".jpg", ".png", ".webp", ".tif", ".gif", ".bmp", ".ppm", ".jp2"} <= suffixes()
+    assert suffixes().isdisjoint({".eps", ".ps", ".pdf", ".mpg", ".h5", ".wmf", ".txt", ""})
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("size", 0, "`size` must be at least 1, got 0."),
+        ("channels", 2, "`channels` must be 1 or 3, got 2."),
+        ("reduce", "best", '`reduce` must be "area" or "subsample", got "best".'),
+        ("dev_share", 1.0, "`dev_share` must be in [0, 1), got 1.0."),
+    ],
+)
+def test_impossible_rules_are_refused(field, value, message):
+    with pytest.raises(ValueError) as caught:
+        PictureRules(**{"size": 8, "channels": 3, field: value})
+    assert str(caught.value) == message

@@ -1,0 +1,130 @@
+"""Batches of pictures, and captions as codes."""
+
+import numpy as np
+import pytest
+
+from pixelcnn.data import pipeline
+from pixelcnn.data.captions import CODES, NUM_CODES, encode_caption
+from pixelcnn.data.corpus import PictureRules, read_corpus
+from replicator.runs.errors import UserError
+
+
+def test_a_caption_is_its_characters_a_closing_code_and_zeros():
+    codes = encode_caption("  A ﬁn\té?")
+    letters = [CODES[character] for character in "a fin "]
+    unknown, closing = NUM_CODES - 2, NUM_CODES - 1
+    assert codes.tolist() == [*letters, unknown, CODES["?"], closing] + [0] * 192
+    assert 0 not in CODES.values() and max(CODES.values()) == NUM_CODES - 3
+    assert encode_caption("x" * 200)[-1] == closing
+
+
+def test_a_caption_that_is_too_long_is_refused():
+    for text, length in {"x" * 10_000: "10,000", "\ufdfa" * 12: "216"}.items():
+        with pytest.raises(UserError) as caught:
+            encode_caption(text)
+        assert str(caught.value) == f"A caption may have 200 characters, got {length}."
+
+
+@pytest.fixture(scope="module")
+def corpus(tmp_path_factory):
+    """Seven pictures for train whose first pixel is their number and whose columns rise."""
+    path = tmp_path_factory.mktemp("data")
+    images = np.broadcast_to(np.arange(8, dtype=np.uint8) * 10, (10, 8, 8)).copy()
+    images[:, 0, :] += np.arange(10, dtype=np.uint8)[:, None]
+    captions = np.array([f"number {i}" for i in range(10)])
+    for split, part in {"train": slice(0, 7), "dev": slice(0, 3)}.items():
+        np.savez(
+            path / f"x_{split}.npz",
+            images=images[part],
+            maps=images[part],
+            labels=np.arange(10)[part],
+            captions=captions[part],
+        )
+    return read_corpus(path, PictureRules(8, 1))
+
+
+def taken(dataset, count):
+    return [{k: v.numpy() for k, v in batch.items()} for batch in dataset.take(count)]
+
+
+def assert_same(first, second):
+    assert first.keys() == second.keys()
+    for name in first:
+        np.testing.assert_array_equal(first[name], second[name])
+
+
+OPTIONS = {"batch_size": 3, "seed": 5, "flip": True, "crop": 5}
+
+
+def test_batches_begun_at_a_step_go_on_as_if_begun_at_the_first(corpus):
+    whole = taken(pipeline.batches(corpus, "train", **OPTIONS), 9)
+    for step in (1, 4, 7):
+        later = taken(pipeline.batches(corpus, "train", start_step=step, **OPTIONS), 2)
+        assert_same(later[0], whole[step])
+        assert_same(later[1], whole[step + 1])
+
+
+def test_every_picture_comes_once_an_epoch_with_all_that_is_its_own(corpus):
+    batches = taken(pipeline.batches(corpus, "train", batch_size=3, seed=1), 14)
+    labels = np.concatenate([batch["label"] for batch in batches]).reshape(6, 7)
+    assert all(sorted(epoch) == list(range(7)) for epoch in labels.tolist())
+    assert len({tuple(epoch) for epoch in labels.tolist()}) > 1
+    for batch in batches:
+        np.testing.assert_array_equal(batch["levels"][:, 0, 0, 0], batch["label"])
+        np.testing.assert_array_equal(batch["map"], batch["levels"][..., 0])
+        for label, codes in zip(batch["label"], batch["caption"], strict=True):
+            np.testing.assert_array_equal(codes, encode_caption(f"number {label}"))
+        assert all(array.dtype == np.int32 for array in batch.values())
+
+
+def test_a_batch_may_be_larger_than_the_corpus(corpus):
+    (batch,) = taken(pipeline.batches(corpus, "train", batch_size=21, seed=1), 1)
+    assert np.bincount(batch["label"]).tolist() == [3] * 7
+
+
+def test_another_seed_gives_other_batches_and_no_two_examples_share_their_seed(corpus):
+    one, two = (taken(pipeline.batches(corpus, "train", batch_size=3, seed=s), 40) for s in (1, 2))
+    assert any(np.any(a["label"] != b["label"]) for a, b in zip(one, two, strict=True))
+    seeds = {tuple(seed) for batch in one + two for seed in batch["seed"].tolist()}
+    assert len(seeds) == 240
+
+
+def test_half_of_the_pictures_are_mirrored_with_their_maps(corpus):
+    batches = taken(pipeline.batches(corpus, "train", batch_size=50, seed=3, flip=True), 4)
+    levels = np.concatenate([batch["levels"] for batch in batches])
+    mirrored = levels[:, 7, 0, 0] == 70
+    assert 70 < np.sum(mirrored) < 130
+    assert np.all(levels[~mirrored, 7, 0, 0] == 0)
+    maps = np.concatenate([batch["map"] for batch in batches])
+    np.testing.assert_array_equal(maps, levels[..., 0])
+
+
+def test_crops_come_from_every_place(corpus):
+    batches = taken(pipeline.batches(corpus, "train", batch_size=50, seed=3, crop=6), 4)
+    levels = np.concatenate([batch["levels"] for batch in batches])
+    assert levels.shape == (200, 6, 6, 1)
+    assert set(levels[:, 5, 0, 0].tolist()) == {0, 10, 20}
+    assert np.all(np.diff(levels[..., 0], axis=2) == 10)
+
+
+def test_whole_gives_every_picture_once_in_order(corpus):
+    batches = [{k: v.numpy() for k, v in b.items()} for b in pipeline.whole(corpus, "train", 3)]
+    assert [len(batch["label"]) for batch in batches] == [3, 3, 1]
+    levels = np.concatenate([batch["levels"] for batch in batches])
+    np.testing.assert_array_equal(levels, corpus.splits["train"].pictures)
+    assert batches[0].keys() == taken(pipeline.batches(corpus, "dev", **OPTIONS), 1)[0].keys()
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"batch_size": 0}, "`batch_size` must be at least 1, got 0."),
+        ({"start_step": -1}, "`start_step` must be at least 0, got -1."),
+        ({"crop": 9}, "`crop` must be in [1, 8], got 9."),
+        ({"split": "test"}, "`split` must be train or dev, got test."),
+    ],
+)
+def test_impossible_batches_are_refused(corpus, options, message):
+    with pytest.raises(ValueError) as caught:
+        pipeline.batches(corpus, **{"split": "train", "batch_size": 2, "seed": 0, **options})
+    assert str(caught.value) == message

@@ -1,0 +1,229 @@
+"""Pictures from npz files and from named data sets."""
+
+import sys
+import types
+
+import numpy as np
+import pytest
+from image_files import COLOUR, GREY, fill, mistake, noise
+
+from pixelcnn.data.corpus import PictureRules, read_corpus
+from replicator.runs.errors import UserError
+
+
+def test_an_npz_pair_is_taken_as_it_is(tmp_path):
+    images, labels = noise(9, 8, 8), np.array([2, 0, 1] * 3, np.uint8)
+    classes = np.array(["hat", "ant", "cat"])
+    np.savez(tmp_path / "x_train.npz", images=images[:6], labels=labels[:6], classes=classes)
+    np.savez(tmp_path / "x_dev.npz", images=images[6:], labels=labels[6:], classes=classes)
+    corpus = read_corpus(tmp_path, COLOUR)
+    assert corpus.classes == ("hat", "ant", "cat")
+    np.testing.assert_array_equal(corpus.splits["train"].labels, labels[:6])
+    np.testing.assert_array_equal(corpus.splits["dev"].pictures, np.stack([images[6:]] * 3, -1))
+
+
+def test_larger_npz_pictures_are_made_as_files_are(tmp_path):
+    fill(tmp_path / "files", [f"train/{i}.png" for i in range(3)] + ["dev/3.png"], size=(19, 14))
+    images = np.stack([noise(14, 19, 3, seed=seed) for seed in range(4)])
+    (tmp_path / "arrays").mkdir()
+    np.savez(tmp_path / "arrays/x_train.npz", images=images[:3])
+    np.savez(tmp_path / "arrays/x_dev.npz", images=images[3:])
+    files, arrays = (read_corpus(tmp_path / place, COLOUR) for place in ("files", "arrays"))
+    assert files.notes == arrays.notes
+    for split in ("train", "dev"):
+        np.testing.assert_array_equal(files.splits[split].pictures, arrays.splits[split].pictures)
+
+
+def test_classes_without_names_are_numbers_and_a_single_file_is_split(tmp_path):
+    np.savez(tmp_path / "a.npz", images=noise(40, 8, 8, 1), labels=np.arange(40) % 4)
+    corpus = read_corpus(tmp_path / "a.npz", GREY)
+    assert corpus.classes == ("0", "1", "2", "3")
+    assert sum(len(members.names) for members in corpus.splits.values()) == 40
+    assert corpus.splits["dev"].names
+
+
+def test_maps_are_cut_and_sub_sampled_with_their_pictures(tmp_path):
+    maps = noise(6, 16, 18)
+    images = np.repeat(maps[..., None], 3, axis=-1)
+    np.savez(tmp_path / "a.npz", images=images, maps=maps, names=np.array(list("abcdef")))
+    corpus = read_corpus(tmp_path / "a.npz", PictureRules(8, 1, "subsample"))
+    for members in corpus.splits.values():
+        np.testing.assert_array_equal(members.maps, members.pictures[..., 0])
+
+
+class Trap:
+    def __reduce__(self):
+        return pytest.fail, ("unpickled",)
+
+
+IMAGES = noise(4, 8, 8)
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"pictures": IMAGES}, "SOURCE: has no array `images`."),
+        ({"images": IMAGES / 255}, "SOURCE: `images` must be uint8, got float64."),
+        (
+            {"images": IMAGES[0]},
+            "SOURCE: `images` must be [n, height, width], with 1 or 3 channels after them if any, "
+            "got [8, 8].",
+        ),
+        (
+            {"images": noise(4, 3, 8, 8)},
+            "SOURCE: `images` must be [n, height, width], with 1 or 3 channels after them if any, "
+            "got [4, 3, 8, 8].",
+        ),
+        ({"images": IMAGES[:0]}, "SOURCE: `images` holds no picture."),
+        ({"images": IMAGES[:, 1:]}, "SOURCE: its pictures are 8x7, smaller than 8x8."),
+        (
+            {"images": IMAGES, "labels": np.arange(5)},
+            "SOURCE: `labels` must have the shape [4], got [5].",
+        ),
+        (
+            {"images": IMAGES, "labels": np.eye(4, dtype=int)},
+            "SOURCE: `labels` must have the shape [4], got [4, 4].",
+        ),
+        (
+            {"images": IMAGES, "labels": np.zeros(4)},
+            "SOURCE: `labels` must be whole numbers, got float64.",
+        ),
+        (
+            {"images": IMAGES, "labels": np.array([0, 1, 2, 3]), "classes": np.array(["a", "b"])},
+            "SOURCE: `labels` must be in [0, 2), got 0 to 3.",
+        ),
+        (
+            {"images": IMAGES, "labels": np.array([0, 1, 2, 2**40])},
+            "SOURCE: `labels` must be in [0, 100000), got 0 to 1099511627776.",
+        ),
+        (
+            {"images": IMAGES, "labels": np.arange(2).repeat(2), "classes": np.array(["a", "a"])},
+            "SOURCE: `classes` has a name twice.",
+        ),
+        (
+            {"images": IMAGES, "names": np.array(["a"])},
+            "SOURCE: `names` must have the shape [4], got [1].",
+        ),
+        (
+            {"images": IMAGES, "captions": np.array(["a", "b", "x" * 300, "d"])},
+            "SOURCE: `captions` at 2: A caption may have 200 characters, got 300.",
+        ),
+        (
+            {"images": IMAGES, "captions": np.array(["a", "b", "c", ""])},
+            "SOURCE: `captions` is empty at 3.",
+        ),
+        (
+            {"images": IMAGES, "maps": noise(4, 8, 7)},
+            "SOURCE: `maps` must have the shape [4, 8, 8], got [4, 8, 7].",
+        ),
+        (
+            {"images": np.array([Trap()])},
+            "SOURCE: `images` cannot be read (Object arrays cannot be loaded when "
+            "allow_pickle=False).",
+        ),
+    ],
+)
+def test_a_wrong_npz_file_is_named_in_one_line(tmp_path, arrays, message):
+    np.savez(tmp_path / "a.npz", **arrays)
+    assert mistake(tmp_path / "a.npz", GREY) == message
+
+
+def test_every_cut_of_an_npz_file_is_refused_in_one_line(tmp_path):
+    np.savez_compressed(tmp_path / "whole.npz", images=IMAGES, labels=np.arange(4))
+    written = (tmp_path / "whole.npz").read_bytes()
+    for length in range(0, len(written), 37):
+        (tmp_path / "a.npz").write_bytes(written[:length])
+        assert mistake(tmp_path / "a.npz", GREY).startswith("SOURCE: ")
+
+
+@pytest.mark.parametrize(
+    ("dev", "message"),
+    [
+        ({"images": IMAGES}, "x_train.npz and x_dev.npz: only one of them has `labels`."),
+        (
+            {"images": IMAGES, "labels": np.arange(4), "classes": np.array(list("abcd"))},
+            "x_train.npz and x_dev.npz: their `classes` differ.",
+        ),
+        (
+            {"images": IMAGES, "labels": np.arange(4) + 1},
+            "SOURCE: class 4 has pictures for dev but none for train.",
+        ),
+    ],
+)
+def test_npz_files_that_disagree_are_refused_in_one_line(tmp_path, dev, message):
+    np.savez(tmp_path / "x_train.npz", images=IMAGES, labels=np.arange(4))
+    np.savez(tmp_path / "x_dev.npz", **dev)
+    assert mistake(tmp_path, GREY) == message
+
+
+def test_half_a_pair_of_npz_files_is_refused(tmp_path):
+    np.savez(tmp_path / "x_train.npz", images=IMAGES)
+    assert mistake(tmp_path) == (
+        "SOURCE: needs exactly one *_train.npz and one *_dev.npz, found 1 and 0."
+    )
+
+
+def test_a_named_data_set_without_its_library_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    with pytest.raises(UserError, match=r"pip install onepass\[tfds\]$"):
+        read_corpus("tfds:mnist", GREY)
+
+
+class FakeFeatures:
+    """Has no `get`, like the real one."""
+
+    def __contains__(self, name):
+        return name in ("image", "label")
+
+    def __getitem__(self, name):
+        return types.SimpleNamespace(names=["zero", "one"]) if name == "label" else None
+
+
+class FakeBuilder:
+    """As much of a builder of TensorFlow Datasets as is used."""
+
+    def __init__(self, **counts):
+        self.info = types.SimpleNamespace(features=FakeFeatures(), splits=dict(counts))
+
+    def download_and_prepare(self):
+        pass
+
+    def as_dataset(self, split, shuffle_files):
+        images = noise(self.info.splits[split], 8, 8, 1, seed=len(split))
+        return [{"image": image, "label": i % 2} for i, image in enumerate(images)]
+
+
+def fake_library(monkeypatch, builder):
+    def find(name):
+        if name != "toy":
+            raise RuntimeError(f"Dataset {name} not found.\nDid you mean: toy")
+        return builder
+
+    library = types.SimpleNamespace(builder=find, as_numpy=lambda dataset: dataset)
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", library)
+
+
+@pytest.mark.parametrize(
+    ("counts", "dev"),
+    [
+        ({"train": 6, "test": 3}, "test"),
+        ({"train": 6, "test": 3, "validation": 2}, "validation"),
+        ({"train": 60, "extra": 3}, "train"),
+    ],
+)
+def test_a_named_data_set_gives_train_and_the_first_held_out_split(monkeypatch, counts, dev):
+    fake_library(monkeypatch, FakeBuilder(**counts))
+    corpus = read_corpus("tfds:toy", GREY)
+    assert corpus.classes == ("zero", "one")
+    assert {name.split("[")[0] for name in corpus.splits["dev"].names} == {dev}
+    assert {name.split("[")[0] for name in corpus.splits["train"].names} == {"train"}
+    first = corpus.splits["train"].names.index("train[3]")
+    np.testing.assert_array_equal(
+        corpus.splits["train"].pictures[first], noise(counts["train"], 8, 8, 1, seed=5)[3]
+    )
+    assert corpus.splits["train"].labels[first] == 1
+
+
+def test_an_unknown_name_of_a_data_set_is_one_line(monkeypatch):
+    fake_library(monkeypatch, None)
+    assert mistake("tfds:other") == "SOURCE: Dataset other not found."

@@ -1,0 +1,198 @@
+"""Episodes as examples of a next frame, with the actions that are theirs or another's."""
+
+import numpy as np
+import pytest
+
+from pixelcnn.data.corpus import DataError, PictureRules
+from pixelcnn.data.video import read_episodes, video_batches, whole_video
+
+EPISODES, VIEWS, STEPS = 4, 3, 6
+
+
+def arrays(episodes=EPISODES, first=0):
+    """Frames that spell episode, view and step; actions that spell episode and step."""
+    frames = np.zeros((episodes, VIEWS, STEPS, 8, 8, 3), np.uint8)
+    frames[..., 0] = first + np.arange(episodes)[:, None, None, None, None]
+    frames[..., 1] = np.arange(VIEWS)[:, None, None, None]
+    frames[..., 2] = np.arange(STEPS)[:, None, None]
+    moments = np.stack(np.mgrid[first : first + episodes, :STEPS], -1).astype(np.float32)
+    constant = np.full((episodes, STEPS, 1), 5.0, np.float32)
+    states = np.concatenate([10 * moments, constant], axis=-1)
+    return {"frames": frames, "actions": moments, "states": states}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("video")
+    np.savez(folder / "toy_train.npz", **arrays())
+    np.savez(folder / "toy_dev.npz", **arrays(2, first=EPISODES))
+    return folder
+
+
+@pytest.fixture(scope="module")
+def video(folder):
+    return read_episodes(folder)
+
+
+def joined(dataset):
+    batches = [{k: v.numpy() for k, v in batch.items()} for batch in dataset]
+    return {name: np.concatenate([b[name] for b in batches]) for name in batches[0]}
+
+
+def raw_actions(video, batch):
+    """The episode and the step that each action spells, int [examples, context, 2]."""
+    statistics = video.statistics
+    return np.rint(batch["action"] * statistics.action_std + statistics.action_mean).astype(int)
+
+
+def test_train_is_centred_and_scaled_and_dev_by_the_same_numbers(video):
+    train, dev = video.splits["train"], video.splits["dev"]
+    for values in (train.actions, train.states[..., :2]):
+        np.testing.assert_allclose(values.mean(axis=(0, 1)), 0, atol=1e-6)
+        np.testing.assert_allclose(values.std(axis=(0, 1)), 1, atol=1e-5)
+    expected = (4 - 1.5) / np.std(np.arange(4))
+    np.testing.assert_allclose(dev.actions[0, :, 0], expected, rtol=1e-5)
+
+
+def test_a_channel_that_never_moves_is_zero(video):
+    assert np.all(video.splits["train"].states[..., 2] == 0)
+    assert np.all(video.splits["dev"].states[..., 2] == 0)
+
+
+def test_every_frame_with_a_past_comes_with_the_past_and_actions_of_its_own(video):
+    batch = joined(whole_video(video, "dev", 5, context=2))
+    assert len(batch["levels"]) == 2 * VIEWS * (STEPS - 2)
+    episode, view, step = batch["levels"][:, 0, 0].T
+    places = set(zip(episode.tolist(), view.tolist(), step.tolist(), strict=True))
+    assert places == {(e, v, s) for e in (4, 5) for v in range(VIEWS) for s in range(2, STEPS)}
+    before = np.stack([step - 2, step - 1], axis=1)
+    np.testing.assert_array_equal(batch["past"][:, :, 0, 0, 2], before)
+    np.testing.assert_array_equal(batch["past"][:, 0, 0, 0, 0], episode)
+    np.testing.assert_array_equal(batch["past"][:, 1, 0, 0, 1], view)
+    actions = raw_actions(video, batch)
+    np.testing.assert_array_equal(actions[..., 1], before)
+    np.testing.assert_array_equal(actions[..., 0], episode[:, None] + [[0, 0]])
+    np.testing.assert_allclose(batch["state"][..., :2], batch["action"], atol=1e-5)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_shuffled_actions_are_all_used_and_nobody_keeps_their_own(video, seed):
+    own = joined(whole_video(video, "train", 7))
+    other = joined(whole_video(video, "train", 7, shuffle_actions=True, seed=seed))
+    for name in ("levels", "past", "seed"):
+        np.testing.assert_array_equal(own[name], other[name])
+    first, second = raw_actions(video, own), raw_actions(video, other)
+    assert np.all(np.any(first != second, axis=(1, 2)))
+    assert sorted(first.reshape(-1, 4).tolist()) == sorted(second.reshape(-1, 4).tolist())
+    np.testing.assert_allclose(other["state"][..., :2], other["action"], atol=1e-5)
+
+
+def test_jitter_moves_what_the_arm_did_by_its_standard_deviations_and_nothing_else(video):
+    options = {"batch_size": 8, "seed": 3, "context": 2}
+    still, moved = (
+        joined(video_batches(video, "train", jitter=jitter, **options).take(40))
+        for jitter in (0.0, 0.5)
+    )
+    for name in ("levels", "past", "seed"):
+        np.testing.assert_array_equal(still[name], moved[name])
+    action, state = (moved[name] - still[name] for name in ("action", "state"))
+    for noise in (action, state):
+        assert abs(noise.mean()) < 0.05 and abs(noise.std() - 0.5) < 0.03
+    assert abs(np.corrcoef(action[..., 0].ravel(), state[..., 0].ravel())[0, 1]) < 0.2
+
+
+def test_jitter_of_a_batch_does_not_depend_on_where_training_began(video):
+    options = {"batch_size": 5, "seed": 9, "jitter": 0.3}
+    whole = joined(video_batches(video, "train", **options).take(3))
+    last = joined(video_batches(video, "train", start_step=2, **options).take(1))
+    for name in ("action", "state"):
+        np.testing.assert_array_equal(whole[name][10:], last[name])
+
+
+def test_another_seed_shuffles_otherwise(video):
+    one, two, again = (
+        joined(whole_video(video, "train", 7, shuffle_actions=True, seed=seed))["action"]
+        for seed in (1, 2, 1)
+    )
+    assert np.any(one != two)
+    np.testing.assert_array_equal(one, again)
+
+
+def test_batches_begun_at_a_step_go_on_as_if_begun_at_the_first(video):
+    options = {"batch_size": 5, "seed": 9, "context": 3}
+    whole = list(video_batches(video, "train", **options).take(6))
+    later = list(video_batches(video, "train", start_step=4, **options).take(2))
+    for expected, found in zip(whole[4:], later, strict=True):
+        for name in expected:
+            np.testing.assert_array_equal(expected[name], found[name])
+
+
+def test_an_epoch_of_batches_holds_every_frame_with_a_past(video):
+    count = EPISODES * VIEWS * (STEPS - 2)
+    batch = joined(video_batches(video, "train", batch_size=count // 4, seed=2).take(4))
+    found = {tuple(place) for place in batch["levels"][:, 0, 0].tolist()}
+    assert len(found) == count
+    np.testing.assert_array_equal(
+        raw_actions(video, batch)[:, 0, 1] + 2, batch["levels"][:, 0, 0, 2]
+    )
+
+
+def test_frames_are_reduced_by_the_rules(folder):
+    video = read_episodes(folder, PictureRules(4, 1))
+    assert video.splits["train"].frames.shape == (EPISODES * VIEWS, STEPS, 4, 4, 1)
+    assert video.notes[1] == "dev: 2 episodes in 3 views, 6 steps of 4x4, 1 channel"
+    assert np.all(video.splits["train"].frames[0, 0] == 0)
+    assert video.splits["train"].frames[-1, -1].max() == round(0.299 * 3 + 0.587 * 2 + 0.114 * 5)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda a: a.pop("states"), "a_train.npz: has no array `states`."),
+        (
+            lambda a: a.update(frames=a["frames"][:, 0]),
+            "a_train.npz: `frames` must have the shape [any, any, any, any, any, 3], "
+            "got [4, 6, 8, 8, 3].",
+        ),
+        (
+            lambda a: a.update(frames=a["frames"] / 255),
+            "a_train.npz: `frames` must be uint8, got float64.",
+        ),
+        (
+            lambda a: a.update(frames=a["frames"][:0], actions=a["actions"][:0]),
+            "a_train.npz: `frames` is empty, [0, 3, 6, 8, 8, 3].",
+        ),
+        (
+            lambda a: a.update(actions=a["actions"][:, 1:]),
+            "a_train.npz: `actions` must have the shape [4, 6, any], got [4, 5, 2].",
+        ),
+        (
+            lambda a: a["states"].fill(np.nan),
+            "a_train.npz: `states` has a value that is not finite.",
+        ),
+        (
+            lambda a: a.update(actions=a["actions"][..., :1]),
+            "a_train.npz and a_dev.npz: `actions` end in [1] and [2].",
+        ),
+    ],
+)
+def test_wrong_episodes_are_named_in_one_line(tmp_path, change, message):
+    train = arrays()
+    change(train)
+    np.savez(tmp_path / "a_train.npz", **train)
+    np.savez(tmp_path / "a_dev.npz", **arrays(1))
+    with pytest.raises(DataError) as caught:
+        read_episodes(tmp_path)
+    assert str(caught.value).replace(f"{tmp_path}/", "") == message
+
+
+def test_a_folder_without_episodes_is_refused(tmp_path):
+    for path in (tmp_path, tmp_path / "none"):
+        with pytest.raises(DataError, match=r"no folder with a \*_train.npz and a \*_dev.npz\.$"):
+            read_episodes(path)
+
+
+@pytest.mark.parametrize("context", [0, STEPS])
+def test_a_context_that_leaves_nothing_to_draw_is_refused(video, context):
+    with pytest.raises(ValueError, match=rf"`context` must be in \[1, 6\), got {context}\."):
+        video_batches(video, "train", batch_size=1, seed=0, context=context)

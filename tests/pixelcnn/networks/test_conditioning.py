@@ -1,0 +1,372 @@
+"""The laws of the conditions: what each depends on, what it ignores, what it says of mistakes."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from likelihoods.initial import Initial
+from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS, NUM_CODES, encode_caption
+from pixelcnn.networks.caption_encoder import AveragedGRU
+from pixelcnn.networks.conditioning import (
+    NONE,
+    VIDEO_VECTOR_CHANNELS,
+    Conditioner,
+    ConditioningConfig,
+    check_label,
+    mapping_at,
+)
+from pixelcnn.networks.conv_lstm import FORGET_BIAS, ConvLSTM
+from replicator.runs.errors import UserError
+
+BATCH, SIZE = 3, 8
+CONFIGS = {
+    "text": dict(kind="text", text_channels=12),
+    "map": dict(kind="map", classes=5, map_channels=6),
+    "video": dict(kind="video", map_channels=6, action_channels=2, state_channels=3),
+    "video of one frame": dict(
+        kind="video", map_channels=6, context_frames=1, action_channels=2, picture_channels=1
+    ),
+    "video without steps": dict(kind="video", map_channels=6, context_frames=3),
+}
+CAPTIONS = ("a red bird", "a blue bird with a long tail", "two small dogs")
+
+
+def conditioner_of(kind):
+    return Conditioner(ConditioningConfig(**CONFIGS[kind]), Initial(7))
+
+
+def batch_of(kind, seed=0):
+    """A batch that holds all that the kind needs."""
+    config = ConditioningConfig(**CONFIGS[kind])
+    random = np.random.default_rng(seed)
+    step = [BATCH, config.context_frames]
+    past = random.integers(0, 256, [*step, SIZE, SIZE, config.picture_channels])
+    arrays = {
+        "caption": np.stack([encode_caption(caption) for caption in CAPTIONS]),
+        "map": random.integers(-1, 5, [BATCH, SIZE, SIZE]).astype(np.int32),
+        "past": past.astype(np.int32),
+        "action": random.normal(size=[*step, config.action_channels]).astype(np.float32),
+        "state": random.normal(size=[*step, config.state_channels]).astype(np.float32),
+    }
+    return {name: tf.constant(array) for name, array in arrays.items()}
+
+
+def parts(condition):
+    return [part for part in condition if part is not None]
+
+
+def changed(batch, name, place, number):
+    """The batch with one number of one array put in place."""
+    array = batch[name].numpy()
+    array[place] = number
+    return batch | {name: tf.constant(array)}
+
+
+def vector_of(encoder, codes):
+    """The vector, [channels], of one row of codes."""
+    return encoder(tf.constant(codes, tf.int32)[None])[0].numpy()
+
+
+def sigmoid(x):
+    return 1 / (1 + np.exp(-x))
+
+
+def test_nothing_conditions_on_nothing():
+    conditioner = Conditioner(ConditioningConfig(), Initial(0))
+    assert conditioner({}) == NONE
+    assert conditioner.vector_channels == conditioner.map_channels == 0
+
+
+def test_a_class_is_its_one_hot_vector():
+    conditioner = Conditioner(ConditioningConfig(kind="class", classes=4), Initial(0))
+    condition = conditioner({"label": tf.constant([2, 0, 3])})
+    np.testing.assert_array_equal(condition.vector, np.eye(4, dtype=np.float32)[[2, 0, 3]])
+    assert condition.map is None
+    assert conditioner.trainable_variables == ()
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_the_condition_has_the_channels_that_are_promised(kind):
+    conditioner = conditioner_of(kind)
+    vector, map_ = conditioner(batch_of(kind))
+    assert conditioner.vector_channels == (0 if vector is None else vector.shape[-1])
+    assert conditioner.map_channels == (0 if map_ is None else map_.shape[-1])
+    assert {part.dtype for part in parts((vector, map_))} == {tf.float32}
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_every_variable_moves_the_condition(kind):
+    conditioner, batch = conditioner_of(kind), batch_of(kind)
+    with tf.GradientTape() as tape:
+        loss = sum(tf.reduce_sum(tf.sin(part)) for part in parts(conditioner(batch)))
+    gradients = tape.gradient(loss, conditioner.trainable_variables)
+    still = [
+        variable.name
+        for variable, gradient in zip(conditioner.trainable_variables, gradients, strict=True)
+        if gradient is None or not np.abs(gradient).max() > 0
+    ]
+    assert still == []
+
+
+@pytest.mark.parametrize("kind", CONFIGS)
+def test_a_row_of_the_batch_does_not_know_the_others(kind):
+    conditioner, batch = conditioner_of(kind), batch_of(kind)
+    order = [2, 0, 1]
+    permuted = {name: tf.gather(array, order) for name, array in batch.items()}
+    for there, here in zip(parts(conditioner(permuted)), parts(conditioner(batch)), strict=True):
+        np.testing.assert_allclose(there, tf.gather(here, order), atol=1e-6)
+        assert np.abs(there - here).max(axis=tuple(range(1, here.ndim))).min() > 1e-3
+
+
+@pytest.mark.parametrize("kind", ["text", "map", "video"])
+def test_xla_computes_the_same_condition_and_gradients(kind):
+    conditioner, batch = conditioner_of(kind), batch_of(kind)
+
+    def outcome(batch):
+        with tf.GradientTape() as tape:
+            condition = parts(conditioner(batch))
+            loss = sum(tf.reduce_sum(tf.sin(part)) for part in condition)
+        return condition, tape.gradient(loss, conditioner.trainable_variables)
+
+    compiled = tf.function(outcome, jit_compile=True)(batch)
+    traced = tf.function(outcome)(batch)
+    for one, other in zip(tf.nest.flatten(compiled), tf.nest.flatten(traced), strict=True):
+        np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5 * np.abs(other).max())
+
+
+def test_a_caption_ends_with_its_closing_code():
+    encoder = conditioner_of("text").text
+    codes = encode_caption(CAPTIONS[0])
+    end = int(np.count_nonzero(codes))
+    vector = vector_of(encoder, codes)
+    assert np.abs(vector_of(encoder, codes[: end - 1]) - vector).max() > 1e-4
+    noisy = codes.copy()
+    noisy[end:] = 1 + np.arange(len(codes) - end) % (NUM_CODES - 1)
+    np.testing.assert_array_equal(vector_of(encoder, noisy), vector)
+    np.testing.assert_allclose(vector_of(encoder, codes[:end]), vector, atol=1e-6)
+    longer = np.pad(codes, [0, 37])
+    np.testing.assert_allclose(vector_of(encoder, longer), vector, atol=1e-6)
+
+
+def test_every_character_of_a_full_caption_counts():
+    encoder = conditioner_of("text").text
+    codes = encode_caption(("a bird, " * 50)[:MAX_CAPTION_CHARACTERS])
+    vector = vector_of(encoder, codes)
+    for at in (0, 1, 2, 100, MAX_CAPTION_CHARACTERS - 2, MAX_CAPTION_CHARACTERS - 1):
+        other = codes.copy()
+        other[at] = encode_caption("q")[0]
+        assert np.abs(vector_of(encoder, other) - vector).max() > 1e-4
+
+
+def test_captions_of_the_same_characters_in_another_order_differ():
+    encoder = conditioner_of("text").text
+    here, there = (vector_of(encoder, encode_caption(text)) for text in ("dog man", "man dog"))
+    assert np.abs(here - there).max() > 1e-2
+
+
+def test_no_caption_is_a_vector_of_zeros():
+    encoder = conditioner_of("text").text
+    assert (vector_of(encoder, np.zeros(201)) == 0).all()
+
+
+def test_the_unit_follows_its_equations():
+    gru = AveragedGRU(3, 2, Initial(1))
+    gru.bias.assign([0.1, -0.2, 0.3, 0.4, -0.5, 0.6])
+    steps = np.random.default_rng(2).normal(size=[1, 4, 3]).astype(np.float32)
+    W, U = gru.input_kernel.numpy(), gru.state_kernel.numpy()
+    h, states = np.zeros(2), []
+    for x in steps[0]:
+        r, z, n = np.split(x @ W + gru.bias.numpy(), 3)
+        from_r, from_z, from_n = np.split(h @ U, 3)
+        n = np.tanh(n + sigmoid(r + from_r) * from_n)
+        h = (1 - sigmoid(z + from_z)) * h + sigmoid(z + from_z) * n
+        states.append(h)
+    mask = tf.constant([1.0, 1.0, 1.0, 0.0])[None, :, None]
+    mean = gru(tf.constant(steps), mask)
+    np.testing.assert_allclose(mean[0], np.mean(states[:3], 0), atol=1e-6)
+
+
+def test_a_label_reaches_two_pixels_and_no_further():
+    conditioner, batch = conditioner_of("map"), batch_of("map")
+    batch = changed(batch, "map", (0, 3, 4), 0)
+    other = changed(batch, "map", (0, 3, 4), 1)
+    moved = np.abs(conditioner(other).map - conditioner(batch).map).max(-1)
+    reached = np.zeros([BATCH, SIZE, SIZE], bool)
+    reached[0, 1:6, 2:7] = True
+    np.testing.assert_array_equal(moved > 0, reached)
+
+
+def test_a_map_of_numbers_stands_in_place_of_one_hot_labels():
+    conditioner, batch = conditioner_of("map"), batch_of("map")
+    labels = batch["map"].numpy()
+    assert (labels == -1).any()
+    one_hot = (labels[..., None] == np.arange(5)).astype(np.float32)
+    numbers = conditioner({"map": tf.constant(one_hot)}).map
+    np.testing.assert_array_equal(conditioner(batch).map, numbers)
+
+
+@pytest.mark.parametrize("name", ["action", "state"])
+def test_video_follows_the_numbers_of_every_step(name):
+    conditioner, batch = conditioner_of("video"), batch_of("video")
+    with tf.GradientTape(persistent=True) as tape:
+        tape.watch(batch[name])
+        condition = conditioner(batch)
+        vector, map_ = (tf.reduce_sum(tf.sin(part)) for part in condition)
+    assert (np.abs(tape.gradient(map_, batch[name])) > 1e-6).all()
+    of_vector = np.abs(tape.gradient(vector, batch[name]))
+    assert (of_vector[:, -1] > 1e-6).all()
+    assert (of_vector[:, :-1] == 0).all()
+
+
+@pytest.mark.parametrize("frame", [0, 1])
+def test_video_follows_every_frame_before(frame):
+    conditioner, batch = conditioner_of("video"), batch_of("video")
+    place = (1, frame, 2, 5, 0)
+    level = int(batch["past"].numpy()[place])
+    other = changed(batch, "past", place, 255 if level < 128 else 0)
+    moved = np.abs(conditioner(other).map - conditioner(batch).map)[..., :6].max((1, 2, 3))
+    assert moved[1] > 1e-5
+    assert moved[0] == moved[2] == 0
+
+
+def test_video_hands_the_last_frame_on_as_it_is():
+    batch = batch_of("video")
+    handed = conditioner_of("video")(batch).map[..., 6:]
+    levels = batch["past"].numpy()[:, -1]
+    np.testing.assert_allclose(handed, 2 * levels / 255 - 1, atol=1e-6)
+
+
+def test_video_without_actions_and_states_has_no_vector():
+    conditioner = conditioner_of("video without steps")
+    assert conditioner({"past": batch_of("video without steps")["past"]}).vector is None
+    assert conditioner_of("video").vector_channels == VIDEO_VECTOR_CHANNELS == 64
+
+
+def test_the_convolutional_lstm_follows_its_equations():
+    lstm = ConvLSTM(3, 2, Initial(1), width=1)
+    lstm.bias.assign(np.linspace(-0.5, 0.5, 8))
+    frames = np.random.default_rng(2).normal(size=[1, 3, 1, 1, 3]).astype(np.float32)
+    kernel = lstm.kernel.numpy()[0, 0]
+    h, c = np.zeros(2), np.zeros(2)
+    for x in frames[0, :, 0, 0]:
+        i, f, g, o = np.split(np.concatenate([x, h]) @ kernel + lstm.bias.numpy(), 4)
+        c = sigmoid(f + FORGET_BIAS) * c + sigmoid(i) * np.tanh(g)
+        h = sigmoid(o) * np.tanh(c)
+    np.testing.assert_allclose(lstm(tf.constant(frames))[0, 0, 0], h, atol=1e-6)
+
+
+def test_the_convolutional_lstm_carries_what_moves_sideways():
+    lstm = ConvLSTM(1, 2, Initial(1))
+    frames = np.zeros([1, 3, 1, 9, 1], np.float32)
+    frames[0, 0, 0, 4] = 1.0
+    seen = lstm(tf.constant(frames)).numpy()[0, 0]
+    np.testing.assert_array_equal(np.abs(seen).max(-1) > 0, np.abs(np.arange(9) - 4) <= 3)
+
+
+def test_a_sub_sampled_map_keeps_the_upper_left_pixel_of_each_block():
+    rows, columns = np.indices([8, 8])
+    places = tf.constant(np.stack([rows, columns], -1)[None], tf.float32)
+    np.testing.assert_array_equal(mapping_at(places, 2)[0], [[[0, 0], [0, 4]], [[4, 0], [4, 4]]])
+    np.testing.assert_array_equal(mapping_at(places, 8), places)
+
+
+@pytest.mark.parametrize(
+    ("shape", "size", "message"),
+    [
+        ((8, 8), 3, "`size` must divide the map's 8 pixels, got 3."),
+        ((8, 8), 16, "`size` must divide the map's 8 pixels, got 16."),
+        ((8, 8), 0, "`size` must divide the map's 8 pixels, got 0."),
+        ((8, 4), 2, "`condition_map` must be square, got 8x4."),
+    ],
+)
+def test_a_map_that_cannot_be_sub_sampled_is_named(shape, size, message):
+    with pytest.raises(ValueError) as error:
+        mapping_at(tf.zeros([1, *shape, 1]), size)
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        (
+            dict(kind="words"),
+            "`kind` must be one of none, class, text, map, video, got words.",
+        ),
+        (dict(classes=-1), "`classes` must be 0 or more, got -1."),
+        (dict(action_channels=-2), "`action_channels` must be 0 or more, got -2."),
+        (dict(state_channels=-2), "`state_channels` must be 0 or more, got -2."),
+        (dict(text_channels=0), "`text_channels` must be at least 1, got 0."),
+        (dict(map_channels=0), "`map_channels` must be at least 1, got 0."),
+        (dict(context_frames=0), "`context_frames` must be at least 1, got 0."),
+        (dict(picture_channels=2), "`picture_channels` must be 1 or 3, got 2."),
+        (dict(levels=1), "`levels` must be between 2 and 4194304, got 1."),
+        (dict(kind="class"), "`classes` must be at least 1 for kind class, got 0."),
+        (dict(kind="map"), "`classes` must be at least 1 for kind map, got 0."),
+    ],
+)
+def test_an_impossible_configuration_is_named(fields, message):
+    with pytest.raises(ValueError) as error:
+        Conditioner(ConditioningConfig(**fields), Initial(0))
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize(
+    ("kind", "lost"),
+    [("text", "caption"), ("map", "map"), ("video", "past"), ("video", "action")],
+)
+def test_what_the_batch_lacks_is_named(kind, lost):
+    batch = {name: array for name, array in batch_of(kind).items() if name != lost}
+    with pytest.raises(ValueError, match=f"^`batch` must have `{lost}` for kind {kind}, got "):
+        conditioner_of(kind)(batch)
+
+
+def test_an_empty_batch_is_named():
+    conditioner = Conditioner(ConditioningConfig(kind="class", classes=2), Initial(0))
+    with pytest.raises(ValueError) as error:
+        conditioner({})
+    assert str(error.value) == "`batch` must have `label` for kind class, got nothing."
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "shape", "message"),
+    [
+        ("video", "past", (3, 2, 6, 8, 3), "The height of `past` must be a multiple of 4, got 6."),
+        ("video", "past", (3, 2, 8, 5, 3), "The width of `past` must be a multiple of 4, got 5."),
+        (
+            "video",
+            "past",
+            (3, 4, 8, 8, 3),
+            "`past` must have the shape [any, 2, any, any, 3], got (3, 4, 8, 8, 3).",
+        ),
+        (
+            "video",
+            "action",
+            (3, 2, 7),
+            "`action` must have the shape [any, 2, 2], got (3, 2, 7).",
+        ),
+        (
+            "map",
+            "map",
+            (3, 8, 8, 1),
+            "`map` must have the shape [any, any, any], got (3, 8, 8, 1).",
+        ),
+        ("text", "caption", (201,), "`caption` must have the shape [any, any], got (201,)."),
+    ],
+)
+def test_what_has_another_shape_is_named(kind, name, shape, message):
+    array = tf.zeros(shape, tf.float32 if name == "action" else tf.int32)
+    with pytest.raises(ValueError) as error:
+        conditioner_of(kind)(batch_of(kind) | {name: array})
+    assert str(error.value) == message
+
+
+@pytest.mark.parametrize("label", [-1, 10, 12])
+def test_a_label_that_is_no_class_is_named(label):
+    with pytest.raises(UserError) as error:
+        check_label(label, 10)
+    assert str(error.value) == f"There is no class {label}; there are 0 to 9."
+
+
+@pytest.mark.parametrize("label", [0, 9])
+def test_a_label_that_is_a_class_passes(label):
+    check_label(label, 10)

@@ -1,0 +1,437 @@
+"""The multiscale model is an exact density; a factor reads all groups before it and no more."""
+
+import itertools
+import math
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_networks import (
+    LAYERS,
+    QuickInitial,
+    condition_of,
+    every_picture,
+    factor_config,
+    factor_of,
+    multiscale_of,
+    output_of,
+    picture_of,
+    total_probability,
+)
+
+from pixelcnn.data.captions import encode_caption
+from pixelcnn.networks.conditioning import NONE, Condition, Conditioner, ConditioningConfig
+from pixelcnn.networks.factor import REACH, Factor, FactorConfig
+from pixelcnn.networks.groups import merge, merged, split, subsampled
+from pixelcnn.networks.mode import EXACT, Mode
+from pixelcnn.networks.multiscale import (
+    GROUPS,
+    MultiscaleConfig,
+    check_size,
+    condition_at,
+    part_names,
+    sizes_between,
+)
+from pixelcnn.networks.patches import cut, paste
+from pixelcnn.networks.pixelcnn import PLACE, with_coordinates
+
+KINDS = ["A", "B"]
+
+
+def shaped(batch, height, width, channels=3):
+    """A tensor in which no two numbers are alike."""
+    shape = [batch, height, width, channels]
+    return tf.reshape(tf.range(math.prod(shape)), shape)
+
+
+def placed(height, width):
+    """The condition that a factor without any other reads."""
+    return with_coordinates(NONE, height, width)
+
+
+def without_learning(model, likelihood_bias=None):
+    """Sets every weight to zero, but for the biases of a softmax output."""
+    for variable in model.trainable_variables:
+        is_bias = likelihood_bias is not None and variable.name.startswith("bias_")
+        variable.assign(likelihood_bias if is_bias else tf.zeros_like(variable))
+    return model
+
+
+@pytest.mark.parametrize(("height", "width"), [(2, 2), (4, 6), (2, 8)])
+def test_merge_undoes_split_and_split_undoes_merge(height, width):
+    picture = shaped(2, height, width)
+    np.testing.assert_array_equal(merge(split(picture)), picture)
+    groups = [shaped(2, height // 2, width // 2) + 1000 * i for i in range(4)]
+    for one, other in zip(split(merge(groups)), groups, strict=True):
+        np.testing.assert_array_equal(one, other)
+
+
+def test_groups_are_the_corners_of_each_tile_in_reading_order():
+    tile = [[1, 2], [3, 4]]
+    picture = tf.constant(np.tile(tile, [3, 2])[np.newaxis, :, :, np.newaxis])
+    assert [np.unique(group).tolist() for group in split(picture)] == [[1], [2], [3], [4]]
+
+
+def test_merged_pictures_hold_the_groups_known_and_zeros_for_the_last():
+    picture = shaped(2, 4, 6) + 1
+    groups = split(picture)
+    np.testing.assert_array_equal(merged(groups[:1]), picture[:, ::2, ::2])
+    np.testing.assert_array_equal(merged(groups[:2]), picture[:, ::2])
+    expected = picture.numpy()
+    expected[:, 1::2, 1::2] = 0
+    np.testing.assert_array_equal(merged(groups[:3]), expected)
+
+
+def test_a_subsample_is_group_one_of_group_one():
+    picture = shaped(2, 16, 16)
+    np.testing.assert_array_equal(subsampled(picture, 16), picture)
+    expected = picture
+    for size in (8, 4, 2, 1):
+        expected = split(expected)[0]
+        np.testing.assert_array_equal(subsampled(picture, size), expected)
+
+
+@pytest.mark.parametrize(("height", "width", "size"), [(16, 16, 6), (16, 8, 8)])
+def test_what_does_not_divide_the_picture_is_refused(height, width, size):
+    rule = f"`size` must divide the picture, {height} x {width}, got {size}."
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        subsampled(shaped(1, height, width), size)
+
+
+def test_paste_undoes_cut_and_cut_undoes_paste():
+    picture = shaped(2, 4, 8)
+    patches = cut(picture, 2)
+    assert patches.shape == [16, 2, 2, 3]
+    np.testing.assert_array_equal(paste(patches, tf.shape(picture)), picture)
+    other = shaped(16, 2, 2)
+    np.testing.assert_array_equal(cut(paste(other, tf.shape(picture)), 2), other)
+
+
+def test_patches_are_neighbours_of_one_picture_in_reading_order():
+    picture = shaped(2, 4, 8)
+    patches = cut(picture, 2).numpy().reshape(2, 2, 4, 2, 2, 3)
+    for n, row, column in np.ndindex(2, 2, 4):
+        expected = picture[n, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
+        np.testing.assert_array_equal(patches[n, row, column], expected)
+
+
+@pytest.mark.parametrize("likelihood", ["logistic", "softmax"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_probabilities_of_all_pictures_sum_to_one(kind, likelihood):
+    model = multiscale_of(
+        kind, 4, output_of(likelihood, 1, 2), amount=1.0, blocks=1, output_units=8
+    )
+    pictures = every_picture(4, 4, 1, 2)
+    total = total_probability(lambda part: model.log_prob(part, NONE), pictures)
+    assert total == pytest.approx(1, abs=2e-5)
+
+
+def test_probabilities_of_the_base_sum_to_one():
+    model = multiscale_of(size=2, output=output_of(levels=4), amount=1.0)
+    total = total_probability(lambda part: model.log_prob(part, NONE), every_picture(2, 2, 1, 4))
+    assert total == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("group", GROUPS)
+def test_probabilities_of_a_group_sum_to_one_whatever_the_groups_before(group, kind):
+    factor = factor_of(group, kind, output_of(levels=3), amount=1.0)
+    pictures, before = every_picture(2, 2, 1, 3), split(picture_of(1, 4, 4, 1, 3))[: group - 1]
+
+    def log_prob(part):
+        groups = [tf.repeat(each, len(part), 0) for each in before]
+        return factor.log_prob(part, groups, placed(4, 4))
+
+    assert total_probability(log_prob, pictures) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("part", ["units", "prediction"])
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_pixel_of_a_group_reads_all_groups_before_it_near_by(group, part, monkeypatch):
+    monkeypatch.setattr("pixelcnn.networks.factor.scaled", lambda values, levels: values)
+    blocks, side = 1, 7
+    factor = factor_of(group, blocks=blocks)
+    draws = np.random.default_rng(4)
+    groups = [
+        tf.repeat(draws.uniform(-1, 1, [1, side, side, 1]).astype(np.float32), side**2, 0)
+        for _ in range(group - 1)
+    ]
+    with tf.GradientTape() as tape:
+        tape.watch(groups)
+        known = getattr(factor(groups, placed(2 * side, 2 * side)), part)
+        weights = draws.normal(size=known.shape[-1]).astype(np.float32)
+        known = tf.reshape(tf.reduce_sum(known * weights, -1), [side**2, side**2])
+        own = tf.linalg.diag_part(known)
+    y, x = np.divmod(np.arange(side**2), side)
+    away = np.maximum(np.abs(np.subtract.outer(y, y)), np.abs(np.subtract.outer(x, x)))
+    reach = REACH + (blocks if part == "units" else 0)
+    for slope in tape.gradient(own, groups):
+        read = np.abs(slope).reshape(side**2, side**2) > 0
+        np.testing.assert_array_equal(read, away <= reach)
+
+
+def joint_moves(factor, side=4):
+    """[pixels, pixels], how far a change of two pixels is from the sum of the two changes."""
+    picture = picture_of(1, 2 * side, 2 * side)
+    groups, pixels = split(picture), side**2
+    own, before = groups[factor.group - 1], groups[: factor.group - 1]
+    one = np.eye(pixels, dtype=np.int32)
+    both = np.minimum(one[:, np.newaxis] + one, 1).reshape(-1, pixels)
+    changes = np.concatenate([np.zeros([1, pixels], np.int32), both])
+    changed = (own + changes.reshape(-1, side, side, 1)) % 8
+    before = [tf.repeat(each, len(changes), 0) for each in before]
+    nats = factor.log_prob(changed, before, placed(2 * side, 2 * side)).numpy()
+    moves = (nats[1:] - nats[0]).reshape(pixels, pixels)
+    alone = moves.diagonal()
+    return np.abs(moves - alone - alone[:, np.newaxis]) * (1 - one)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_pixels_of_a_group_of_type_a_are_independent_given_the_groups_before(group):
+    assert joint_moves(factor_of(group, "A")).max() < 1e-3
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_pixels_of_a_group_of_type_b_depend_on_each_other_within_a_patch_alone(group):
+    moves = joint_moves(factor_of(group, "B"))
+    y, x = np.divmod(np.arange(16), 4)
+    patch = 2 * (y // 2) + x // 2
+    within = (patch == patch[:, np.newaxis]) & ~np.eye(16, dtype=bool)
+    assert moves[within].min() > 1e-3
+    assert moves[~within].max() < 1e-3
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_the_untrained_prediction_lies_in_the_middle_of_known_neighbours(group):
+    factor = Factor(group, factor_config(), output_of(), QuickInitial(0), 0, PLACE)
+    rows, columns = np.mgrid[:12, :12]
+    ramp = (0.3 * rows - 0.2 * columns)[np.newaxis, :, :, np.newaxis]
+    picture = tf.constant(ramp, tf.float32)
+    groups = split((picture + 1.0) * 3.5)  # levels, though not whole ones
+    prediction = factor(groups[: group - 1], placed(12, 12)).prediction
+    expected = split(picture)[group - 1]
+    np.testing.assert_allclose(prediction[:, 1:-1, 1:-1], expected[:, 1:-1, 1:-1], atol=1e-5)
+
+
+@pytest.mark.parametrize("group", GROUPS)
+def test_a_map_reaches_the_prediction_of_its_own_pixel_alone(group):
+    factor = factor_of(group)
+    groups = split(picture_of(1, 6, 6))
+    start = placed(6, 6).map
+    places = tf.reshape(tf.eye(36), [36, 6, 6, 1])
+    base = factor(groups[: group - 1], Condition(None, start)).prediction
+    changed = [tf.repeat(each, 36, 0) for each in groups[: group - 1]]
+    moved = factor(changed, Condition(None, start + places)).prediction - base
+    owners = split(tf.reshape(tf.range(36), [1, 6, 6, 1]))[group - 1].numpy().ravel()
+    expected = np.zeros([36, 9], bool)
+    expected[owners, np.arange(9)] = True
+    np.testing.assert_array_equal(np.abs(moved).reshape(36, 9) > 1e-6, expected)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_vector_and_a_map_move_every_part(kind):
+    model, picture = multiscale_of(kind, vector=3, map_=2), picture_of(2, 8, 8)
+    one, other = (condition_of(2, 8, 8, 3, 2, seed) for seed in (1, 2))
+    mixed = [one, Condition(other.vector, one.map), Condition(one.vector, other.map)]
+    nats = [model.nats(picture, condition) for condition in mixed]
+    for part in model.parts:
+        assert (nats[0][part] != nats[1][part]).numpy().all()
+        assert (nats[0][part] != nats[2][part]).numpy().all()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_parts_add_up_to_the_density(kind):
+    model, picture = multiscale_of(kind), picture_of(3, 8, 8)
+    nats = model.nats(picture, NONE)
+    assert tuple(nats) == part_names((2, 4, 8)) == model.parts
+    assert tuple(nats) == ("2", "4.2", "4.3", "4.4", "8.2", "8.3", "8.4")
+    np.testing.assert_allclose(sum(nats.values()), model.log_prob(picture, NONE), rtol=1e-6)
+
+
+def test_a_part_alone_says_what_it_says_in_the_whole():
+    whole, picture = multiscale_of(), picture_of(2, 8, 8)
+    some = ("8.3", "2")
+    part = multiscale_of(parts=some)
+    assert part.parts == ("2", "8.3")
+    pairs = [(part.base, whole.base), (part.factors["8.3"], whole.factors["8.3"])]
+    for ours, theirs in pairs:
+        for one, other in zip(ours.variables, theirs.variables, strict=True):
+            one.assign(other)
+    assert len(part.variables) == sum(len(ours.variables) for ours, _ in pairs)
+    expected = whole.nats(picture, NONE)
+    for name, nats in part.nats(picture, NONE).items():
+        np.testing.assert_array_equal(nats, expected[name])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_every_weight_learns_the_conditioner_included(kind):
+    conditioner = Conditioner(ConditioningConfig("text", text_channels=4), QuickInitial(1))
+    model = multiscale_of(kind, 4, output_of(channels=3), conditioner.vector_channels, dropout=0.3)
+    captions = ["one", "another", "a third", "no other"]
+    batch = {"caption": tf.stack([encode_caption(caption) for caption in captions])}
+    with tf.GradientTape() as tape:
+        nats = model.nats(picture_of(4, 4, 4, 3), conditioner(batch), Mode(seed=[1, 2]))
+        loss = -tf.add_n([tf.reduce_mean(each) for each in nats.values()])
+    variables = [*model.trainable_variables, *conditioner.trainable_variables]
+    assert len(variables) > len(model.trainable_variables)
+    for variable, slope in zip(variables, tape.gradient(loss, variables), strict=True):
+        slope = tf.convert_to_tensor(slope)
+        assert np.isfinite(slope).all() and np.abs(slope).max() > 0, variable.name
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_dropout_is_a_function_of_its_seed_and_absent_without(kind):
+    model, picture = multiscale_of(kind, 4, dropout=0.5), picture_of(2, 4, 4)
+    modes = [EXACT, EXACT, Mode(seed=[1, 2]), Mode(seed=[1, 2]), Mode(seed=[3, 2])]
+    nats = [model.nats(picture, NONE, mode) for mode in modes]
+    for part in model.parts:
+        exact, again, dropped, redropped, other = (each[part].numpy() for each in nats)
+        np.testing.assert_array_equal(exact, again)
+        np.testing.assert_array_equal(dropped, redropped)
+        assert (exact != dropped).any()
+        assert (dropped != other).any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_half_the_digits_change_the_density_by_little(kind):
+    model, picture = multiscale_of(kind, vector=2, map_=2), picture_of(2, 8, 8)
+    condition = condition_of(2, 8, 8, 2, 2)
+    exact, rough = (model.nats(picture, condition, mode) for mode in (EXACT, Mode(tf.bfloat16)))
+    for part in model.parts:
+        assert rough[part].dtype == tf.float32
+        error = np.abs(exact[part] - rough[part]).max()
+        assert 0 < error < 0.02 * np.abs(exact[part]).max()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_crop_is_judged_with_its_own_map_and_counts_for_the_whole(kind):
+    model = multiscale_of(kind, vector=2, map_=2, crop=4)
+    corners = np.array(list(itertools.product(range(3), repeat=2)), np.int32)
+    picture = tf.repeat(picture_of(1, 8, 8), len(corners), 0)
+    condition = Condition(*(tf.repeat(x, len(corners), 0) for x in condition_of(1, 8, 8, 2, 2)))
+    whole = model.nats(picture, condition)
+    found = model.nats(picture, condition, seeds=corners)
+    map_ = with_coordinates(condition, 8, 8).map
+
+    def crops_of(pictures):
+        places = [slice(2 * i, 2 * i + 4) for i in range(3)]
+        windows = itertools.product(places, places)
+        return tf.stack([pictures[n, y, x] for n, (y, x) in enumerate(windows)])
+
+    for part in model.parts:
+        if not part.startswith("8"):
+            np.testing.assert_array_equal(found[part], whole[part])
+            continue
+        factor = model.factors[part]
+        groups, own = split(crops_of(picture)), factor.group - 1
+        at = Condition(condition.vector, crops_of(map_))
+        expected = 4.0 * factor.log_prob(groups[own], groups[:own], at)
+        np.testing.assert_allclose(found[part], expected, rtol=1e-5)
+        assert len(np.unique(np.round(expected, 4))) == len(corners)
+
+
+@pytest.mark.parametrize("crop", [0, 8, 16])
+def test_scales_no_larger_than_the_crop_are_judged_whole(crop):
+    model, picture = multiscale_of(crop=crop), picture_of(3, 8, 8)
+    whole = model.nats(picture, NONE)
+    seeds = tf.constant([[5, -3], [2**31 - 1, -(2**31)], [1, 1]])
+    for part, nats in model.nats(picture, NONE, seeds=seeds).items():
+        np.testing.assert_array_equal(nats, whole[part])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_crop_of_a_picture_alike_everywhere_counts_as_the_whole(kind):
+    model = multiscale_of(kind, 16, output_of("softmax", 1, 4), crop=4)
+    without_learning(model, tf.math.log([0.1, 0.2, 0.3, 0.4]))
+    picture = tf.repeat([0, 1, 2, 3], 256)
+    picture = tf.reshape(picture, [4, 16, 16, 1])
+    seeds = tf.constant([[5, -3], [2**31 - 1, -(2**31)], [1, 1], [0, 7]])
+    expected = np.log([0.1, 0.2, 0.3, 0.4])
+    for part, nats in model.nats(picture, NONE, seeds=seeds).items():
+        size, _, group = part.partition(".")
+        pixels = int(size) ** 2 / (4 if group else 1)
+        np.testing.assert_allclose(nats, expected * pixels, rtol=1e-5)
+
+
+def test_every_corner_is_cropped_about_as_often():
+    model = multiscale_of(crop=4, parts=("8.2",), output=output_of("softmax", 1, 64))
+    without_learning(model, tf.linspace(0.0, 1.0, 64))
+    picture = tf.repeat(tf.reshape(tf.range(64), [1, 8, 8, 1]), 180, 0)
+    seeds = np.random.default_rng(0).integers(-(2**31), 2**31, [180, 2]).astype(np.int32)
+    nats = model.nats(picture, NONE, seeds=seeds)["8.2"]
+    _, counts = np.unique(np.round(nats, 2), return_counts=True)
+    assert len(counts) == 9
+    assert counts.min() > 5 and counts.max() < 40
+
+
+def test_a_condition_at_a_size_is_the_sub_sample_of_its_map():
+    condition = condition_of(2, 8, 8, 3, 2)
+    small = condition_at(condition, 2)
+    assert small.vector is condition.vector
+    np.testing.assert_array_equal(small.map, condition.map[:, ::4, ::4])
+    assert condition_at(NONE, 2) == NONE
+
+
+def test_sizes_double_from_the_base():
+    assert sizes_between(8, 64) == (8, 16, 32, 64)
+    assert sizes_between(4, 4) == (4,)
+
+
+@pytest.mark.parametrize(
+    ("size", "base_size", "near"),
+    [(24, 8, "16 and 32"), (100, 8, "64 and 128"), (33, 4, "32 and 64"), (7, 2, "4 and 8")],
+)
+def test_a_size_between_powers_of_two_is_refused_and_the_nearest_named(size, base_size, near):
+    rule = f"`size` must be {base_size} times a power of two, got {size}; {near} are near."
+    for refused in (lambda: check_size(size, base_size), lambda: multiscale_of("A", size)):
+        with pytest.raises(ValueError, match=r"^`size` must be \d times a power of two, got"):
+            refused()
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        check_size(size, base_size)
+
+
+@pytest.mark.parametrize("size", [8, 16, 64, 256])
+def test_sizes_that_double_the_base_are_taken(size):
+    check_size(size, 8)
+
+
+@pytest.mark.parametrize("size", [0, -8, 4, 12])
+def test_sizes_that_no_doubling_of_the_base_reaches_are_refused(size):
+    with pytest.raises(ValueError, match=f"got {size};"):
+        check_size(size, 8)
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "rule"),
+    [
+        (FactorConfig, {"blocks": 0}, "`blocks` must be at least 1, got 0."),
+        (FactorConfig, {"units": 0}, "`units` must be at least 1, got 0."),
+        (FactorConfig, {"output_units": 0}, "`output_units` must be at least 1, got 0."),
+        (FactorConfig, {"shallow_layers": 0}, "`shallow_layers` must be at least 1, got 0."),
+        (FactorConfig, {"shallow_units": 0}, "`shallow_units` must be at least 1, got 0."),
+        (FactorConfig, {"patch": 3}, "`patch` must be 2, 4 or 8, got 3."),
+        (FactorConfig, {"dropout": -0.1}, "`dropout` must be in [0, 1), got -0.1."),
+        (MultiscaleConfig, {"base_size": 3}, "`base_size` must be 2, 4, 8 or 16, got 3."),
+        (
+            MultiscaleConfig,
+            {"crop": 8},
+            "`crop` must be 0 or a power of two, at least twice `base_size`, got 8.",
+        ),
+        (
+            MultiscaleConfig,
+            {"crop": 24},
+            "`crop` must be 0 or a power of two, at least twice `base_size`, got 24.",
+        ),
+    ],
+)
+def test_impossible_models_are_refused(kind, fields, rule):
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        kind(**fields)
+
+
+def test_the_dropout_of_a_factor_is_that_of_its_shallow_network():
+    config = FactorConfig("B", dropout=0.25, shallow_layers=LAYERS, shallow_units=9, output_units=7)
+    shallow = config.shallow
+    found = (shallow.dropout, shallow.layers, shallow.units, shallow.output_units)
+    assert found == (0.25, LAYERS, 9, 7)

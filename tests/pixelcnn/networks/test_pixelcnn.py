@@ -1,0 +1,339 @@
+"""A PixelCNN is an exact density: normalised, causal without blind spots, ordered R, G, B."""
+
+import dataclasses
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_networks import (
+    QuickInitial,
+    condition_of,
+    every_picture,
+    output_of,
+    perturbed,
+    picture_of,
+    pixelcnn_of,
+    total_probability,
+)
+from scipy import special
+
+from likelihoods import noise
+from pixelcnn.networks.conditioning import NONE, Condition
+from pixelcnn.networks.mode import EXACT, Mode
+from pixelcnn.networks.outputs import Hidden, OutputConfig, make_output
+from pixelcnn.networks.pixelcnn import (
+    FRONT_COLUMNS,
+    FRONT_REACH,
+    FRONT_ROWS,
+    PixelCNN,
+    PixelCNNConfig,
+)
+
+LIKELIHOODS = ["logistic", "softmax"]
+COLOURS = every_picture(1, 1, 3, 4).reshape(-1, 3)
+UNITS = 6
+
+
+def colour_output(likelihood):
+    """An output of three channels of four levels, and hidden units [units], to go with it."""
+    draws = np.random.default_rng(3)
+    output = make_output(output_of(likelihood, 3, 4), UNITS, QuickInitial(0))
+    units = draws.normal(size=UNITS).astype(np.float32)
+    return perturbed(output, 1.0), Hidden(units, np.array([0.2, -0.3, 0.1], np.float32))
+
+
+def of_colours(output, hidden):
+    """Nats [4, 4, 4] of every red, green and blue, under the same hidden units."""
+    wide = Hidden(*(tf.broadcast_to(x, [len(COLOURS), *x.shape]) for x in hidden))
+    return tf.reshape(output.log_prob(wide, tf.constant(COLOURS)), [4, 4, 4])
+
+
+def reads_values(network):
+    """Makes the network read real values [batch, height, width, channels] in place of levels."""
+    network.inputs = lambda values: tf.concat([values, tf.ones_like(values[..., :1])], -1)
+    return network
+
+
+def slopes_of_pixels(network, height, width, part):
+    """[pixels, height, width], how each pixel's `part` of `Hidden` moves with each pixel."""
+    pixels, channels = height * width, network.output_config.channels
+    draws = np.random.default_rng(0)
+    values = draws.uniform(-1, 1, [1, height, width, channels]).astype(np.float32)
+    values = tf.repeat(values, pixels, 0)
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        known = getattr(network(values, NONE), part)
+        known = tf.reshape(known, [pixels, pixels, -1])
+        weights = draws.normal(size=known.shape[-1]).astype(np.float32)
+        own = tf.linalg.diag_part(tf.reduce_sum(known * weights, -1))
+    return np.abs(tape.gradient(own, values)).max(-1)
+
+
+def reach_of(height, width, rows, columns, left):
+    """bool [pixels, height, width]: the pixels above, within a reach, and so many to the left."""
+    y, x = np.divmod(np.arange(height * width), width)
+    down, right = np.subtract.outer(y, y), np.subtract.outer(x, x)
+    above = (down >= 1) & (down <= rows) & (np.abs(right) <= columns)
+    beside = (down == 0) & (right >= 1) & (right <= left)
+    return (above | beside).reshape(-1, height, width)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+@pytest.mark.parametrize(
+    ("side", "channels", "levels"), [(2, 1, 4), (4, 1, 2), (2, 3, 2)], ids=["levels", "big", "rgb"]
+)
+def test_probabilities_of_all_pictures_sum_to_one(likelihood, side, channels, levels):
+    network = pixelcnn_of(output_of(likelihood, channels, levels), amount=1.0)
+    pictures = every_picture(side, side, channels, levels)
+    total = total_probability(lambda part: network.log_prob(part, NONE), pictures)
+    assert total == pytest.approx(1, abs=2e-5)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_probabilities_given_a_condition_sum_to_one(likelihood):
+    network = pixelcnn_of(output_of(likelihood, 1, 2), vector=2, map_=3, amount=1.0)
+    pictures = every_picture(3, 3, 1, 2)
+    condition = condition_of(1, 3, 3, 2, 3)
+
+    def log_prob(part):
+        return network.log_prob(part, Condition(*(tf.repeat(x, len(part), 0) for x in condition)))
+
+    assert total_probability(log_prob, pictures) == pytest.approx(1, abs=1e-5)
+
+
+@pytest.mark.parametrize("part", Hidden._fields)
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_pixel_reads_every_pixel_before_it_and_no_other(channels, part):
+    layers = 3 if part == "units" else 1
+    network = pixelcnn_of(output_of(channels=channels), layers=layers)
+    slopes = slopes_of_pixels(reads_values(network), 7, 7, part)
+    before = np.tril(np.ones([49, 49], bool), -1).reshape(49, 7, 7)
+    if part == "prediction":
+        before &= reach_of(7, 7, FRONT_ROWS, FRONT_REACH, FRONT_COLUMNS)
+    assert (slopes[~before] == 0).all()
+    assert (slopes[before] > 0).all()
+
+
+def test_a_layer_widens_what_is_read_by_one_row_and_column():
+    slopes = slopes_of_pixels(reads_values(pixelcnn_of(layers=1)), 6, 11, "units")
+    expected = reach_of(6, 11, FRONT_ROWS + 1, FRONT_REACH + 1, FRONT_COLUMNS + 1)
+    np.testing.assert_array_equal(slopes > 0, expected)
+
+
+def test_levels_are_read_as_values_from_minus_one_to_one():
+    network, picture = pixelcnn_of(output_of(levels=5)), picture_of(2, 4, 4, levels=5)
+    values = tf.cast(picture, tf.float32) / 2.0 - 1.0
+    expected = network(picture, NONE)
+    for one, other in zip(expected, reads_values(network)(values, NONE), strict=True):
+        np.testing.assert_allclose(one, other, atol=1e-6)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_probabilities_of_all_colours_sum_to_one(likelihood):
+    assert np.exp(of_colours(*colour_output(likelihood))).sum() == pytest.approx(1, abs=1e-5)
+
+
+def test_a_softmax_of_a_channel_reads_the_channels_before_it_alone():
+    output, hidden = colour_output("softmax")
+    owners = {
+        id(v): channel
+        for channel in range(3)
+        for v in [
+            output.hidden_kernels[channel],
+            output.hidden_biases[channel],
+            *output.embeddings[channel],
+            output.kernels[channel],
+            output.biases[channel],
+        ]
+    }
+    assert len(owners) == len(output.trainable_variables)
+    with tf.GradientTape(persistent=True) as tape:
+        joint = of_colours(output, hidden)
+        marginals = [tf.reduce_logsumexp(joint, [1, 2]), tf.reduce_logsumexp(joint, 2), joint]
+    for last, marginal in enumerate(marginals):
+        weights = np.random.default_rng(last).normal(size=marginal.shape).astype(np.float32)
+        for variable in output.trainable_variables:
+            slope = tape.gradient(marginal, variable, output_gradients=tf.constant(weights))
+            slope = np.abs(tf.convert_to_tensor(slope)).max()
+            assert slope > 1e-3 if owners[id(variable)] <= last else slope < 1e-5
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_every_channel_depends_on_every_channel_before_it(likelihood):
+    joint = np.exp(of_colours(*colour_output(likelihood)))
+    green_of_red = joint.sum(2) / joint.sum((1, 2))[:, None]
+    blue_of_both = joint / joint.sum(2, keepdims=True)
+    assert np.ptp(green_of_red, 0).max() > 0.02
+    assert np.ptp(blue_of_both, 0).max() > 0.02
+    assert np.ptp(blue_of_both, 1).max() > 0.02
+
+
+def test_a_softmax_follows_its_formula():
+    output, hidden = colour_output("softmax")
+    read = np.concatenate([hidden.units, hidden.prediction])
+    expected = np.zeros([4, 4, 4])
+    for colour in np.ndindex(4, 4, 4):
+        for c in range(3):
+            inside = read @ output.hidden_kernels[c].numpy() + output.hidden_biases[c].numpy()
+            for d in range(c):
+                inside = inside + output.embeddings[c][d].numpy()[0, colour[d]]
+            logits = np.maximum(inside, 0) @ output.kernels[c].numpy() + output.biases[c].numpy()
+            expected[colour] += special.log_softmax(logits)[colour[c]]
+    np.testing.assert_allclose(of_colours(output, hidden), expected, atol=1e-5)
+
+
+def test_a_mixture_moves_with_the_prediction():
+    output = perturbed(make_output(output_of(levels=21), UNITS, QuickInitial(0)), 1.0)
+    units = tf.random.stateless_normal([19, UNITS], [1, 2])
+    one = output.log_prob(Hidden(units, tf.zeros([19, 1])), tf.fill([19, 1], 9))
+    moved = output.log_prob(Hidden(units, tf.fill([19, 1], 0.4)), tf.fill([19, 1], 13))
+    np.testing.assert_allclose(one, moved, atol=1e-5)
+    assert np.ptp(one) > 0.1
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_colours_are_drawn_as_often_as_log_prob_says(likelihood):
+    count = 40_000
+    output, hidden = colour_output(likelihood)
+    expected = count * np.exp(of_colours(output, hidden)).ravel()
+    words = noise.words(5, [2], 0, count, output.noise_words)[0]
+    wide = Hidden(*(tf.broadcast_to(x, [count, *x.shape]) for x in hidden))
+    drawn = output.sample(wide, words).numpy()
+    numbers = np.bincount(drawn @ [16, 4, 1], minlength=64)
+    likely = expected > 5
+    distance = np.square(numbers - expected)[likely] / expected[likely]
+    assert distance.sum() < likely.sum() + 4 * np.sqrt(2 * likely.sum())
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_the_same_words_draw_less_by_chance_when_it_is_colder(likelihood):
+    output, hidden = colour_output(likelihood)
+    wide = Hidden(*(tf.broadcast_to(x, [500, *x.shape]) for x in hidden))
+    words = noise.words(5, [2], 0, 500, output.noise_words)[0]
+    kinds = [len(np.unique(output.sample(wide, words, t), axis=0)) for t in (0.0, 0.3, 1.0)]
+    assert kinds[0] == 1 < kinds[1] < kinds[2]
+
+
+def test_the_untrained_prediction_is_the_mean_of_above_and_left():
+    network = PixelCNN(PixelCNNConfig(1, 4, 4), output_of(channels=3), QuickInitial(0))
+    picture = picture_of(1, 5, 5, 3)
+    value = 2 * picture[0].numpy() / 7 - 1
+    prediction = network(picture, NONE).prediction[0]
+    expected = (value[:-1, 1:] + value[1:, :-1]) / 2
+    np.testing.assert_allclose(prediction[1:, 1:], expected, atol=1e-6)
+
+
+def test_a_vector_reaches_every_pixel_of_its_own_picture():
+    network, picture = pixelcnn_of(vector=3), picture_of(2, 3, 4)
+    vector = condition_of(2, 3, 4, 3).vector
+    one = network(picture, Condition(vector, None)).units
+    other = network(picture, Condition(vector + np.float32([[0], [1]]), None)).units
+    changed = (one != other).numpy().any(-1)
+    assert not changed[0].any()
+    assert changed[1].all()
+
+
+def test_a_map_reaches_its_own_pixel_and_its_prediction():
+    network, map_ = pixelcnn_of(map_=2, layers=1), condition_of(12, 3, 4, 0, 2).map
+    picture = tf.repeat(picture_of(1, 3, 4), 12, 0)
+    here = np.eye(12, dtype=np.float32).reshape(12, 3, 4, 1)
+    base, changed = tf.repeat(map_[:1], 12, 0), tf.repeat(map_[:1], 12, 0) + here
+    for one, other in zip(
+        network(picture, Condition(None, base)),
+        network(picture, Condition(None, changed)),
+        strict=True,
+    ):
+        moved = (one != other).numpy().any(-1).reshape(12, 12)
+        assert moved.diagonal().all()
+        # With one layer, a pixel reads the map of its own pixel alone.
+        assert not moved[~np.eye(12, dtype=bool)].any()
+
+
+def test_only_coordinates_tell_places_in_an_endless_plane_apart():
+    picture = tf.fill([1, 20, 20, 1], 3)
+    for coordinates in (False, True):
+        units = pixelcnn_of(coordinates=coordinates, layers=1)(picture, NONE).units[0, 8:12, 8:12]
+        same = np.allclose(units, units[0, 0], atol=1e-6)
+        assert same is not coordinates
+
+
+def test_rows_and_columns_have_coordinates_of_their_own():
+    network = pixelcnn_of(coordinates=True)
+    map_ = network.placed(NONE, picture_of(1, 2, 4)).map[0]
+    np.testing.assert_allclose(map_[..., 0], [[-0.5] * 4, [0.5] * 4])
+    np.testing.assert_allclose(map_[..., 1], [[-0.75, -0.25, 0.25, 0.75]] * 2)
+
+
+def test_the_border_is_told_from_grey():
+    network = pixelcnn_of(output_of(levels=5), coordinates=False)
+    units = network(tf.fill([1, 8, 20, 1], 2), NONE).units[0, 6].numpy()
+    assert not np.allclose(units[0], units[10], atol=1e-3)
+    np.testing.assert_allclose(units[9], units[10], atol=1e-6)
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_every_weight_learns(likelihood):
+    network = pixelcnn_of(output_of(likelihood, 3), vector=2, map_=2, dropout=0.3, units=8)
+    picture, condition = picture_of(4, 6, 6, 3), condition_of(4, 6, 6, 2, 2)
+    with tf.GradientTape() as tape:
+        loss = -tf.reduce_mean(network.log_prob(picture, condition, Mode(seed=[1, 2])))
+    variables = network.trainable_variables
+    slopes = tape.gradient(loss, variables)
+    for variable, slope in zip(variables, slopes, strict=True):
+        slope = tf.convert_to_tensor(slope)
+        assert np.isfinite(slope).all() and np.abs(slope).max() > 0, variable.name
+
+
+def test_dropout_is_a_function_of_its_seed_and_absent_without():
+    network, picture = pixelcnn_of(dropout=0.5), picture_of(2, 4, 4)
+    modes = [EXACT, EXACT, Mode(seed=[1, 2]), Mode(seed=[1, 2]), Mode(seed=[3, 2])]
+    nats = [network.log_prob(picture, NONE, mode).numpy() for mode in modes]
+    np.testing.assert_array_equal(nats[0], nats[1])
+    np.testing.assert_array_equal(nats[2], nats[3])
+    assert (nats[0] != nats[2]).any()
+    assert (nats[2] != nats[4]).any()
+
+
+def test_every_place_drops_units_of_its_own_and_keeps_the_mean():
+    mode, units = Mode(seed=tf.constant([7, 5])), tf.ones([20_000])
+    first, other = (mode.dropped(units, 0.25, place).numpy() for place in (0, 1))
+    np.testing.assert_allclose(np.unique(first), [0, 4 / 3], rtol=1e-6)
+    assert first.mean() == pytest.approx(1, abs=0.02)
+    both = ((first == 0) & (other == 0)).mean()
+    assert both == pytest.approx(0.25**2, abs=0.01)
+    assert EXACT.dropped(units, 0.25, 0) is units
+
+
+@pytest.mark.parametrize("likelihood", LIKELIHOODS)
+def test_half_the_digits_change_the_density_by_little(likelihood):
+    network = pixelcnn_of(output_of(likelihood, 3, 16), vector=2, map_=2)
+    picture, condition = picture_of(2, 6, 6, 3, 16), condition_of(2, 6, 6, 2, 2)
+    exact = network.log_prob(picture, condition).numpy()
+    rough = network.log_prob(picture, condition, Mode(tf.bfloat16))
+    assert rough.dtype == tf.float32
+    assert 0 < np.abs(exact - rough).max() < 0.02 * np.abs(exact).max()
+    np.testing.assert_array_equal(
+        network(picture, condition).prediction,
+        network(picture, condition, Mode(tf.bfloat16)).prediction,
+    )
+
+
+@pytest.mark.parametrize(
+    ("kind", "fields", "rule"),
+    [
+        (PixelCNNConfig, {"layers": 0}, "`layers` must be at least 1, got 0."),
+        (PixelCNNConfig, {"units": 0}, "`units` must be at least 1, got 0."),
+        (PixelCNNConfig, {"output_units": -1}, "`output_units` must be at least 1, got -1."),
+        (PixelCNNConfig, {"dropout": 1.0}, "`dropout` must be in [0, 1), got 1.0."),
+        (OutputConfig, {"channels": 2}, "`channels` must be 1 or 3, got 2."),
+        (OutputConfig, {"components": 0}, "`components` must be at least 1, got 0."),
+        (OutputConfig, {"softmax_units": 0}, "`softmax_units` must be at least 1, got 0."),
+        (OutputConfig, {"levels": 257}, "`levels` must be between 2 and 256, got 257."),
+    ],
+)
+def test_impossible_networks_are_refused(kind, fields, rule):
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        kind(**fields)
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        dataclasses.replace(kind(), **fields)

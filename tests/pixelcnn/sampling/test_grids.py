@@ -1,0 +1,88 @@
+"""Pictures to look at are the pictures, enlarged and side by side, and nothing else."""
+
+import numpy as np
+import pytest
+from PIL import Image
+
+from pixelcnn.sampling.grids import GAP, LEAST_SIDE, enlarged, grid, strip, write_gif, write_png
+
+
+def noise(side, channels=3, seed=0):
+    return np.random.default_rng(seed).integers(0, 256, [side, side, channels], np.uint8)
+
+
+def at(sheet, row, column, side):
+    top, left = GAP + row * (side + GAP), GAP + column * (side + GAP)
+    return sheet[top : top + side, left : left + side]
+
+
+def test_a_grid_holds_its_pictures_in_rows_and_is_white_elsewhere():
+    pictures = [noise(100, seed=i) for i in range(5)]
+    sheet = grid(pictures)
+    assert sheet.shape == (2 * 102 + 2, 3 * 102 + 2, 3)
+    blank = np.full_like(sheet, 255)
+    for i, picture in enumerate(pictures):
+        at(blank, i // 3, i % 3, 100)[:] = picture
+    np.testing.assert_array_equal(sheet, blank)
+
+
+@pytest.mark.parametrize(("count", "columns"), [(1, 1), (2, 2), (4, 2), (5, 3), (9, 3), (10, 4)])
+def test_a_grid_is_about_as_wide_as_it_is_high(count, columns):
+    sheet = grid([noise(100)] * count)
+    rows = -(-count // columns)
+    assert sheet.shape[:2] == (rows * 102 + 2, columns * 102 + 2)
+
+
+def test_a_grid_shows_small_grey_pictures_in_colour_and_enlarged():
+    small = noise(40, channels=1)
+    sheet = grid([small, small], columns=1)
+    assert sheet.shape == (2 * 122 + 2, 124, 3)
+    np.testing.assert_array_equal(at(sheet, 1, 0, 120), np.kron(small, np.ones([3, 3, 3], int)))
+
+
+def test_enlarging_repeats_every_pixel_until_it_is_wide_enough():
+    picture = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    np.testing.assert_array_equal(enlarged(picture, 2), picture)
+    twice = enlarged(picture, 3)
+    assert twice.shape == (4, 4, 3)
+    for row in range(4):
+        for column in range(4):
+            np.testing.assert_array_equal(twice[row, column], picture[row // 2, column // 2])
+
+
+@pytest.mark.parametrize("last", [8, 32, 64, 128])
+def test_a_strip_shows_every_scale_as_large_as_the_last(last):
+    scales = [noise(side, seed=side) for side in (4, last // 2, last)]
+    sheet = strip(scales)
+    side = enlarged(scales[-1], LEAST_SIDE).shape[0]
+    assert sheet.shape == (side + 2 * GAP, 3 * (side + GAP) + GAP, 3)
+    for i, scale in enumerate(scales):
+        np.testing.assert_array_equal(at(sheet, 0, i, side), enlarged(scale, side))
+
+
+@pytest.mark.parametrize("channels", [1, 3])
+def test_a_png_holds_the_very_levels(tmp_path, channels):
+    picture = noise(9, channels)
+    write_png(tmp_path / "a.png", picture)
+    with Image.open(tmp_path / "a.png") as opened:
+        assert opened.mode == {1: "L", 3: "RGB"}[channels]
+        np.testing.assert_array_equal(np.asarray(opened).reshape(9, 9, channels), picture)
+
+
+def test_an_animation_has_its_frames_in_turn_for_as_long_as_said(tmp_path):
+    frames = [np.full([12, 10, 1], level, np.uint8) for level in (0, 100, 200)]
+    write_gif(tmp_path / "a.gif", frames, frame_seconds=0.25)
+    with Image.open(tmp_path / "a.gif") as opened:
+        assert (opened.n_frames, opened.size, opened.info["loop"]) == (3, (10, 12), 0)
+        for i, frame in enumerate(frames):
+            opened.seek(i)
+            assert opened.info["duration"] == 250
+            np.testing.assert_array_equal(np.asarray(opened.convert("L")), frame[..., 0])
+
+
+def test_a_file_that_cannot_be_written_leaves_nothing_behind(tmp_path):
+    with pytest.raises(TypeError):
+        write_png(tmp_path / "a.png", np.zeros([3, 3, 3], np.float64))
+    with pytest.raises(OSError):
+        write_png(tmp_path / "no" / "a.png", noise(3))
+    assert list(tmp_path.iterdir()) == []

@@ -1,0 +1,230 @@
+"""A multiscale picture is drawn scale by scale, each pixel once, as the density says."""
+
+import functools
+import itertools
+import re
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_networks import condition_of, multiscale_of, output_of, picture_of, recorded
+
+from pixelcnn.networks.conditioning import NONE, Condition
+from pixelcnn.networks.factor import Factor
+from pixelcnn.networks.groups import split, subsampled
+from pixelcnn.networks.multiscale import condition_at
+from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
+from pixelcnn.sampling.multiscale_sampler import (
+    Draw,
+    draw,
+    draw_base,
+    draw_group,
+    temperatures_of,
+    words_for,
+)
+from pixelcnn.sampling.pixelcnn_sampler import sample_naively
+
+KINDS = ["A", "B"]
+SIZE, CHANNELS = 8, (3, 2)
+
+
+def outputs_of(model):
+    """The output of every part, base first."""
+    factors = model.factors.values()
+    return [model.base.output, *((f.output or f.shallow.output) for f in factors)]
+
+
+def wish_of(model, size, seed=5, rows=(0, 1, 2), temperature=1.0):
+    """What some of three pictures of a seed, with a condition each, are drawn from."""
+    condition = condition_at(condition_of(3, 2 * SIZE, 2 * SIZE, *CHANNELS), size)
+    taken = Condition(*(tf.gather(x, rows) for x in condition))
+    words = words_for(model, seed, list(rows), size)
+    return Draw(words, taken, temperatures_of(temperature, 4))
+
+
+def plain_wish(model, size, rows=(0, 4)):
+    """What pictures without a condition are drawn from."""
+    return Draw(words_for(model, 1, list(rows), size), NONE, temperatures_of(1.0, 4))
+
+
+@functools.cache
+def conditioned(kind):
+    """A model of four scales that reads a vector and a map."""
+    return multiscale_of(kind, 2 * SIZE, output_of("softmax", 3, 16), *CHANNELS)
+
+
+@functools.cache
+def drawn(kind, size=SIZE, **fields):
+    """The largest pictures, an array [rows, size, size, channels]."""
+    return draw(conditioned(kind), wish_of(conditioned(kind), size, **fields), size)[-1].numpy()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_pixel_is_drawn_once(kind):
+    model, total = multiscale_of(kind), [0]
+
+    def numbered(hidden, words, temperature):
+        shape = [*words.shape[:-1], 1]
+        first, total[0] = total[0], total[0] + int(np.prod(shape))
+        return tf.reshape(tf.range(first, total[0]), shape)
+
+    for output in outputs_of(model):
+        output.sample = numbered
+    pictures = draw(model, plain_wish(model, SIZE), SIZE)
+    assert total[0] == 2 * SIZE**2
+    np.testing.assert_array_equal(np.sort(np.ravel(pictures[-1])), np.arange(total[0]))
+    for small, large in itertools.pairwise(pictures):
+        np.testing.assert_array_equal(split(large)[0], small)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_pixel_is_drawn_from_its_own_words(kind):
+    model = multiscale_of(kind)
+    for output in outputs_of(model):
+        output.sample = lambda hidden, words, temperature: tf.bitcast(words[..., :1], tf.int32)
+    wish = plain_wish(model, SIZE)
+    base, *larger = draw(model, wish, SIZE)
+    drawn = [base, *(group for picture in larger for group in split(picture)[1:])]
+    in_order = np.concatenate([np.reshape(group, [2, -1]) for group in drawn], 1)
+    np.testing.assert_array_equal(in_order, tf.bitcast(wish.words[..., 0], tf.int32))
+
+
+def test_no_two_pixels_of_any_picture_or_seed_share_a_word():
+    model = multiscale_of(output=output_of("logistic", 3))
+    words = [words_for(model, seed, [0, 7], SIZE).numpy() for seed in (1, 2)]
+    assert len(np.unique(words)) == 2 * 2 * SIZE**2 * model.base.output.noise_words
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_model_without_its_base_takes_as_many_words(kind):
+    model = multiscale_of(kind, 4, output_of("logistic", 3), parts=("4.2",))
+    assert model.noise_words == 4
+
+
+@pytest.mark.parametrize("size", [2, 4, 16])
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_doubling_takes_three_passes_and_the_base_one_a_pixel(kind, size, monkeypatch):
+    passes = []
+    for network in (Factor, PixelCNN):
+
+        def counted(self, *args, forward=network.__call__, name=network.__name__):
+            passes.append(name)
+            return forward(self, *args)
+
+        monkeypatch.setattr(network, "__call__", counted)
+    model = multiscale_of(kind, 16)
+    steps = []
+    for output in outputs_of(model):
+
+        def counted_step(*args, step=output.sample):
+            steps.append(1)
+            return step(*args)
+
+        output.sample = counted_step
+    wish = plain_wish(model, size, [0])
+    draw(model, wish, size)
+    factor_passes, base_pixels = 3 * model.sizes.index(size), 4
+    assert passes == ["Factor"] * factor_passes
+    steps_a_pass = 1 if kind == "A" else 4  # patches of 2 x 2
+    assert len(steps) == base_pixels + factor_passes * steps_a_pass
+    passes.clear()
+    draw_base(model, wish, sample_naively)
+    assert passes == ["PixelCNN"] * base_pixels
+
+
+@pytest.mark.parametrize("likelihood", ["logistic", "softmax"])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, likelihood):
+    model, record = multiscale_of(kind, 8, output_of(likelihood, 3, 16), *CHANNELS), []
+    for output in outputs_of(model):
+        recorded(output, record)
+    wish = wish_of(model, SIZE)
+    picture = draw(model, wish, SIZE)[-1]
+    each = [tf.reduce_sum(tf.reshape(nats, [3, -1]), 1) for nats in record]
+    np.testing.assert_allclose(
+        tf.add_n(each), model.log_prob(picture, wish.condition), rtol=1e-5, atol=1e-3
+    )
+    assert len(np.unique(picture)) == 16
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_naive_base_draws_the_same_picture(kind):
+    model = conditioned(kind)
+    found = draw(model, wish_of(model, 4), 4, base_sampler=sample_naively)[-1]
+    np.testing.assert_array_equal(found, drawn(kind, 4))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_is_the_same_in_any_batch_and_no_other_row_or_seed_has_it(kind):
+    batch, alone = drawn(kind), drawn(kind, rows=(2,))
+    np.testing.assert_array_equal(batch[2:], alone)
+    others = [batch[0], batch[1], *drawn(kind, seed=6)]
+    assert all((alone[0] != other).any() for other in others)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_larger_picture_of_a_seed_has_the_smaller_one_for_its_sub_sample(kind):
+    large = drawn(kind, 2 * SIZE)
+    for size in (4, SIZE):
+        np.testing.assert_array_equal(subsampled(large, size), drawn(kind, size))
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_given_start_is_kept_and_drawn_on(kind):
+    start = picture_of(3, 4, 4, 3, 16)
+    model = conditioned(kind)
+    wish = wish_of(model, SIZE)
+    pictures = draw(model, wish, SIZE, start)
+    assert [picture.shape[1] for picture in pictures] == [4, 8]
+    np.testing.assert_array_equal(subsampled(pictures[-1], 4), start)
+    assert (pictures[-1] != drawn(kind)).numpy().any()
+    whole = draw(model, wish, SIZE)
+    again = draw(model, wish, SIZE, whole[1])
+    np.testing.assert_array_equal(again[-1], whole[-1])
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_each_scale_has_a_temperature_of_its_own(kind):
+    warm = drawn(kind)
+    cold_above = drawn(kind, temperature=(1.0, 1.0, 0.0, 1.0))
+    np.testing.assert_array_equal(subsampled(cold_above, 4), subsampled(warm, 4))
+    assert (cold_above != warm).any()
+    one, other = (drawn(kind, seed=seed, temperature=0.0) for seed in (5, 6))
+    np.testing.assert_array_equal(one, other)
+    wish = wish_of(conditioned(kind), SIZE, temperature=(1.0, 1.0, 0.0, 1.0))
+    found = draw(conditioned(kind), wish, SIZE, tf.constant(subsampled(one, 4)))[-1]
+    np.testing.assert_array_equal(found, one)
+
+
+def test_a_compiler_changes_no_pixel():
+    factor, groups = conditioned("B").factors["8.3"], split(picture_of(3, 8, 8, 3, 16))[:2]
+    wish = wish_of(conditioned("B"), SIZE)
+    condition = with_coordinates(wish.condition, SIZE, SIZE)
+
+    def group_three(groups, condition):
+        return draw_group(factor, groups, condition, wish, SIZE, 0.7)
+
+    found = tf.function(group_three, jit_compile=True)(groups, condition)
+    np.testing.assert_array_equal(found, group_three(groups, condition))
+    assert len(np.unique(found)) > 5
+
+
+def test_one_temperature_serves_all_scales_or_each_has_its_own():
+    np.testing.assert_allclose(temperatures_of(0.7, 3), [0.7] * 3)
+    np.testing.assert_allclose(temperatures_of(1, 2), [1.0, 1.0])
+    np.testing.assert_allclose(temperatures_of([1.0, 0.5, 0.0], 3), [1.0, 0.5, 0.0])
+
+
+@pytest.mark.parametrize(
+    ("given", "rule"),
+    [
+        ([1.0, 0.5], "`temperature` must be one number or 3, got 2."),
+        ([], "`temperature` must be one number or 3, got 0."),
+        ([1.0, -0.5, 1.0], "`temperature` must be 0 or more and finite, got -0.5."),
+        (-1, "`temperature` must be 0 or more and finite, got -1.0."),
+        (float("nan"), "`temperature` must be 0 or more and finite, got nan."),
+    ],
+)
+def test_temperatures_that_fit_no_scales_are_refused(given, rule):
+    with pytest.raises(ValueError, match=re.escape(rule)):
+        temperatures_of(given, 3)

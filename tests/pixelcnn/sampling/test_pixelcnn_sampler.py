@@ -1,0 +1,210 @@
+"""The cached sampler draws what the naive one draws, and that is what the density describes."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_networks import condition_of, output_of, picture_of, pixelcnn_of, recorded
+
+from pixelcnn.networks.conditioning import NONE, Condition
+from pixelcnn.networks.outputs import Hidden
+from pixelcnn.networks.pixelcnn import PixelCNN
+from pixelcnn.sampling.pixelcnn_sampler import Given, picture_words, sample, sample_naively
+
+KINDS = {
+    "grey mixture, conditioned": dict(output=("logistic", 1, 256), vector=3, map_=2),
+    "colour mixture": dict(output=("logistic", 3, 256), layers=1),
+    "grey softmax, without coordinates": dict(output=("softmax", 1, 16), coordinates=False),
+    "colour softmax, conditioned": dict(output=("softmax", 3, 16), vector=2, map_=1),
+}
+HEIGHT, WIDTH, BATCH = 5, 7, 3
+PIXELS = HEIGHT * WIDTH
+
+
+@functools.cache
+def network_of(kind):
+    """A network of a kind."""
+    fields = dict(KINDS[kind])
+    return pixelcnn_of(output_of(*fields.pop("output")), **fields)
+
+
+def condition_for(kind, height=HEIGHT, width=WIDTH, rows=(0, 1, 2)):
+    """Some rows of a condition for `BATCH` pictures."""
+    channels = (KINDS[kind].get("vector", 0), KINDS[kind].get("map_", 0))
+    condition = condition_of(BATCH, height, width, *channels)
+    return Condition(*(None if x is None else tf.gather(x, rows) for x in condition))
+
+
+def given_of(kind, height, width):
+    """Pictures to go on from, int32 [BATCH, height, width, channels]."""
+    output = network_of(kind).output_config
+    return picture_of(BATCH, height, width, output.channels, output.levels)
+
+
+@functools.cache
+def in_a_graph(sampler, kind):
+    """A sampler of a network as a function of tensors, traced once."""
+    network = network_of(kind)
+
+    @tf.function(autograph=False)
+    def draw(words, condition, levels, count, temperature):
+        return sampler(network, words, condition, Given(levels, count), temperature)
+
+    return draw
+
+
+@functools.cache
+def drawn(sampler, kind, seed=5, rows=(0, 1, 2), count=0, temperature=1.0):
+    """Pictures [rows, HEIGHT, WIDTH, channels] that go on after the first given pixels."""
+    words = picture_words(network_of(kind), seed, list(rows), HEIGHT, WIDTH)
+    condition = condition_for(kind, rows=rows)
+    levels = tf.gather(given_of(kind, HEIGHT, WIDTH), rows)
+    state = (levels, tf.constant(count), tf.constant(temperature))
+    return in_a_graph(sampler, kind)(words, condition, *state).numpy()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cached_equals_naive(kind):
+    cached, naive = (drawn(each, kind) for each in (sample, sample_naively))
+    np.testing.assert_array_equal(cached, naive)
+    assert len(np.unique(cached)) > 5
+
+
+@pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 3), (3, 1)])
+@pytest.mark.parametrize("kind", KINDS)
+def test_cached_equals_naive_on_the_smallest_pictures(kind, height, width):
+    words = picture_words(network_of(kind), 5, [0, 1, 2], height, width)
+    condition = condition_for(kind, height, width)
+    cached, naive = (each(network_of(kind), words, condition) for each in (sample, sample_naively))
+    np.testing.assert_array_equal(cached, naive)
+    assert len(np.unique(cached)) > 1
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_cached_equals_naive_when_it_is_colder(kind):
+    cached, naive = (drawn(each, kind, temperature=0.7) for each in (sample, sample_naively))
+    np.testing.assert_array_equal(cached, naive)
+    assert (cached != drawn(sample, kind)).any()
+
+
+@pytest.mark.parametrize("count", [1, 14, 24, PIXELS])
+@pytest.mark.parametrize("kind", KINDS)
+def test_given_pixels_are_kept_and_the_others_drawn(kind, count):
+    cached, naive = (drawn(each, kind, count=count) for each in (sample, sample_naively))
+    np.testing.assert_array_equal(cached, naive)
+    given = given_of(kind, HEIGHT, WIDTH).numpy().reshape(BATCH, PIXELS, -1)
+    flat = cached.reshape(BATCH, PIXELS, -1)
+    np.testing.assert_array_equal(flat[:, :count], given[:, :count])
+    if count < PIXELS:
+        assert (flat[:, count] != given[:, count]).any()
+        other = drawn(sample, kind, seed=6, count=count).reshape(BATCH, PIXELS, -1)
+        assert (flat[:, count:] != other[:, count:]).any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_is_given_moves_what_is_drawn(kind):
+    ends = [drawn(sample, kind, count=count)[:, 2:] for count in (0, 14)]
+    assert (ends[0] != ends[1]).any()
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_is_the_same_in_any_batch_and_no_other_row_or_seed_has_it(kind):
+    batch = drawn(sample, kind)
+    np.testing.assert_array_equal(batch, drawn(sample, kind, rows=(2, 0, 1))[[1, 2, 0]])
+    others = [batch[0], batch[1], *drawn(sample, kind, seed=6)]
+    assert all((batch[2] != other).any() for other in others)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_a_picture_is_the_same_alone(kind):
+    words = picture_words(network_of(kind), 5, [0, 1, 2], 2, 3)
+    batch = sample(network_of(kind), words, condition_for(kind, 2, 3))
+    alone = sample(network_of(kind), words[2:], condition_for(kind, 2, 3, [2]))
+    np.testing.assert_array_equal(alone, batch[2:])
+
+
+@pytest.mark.parametrize("sampler", [sample, sample_naively])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, sampler):
+    network, record = network_of.__wrapped__(kind), []
+    recorded(network.output, record)
+    words, condition = picture_words(network, 9, [0, 1, 2], 3, 4), condition_for(kind, 3, 4)
+    picture = sampler(network, words, condition)
+    each = network.log_prob(picture, condition)
+    np.testing.assert_allclose(
+        tf.stack(record, 1), tf.reshape(each, [BATCH, 12]), rtol=1e-4, atol=1e-4
+    )
+
+
+@pytest.mark.parametrize("likelihood", ["logistic", "softmax"])
+def test_a_prediction_from_elsewhere_is_added_at_its_own_pixel(likelihood):
+    network, record = pixelcnn_of(output_of(likelihood, 3, 16)), []
+    elsewhere = condition_of(2, 3, 4, 0, 3).map
+    words = picture_words(network, 9, [0, 1], 3, 4)
+    without = sample(network, words, NONE)
+    recorded(network.output, record)
+    picture = sample(network, words, NONE, prediction=elsewhere)
+    assert (picture != without).numpy().any()
+    units, prediction = network(picture, NONE)
+    each = network.output.log_prob(Hidden(units, prediction + elsewhere), picture)
+    np.testing.assert_allclose(tf.stack(record, 1), tf.reshape(each, [2, 12]), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("sampler", [sample, sample_naively])
+def test_each_pixel_is_drawn_once_from_its_own_words(sampler):
+    network, calls = pixelcnn_of(), []
+
+    def drawing_its_words(hidden, words, temperature):
+        calls.append(len(words))
+        return tf.bitcast(words[..., :1], tf.int32)
+
+    network.output.sample = drawing_its_words
+    words = picture_words(network, 3, [0, 1], 4, 5)
+    picture = sampler(network, words, NONE)
+    np.testing.assert_array_equal(picture, tf.bitcast(words[..., :1], tf.int32))
+    assert calls == [2] * 20
+
+
+def test_no_two_pixels_share_a_word():
+    network = pixelcnn_of(output_of(channels=3))
+    words = [picture_words(network, seed, [0, 1, 7], 6, 5).numpy() for seed in (1, 2)]
+    assert len(np.unique(words)) == 2 * 3 * 30 * network.output.noise_words
+
+
+def test_the_cached_sampler_needs_no_pass_of_the_network(monkeypatch):
+    passes, forward = [], PixelCNN.__call__
+
+    def counted(self, *args):
+        passes.append(1)
+        return forward(self, *args)
+
+    monkeypatch.setattr(PixelCNN, "__call__", counted)
+    network = pixelcnn_of()
+    words = picture_words(network, 3, [0], 3, 4)
+    sample(network, words, NONE)
+    assert len(passes) == 0
+    sample_naively(network, words, NONE)
+    assert len(passes) == 12
+
+
+def test_without_chance_there_is_one_picture():
+    kind = "grey mixture, conditioned"
+    pictures = [drawn(sample, kind, seed=seed, temperature=0.0) for seed in (5, 6)]
+    np.testing.assert_array_equal(*pictures)
+    assert (pictures[0] != drawn(sample, kind)).any()
+
+
+def test_a_compiler_changes_no_pixel():
+    kind = "colour mixture"
+    network, levels = network_of(kind), given_of(kind, HEIGHT, WIDTH)
+    words = picture_words(network, 5, [0, 1, 2], HEIGHT, WIDTH)
+
+    @tf.function(jit_compile=True)
+    def compiled(words, condition, count, temperature):
+        return sample(network, words, condition, Given(levels, count), temperature)
+
+    for fields in ({}, {"count": 24}, {"temperature": 0.7}):
+        state = {"count": 0, "temperature": 1.0} | fields
+        found = compiled(words, condition_for(kind), *map(tf.constant, state.values()))
+        np.testing.assert_array_equal(found, drawn(sample, kind, **fields))

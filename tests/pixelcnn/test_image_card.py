@@ -1,0 +1,130 @@
+"""An exported picture model: its card says where it is from, its weights are half the size."""
+
+import dataclasses
+import json
+import shutil
+
+import image_runs
+import numpy as np
+import pytest
+from image_runs import DEV, STEPS, config_of, opened, pictures, run, trained
+
+import onepass
+from pixelcnn import card
+from pixelcnn.data.dataset import Shelf
+from pixelcnn.evaluation import evaluate
+
+
+@pytest.fixture(scope="module")
+def exported(tmp_path_factory):
+    """A folder written by `onepass export`."""
+    folder = tmp_path_factory.mktemp("exported") / "model"
+    words = ["--data-licence", "CC0 of a zoo.", "--note", "On a cold day."]
+    words += ["--out", str(folder), "--machine", "an abacus", "--bare"]
+    with pytest.MonkeyPatch.context() as patch:
+        # The time that a picture takes is of no matter here.
+        patch.setattr("pixelcnn.evaluation._seconds", lambda *_: 0.125)
+        patch.setattr(card, "load", image_runs.opened)
+        assert onepass.main(["export", str(run("pixelcnn")), *words]) == 0
+    return folder
+
+
+def spec_of(folder):
+    return json.loads((folder / "model.json").read_text())
+
+
+def test_the_card_says_where_the_model_is_from(exported):
+    text = (exported / "card.md").read_text()
+    for words in (
+        "A PixelCNN of 8x8 pictures with 1 channels,",
+        "conditioned on class",
+        "- Data: toys. CC0 of a zoo.",
+        "- Classes: cat, dog, eel",
+        f"{STEPS} steps in ",
+        "on an abacus.",
+        "`onepass train tiny --data toys --workdir run` On a cold day.",
+        "in half precision",
+        f"Measured on {DEV} dev pictures",
+        "| seconds a picture, batch 1 | 0.125 | |",
+    ):
+        assert words in text
+    assert str(image_runs.folder()) not in text + (exported / "model.json").read_text()
+
+
+def test_the_card_holds_the_measured_figures(exported):
+    quality, text = spec_of(exported)["quality"], (exported / "card.md").read_text()
+    bits = quality["measures"]["bits_per_dim"]
+    row = f"| bits per dim | {bits['mean']:.3f} | {bits['low']:.3f} to {bits['high']:.3f} |"
+    assert row in text
+    assert f"| lossless WebP, bits per dimension | {quality['codec']['webp']:.3f} | |" in text
+    assert quality["bits_per_dim"] == bits["mean"]
+
+
+def test_weights_are_stored_in_half_precision_and_judged_so(exported):
+    with np.load(exported / "weights.npz") as stored:
+        assert {array.dtype for array in stored.values()} == {np.dtype(np.float16)}
+        assert sum(array.size for array in stored.values()) == spec_of(exported)["weights"]
+    model = opened(exported)
+    for variable in model.density.trainable_variables:
+        value = variable.numpy()
+        assert value.dtype == np.float32
+        np.testing.assert_array_equal(value, value.astype(np.float16).astype(np.float32))
+    run_ = [v.numpy() for v in image_runs.model("pixelcnn").density.trainable_variables]
+    assert not all(np.array_equal(value, value.astype(np.float16)) for value in run_)
+
+
+def test_the_figures_are_those_of_the_folder(exported, monkeypatch):
+    monkeypatch.setattr("pixelcnn.evaluation._seconds", lambda *_: 1.0)
+    model = opened(exported)
+    shelf = Shelf.for_judging(pictures() / "toy_dev.npz", model.config, model.classes)
+    found, expected = evaluate(model, shelf), spec_of(exported)["quality"]
+    assert found["bits_per_dim"] == pytest.approx(expected["bits_per_dim"], abs=1e-6)
+    for name, measure in found["measures"].items():
+        assert measure == pytest.approx(expected["measures"][name], abs=1e-6)
+    close = image_runs.figures("pixelcnn")["bits_per_dim"]
+    assert found["bits_per_dim"] == pytest.approx(close, abs=0.01)
+
+
+def test_the_folder_says_what_the_model_is(exported):
+    spec = spec_of(exported)
+    expected = dict(kind="pixelcnn", preset="tiny", size=8, channels=1, levels=256)
+    expected |= dict(condition="class", classes=["cat", "dog", "eel"], step=STEPS)
+    assert {name: spec[name] for name in expected} == expected
+    assert spec["config"]["data_folder"] == spec["data"] == "toys"
+
+
+def test_data_of_an_exported_model_must_be_named(exported, mistake):
+    line = mistake("evaluate", exported)
+    assert line == f"{exported} does not say where its pictures are; name them with --data."
+
+
+def test_parts_of_several_runs_are_one_folder(tmp_path, monkeypatch):
+    for name, parts in {"base": ("4",), "factors": ("8",)}.items():
+        config = dataclasses.replace(config_of("multiscale"), parts=parts)
+        trained(config, pictures(), tmp_path / name)
+    figures = image_runs.figures("multiscale")
+    monkeypatch.setattr(card, "evaluate", lambda *_: figures)
+    monkeypatch.setattr(card, "load", opened)
+    words = ["--parts-from", str(tmp_path / "factors"), "--out", str(tmp_path / "out"), "--bare"]
+    assert onepass.main(["export", str(tmp_path / "base"), *words]) == 0
+    model, text = opened(tmp_path / "out"), (tmp_path / "out" / "card.md").read_text()
+    assert model.whole and model.config.part_names == ("4", "8.2", "8.3", "8.4")
+    assert "A multiscale PixelCNN of 8x8" in text and "several runs" in text
+    batch = next(iter(image_runs.judged("multiscale").dev(4)))
+    for name, parts in {"base": {"4"}, "factors": {"8.2", "8.3", "8.4"}}.items():
+        nats = opened(tmp_path / name).density.nats(batch)
+        assert nats.keys() == parts
+        for part in parts:  # all but for the rounding
+            np.testing.assert_allclose(model.density.nats(batch)[part], nats[part], rtol=1e-2)
+
+
+def test_what_cannot_be_exported_is_one_line(mistake, tmp_path, exported):
+    out = ["--out", tmp_path / "out", "--bare"]
+    line = mistake("export", exported, *out, "--note", "x")
+    assert line == f"`--note` is for runs; {exported} has its card."
+    copy = shutil.copytree(run("pixelcnn"), tmp_path / "copy")
+    shutil.rmtree(copy / "checkpoints")
+    assert mistake("export", copy, *out) == f"{copy} has no checkpoint yet; training makes one."
+    line = mistake("export", run("pixelcnn"), *out, "--parts-from", run("multiscale"))
+    assert line == f"{run('pixelcnn')} holds a PixelCNN, which has no parts."
+    assert not (tmp_path / "out").exists()

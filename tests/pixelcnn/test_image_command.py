@@ -1,0 +1,447 @@
+"""Picture models on the command line: what each verb leaves, and every mistake in one line."""
+
+import dataclasses
+import json
+import shutil
+import sys
+
+import image_runs
+import numpy as np
+import pytest
+from image_runs import CLASSES, DEV, SIDES, STEPS, model, pictures, run
+from PIL import Image
+
+import onepass
+from pixelcnn import command, evaluation_callback, sample_command
+from pixelcnn import model as models
+from pixelcnn.config import MultiscaleTrainConfig
+from pixelcnn.evaluation import evaluate
+from pixelcnn.networks.multiscale import part_names, sizes_between
+from pixelcnn.presets import PRESETS
+from pixelcnn.sampling.grids import grid
+from pixelcnn.training import config_from, kind_of
+from replicator.runs.errors import UserError
+from replicator.runs.run_directory import RunDirectory
+from replicator.runs.stored_config import to_json
+
+
+@pytest.fixture(autouse=True)
+def shared(monkeypatch):
+    """Runs of `image_runs` are loaded once, so that their programs are compiled once."""
+
+    known = {image_runs.folder() / f"run_{kind}": kind for kind in SIDES}
+
+    def load(path):
+        return model(known[path]) if path in known else models.load(path)
+
+    monkeypatch.setattr(sample_command, "load", load)
+    monkeypatch.setattr(command, "load", load)
+
+
+def sampled(kind, out, words=""):
+    """The exit status of `onepass sample`, and the files that are there."""
+    status = onepass.main(["sample", str(run(kind)), "--out", str(out), *words.split()])
+    return status, sorted(path.name for path in out.iterdir())
+
+
+def levels_of(path):
+    """What a PNG file holds, uint8 [height, width, channels]."""
+    with Image.open(path) as opened:
+        levels = np.asarray(opened)
+    return levels[..., None] if levels.ndim == 2 else levels
+
+
+# Samples
+
+
+def test_sample_writes_what_the_model_draws_for_all_classes_in_turn(tmp_path, capsys):
+    status, names = sampled("pixelcnn", tmp_path / "out", "--num 4 --seed 7")
+    assert status == 0
+    assert names == ["grid.png", *(f"sample_7_{row}.png" for row in range(4))]
+    expected = model("pixelcnn").generate([0, 1, 2, 0], seed=7, num=4)
+    for row, picture in enumerate(expected):
+        found = levels_of(tmp_path / "out" / f"sample_7_{row}.png")
+        np.testing.assert_array_equal(found, picture)
+    np.testing.assert_array_equal(levels_of(tmp_path / "out" / "grid.png"), grid(list(expected)))
+    line = capsys.readouterr().out
+    assert line.startswith(f"{tmp_path / 'out'}: 4 pictures of 8x8 pixels in ")
+
+
+def test_one_picture_of_one_class_can_be_asked_for(tmp_path):
+    assert sampled("pixelcnn", tmp_path, "--num 1 --label eel") == (
+        0,
+        ["grid.png", "sample_0_0.png"],
+    )
+    expected = model("pixelcnn").generate("eel")[0]
+    np.testing.assert_array_equal(levels_of(tmp_path / "sample_0_0.png"), expected)
+
+
+def test_a_multiscale_model_shows_how_its_pictures_grew(tmp_path):
+    words = "--num 2 --seed 3 --label dog --temperature 1 0.5"
+    status, names = sampled("multiscale", tmp_path, words)
+    expected = ["grid.png", "progression.gif", "progression.png"]
+    assert (status, names) == (0, [*expected, "sample_3_0.png", "sample_3_1.png"])
+    drawn = list(model("multiscale").progressions("dog", seed=3, num=2, temperature=(1, 0.5)))
+    strips = levels_of(tmp_path / "progression.png")
+    assert strips.shape == (2 * 100, 2 * 98 + 2, 3)
+    for row, scales in enumerate(drawn):
+        found = levels_of(tmp_path / f"sample_3_{row}.png")
+        np.testing.assert_array_equal(found, scales[-1])
+        for column, (scale, pixel) in enumerate(zip(scales, (24, 12), strict=True)):
+            top, left = 100 * row + 2, 98 * column + 2
+            shown = strips[top : top + 96 : pixel, left : left + 96 : pixel]
+            np.testing.assert_array_equal(shown, np.repeat(scale, 3, -1))
+    with Image.open(tmp_path / "progression.gif") as opened:
+        assert opened.n_frames == 2
+        first = np.asarray(opened.convert("L"))[2:98:24, 2:98:24]
+    np.testing.assert_array_equal(first, drawn[0][0][..., 0])
+
+
+def test_a_start_is_enlarged_and_a_prime_is_gone_on_from(tmp_path):
+    noise = np.random.default_rng(0).integers(0, 256, [8, 8], np.uint8)
+    for name, side in {"small": 4, "large": 8}.items():
+        Image.fromarray(noise[:side, :side]).save(tmp_path / f"{name}.png")
+    words = f"--num 1 --label cat --start {tmp_path / 'small.png'}"
+    assert sampled("multiscale", tmp_path / "a", words)[0] == 0
+    drawn = levels_of(tmp_path / "a" / "sample_0_0.png")[..., 0]
+    np.testing.assert_array_equal(drawn[::2, ::2], noise[:4, :4])
+    for extra, rows in {"": 4, "--prime-rows 6": 6}.items():
+        words = f"--num 1 --label cat --prime {tmp_path / 'large.png'} {extra}"
+        assert sampled("pixelcnn", tmp_path / f"b{rows}", words)[0] == 0
+        drawn = levels_of(tmp_path / f"b{rows}" / "sample_0_0.png")[..., 0]
+        np.testing.assert_array_equal(drawn[:rows], noise[:rows])
+        assert not np.array_equal(drawn[rows], noise[rows])
+
+
+def test_a_map_is_read_from_a_picture(tmp_path, mistake):
+    labels = np.tile(np.array([0, 0, 0, 0, 1, 1, 1, 1], np.uint8), [8, 1])
+    Image.fromarray(labels).save(tmp_path / "map.png")
+    words = f"--num 1 --map {tmp_path / 'map.png'}"
+    assert sampled("map", tmp_path / "out", words)[0] == 0
+    expected = model("map").generate(labels.astype(int))[0]
+    np.testing.assert_array_equal(levels_of(tmp_path / "out" / "sample_0_0.png"), expected)
+    for wrong, line in (
+        (labels + 1, "The map has the label 2; there are 0 to 1."),
+        (labels[:, :4], "The map must be 8x8 pixels, got 4x8."),
+    ):
+        Image.fromarray(wrong).save(tmp_path / "map.png")
+        words = ["sample", run("map"), "--map", tmp_path / "map.png", "--out", tmp_path / "no"]
+        assert mistake(*words) == line
+    assert not (tmp_path / "no").exists()
+
+
+@pytest.mark.parametrize("before", [2, 0])
+def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before):
+    drawn = model("multiscale").progressions
+
+    def interrupted(self, *arguments, **options):
+        def pictures():
+            for row, scales in enumerate(drawn(*arguments, **options)):
+                if row == before:
+                    raise KeyboardInterrupt
+                yield scales
+
+        return pictures()
+
+    monkeypatch.setattr(models.PictureModel, "progressions", interrupted)
+    status, names = sampled("multiscale", tmp_path, "--num 5 --label cat")
+    assert status == 130
+    kept = ["grid.png", "progression.gif", "progression.png", "sample_0_0.png", "sample_0_1.png"]
+    assert names == (kept if before else [])
+    assert f"interrupted: keeping {before} of 5 pictures" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "words", "line"),
+    [
+        ("pixelcnn", "--num 0", "`--num` must be at least 1, got 0."),
+        ("pixelcnn", "--label fox", "There is no class `fox`; there are cat, dog, eel."),
+        ("pixelcnn", "--label 3", "There is no class 3; there are 0 to 2."),
+        ("pixelcnn", "--size 0", "The size must be at least 1 pixel, got 0."),
+        ("pixelcnn", "--temperature -1", "`--temperature` must be 0 or more and finite, got -1."),
+        ("pixelcnn", "--temperature inf", "`--temperature` must be 0 or more and finite, got inf."),
+        (
+            "pixelcnn",
+            "--temperature 1 0.5",
+            "A PixelCNN has one scale and takes one temperature.",
+        ),
+        (
+            "pixelcnn",
+            "--start SMALL",
+            "A PixelCNN cannot enlarge a picture; a multiscale model can.",
+        ),
+        ("pixelcnn", "--prime NO", "NO: broken: not a file."),
+        ("pixelcnn", "--prime TEXT", "TEXT: broken: not a picture that pillow knows."),
+        ("pixelcnn", "--prime SMALL", "SMALL: too small: 4x4, wanted 8x8."),
+        (
+            "pixelcnn",
+            "--prime LARGE --prime-rows 9",
+            "`--prime-rows` must be between 0 and 8, got 9.",
+        ),
+        ("pixelcnn", "--prime-rows 2", "`--prime-rows` needs `--prime`, the picture they are of."),
+        (
+            "pixelcnn",
+            "--caption cat",
+            "`--caption` is for a model of another kind; this one has class.",
+        ),
+        (
+            "pixelcnn",
+            "--video NO",
+            "`--video` is for a model of another kind; this one has class.",
+        ),
+        ("multiscale", "--size 12", "The model draws 4, 8 pixels a side, not 12."),
+        (
+            "multiscale",
+            "--temperature 1 1 1",
+            "`temperature` must be one number or 2, got 3.",
+        ),
+        (
+            "multiscale",
+            "--prime LARGE",
+            "Only a PixelCNN can go on from the first pixels of a picture.",
+        ),
+        (
+            "multiscale",
+            "--start LARGE",
+            "The picture to start from must be square with a side of 4 pixels, got 8x8.",
+        ),
+        ("multiscale", "--start NO", "NO: no such file."),
+        ("multiscale", "--start TEXT", "TEXT is no picture that can be read."),
+        ("text", "", "The model needs a condition: a caption."),
+        ("text", "--caption LONG", "A caption may have 200 characters, got 10,000."),
+        ("text", "--label cat", "`--label` is for a model of another kind; this one has text."),
+        ("map", "", "The model needs a condition: a map of labels."),
+        ("map", "--map NO", "NO: no such file."),
+    ],
+)
+def test_what_cannot_be_drawn_is_one_line_and_no_folder(mistake, tmp_path, kind, words, line):
+    for name, side in {"SMALL": 4, "LARGE": 8}.items():
+        Image.fromarray(np.zeros([side, side], np.uint8)).save(tmp_path / name, "PNG")
+    (tmp_path / "TEXT").write_text("words")
+    places = {name: str(tmp_path / name) for name in ("SMALL", "LARGE", "TEXT", "NO")}
+    words = [(places | {"LONG": "x" * 10_000}).get(word, word) for word in words.split()]
+    found = mistake("sample", run(kind), "--out", tmp_path / "out", *words)
+    assert found.replace(f"{tmp_path}/", "") == line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_folder_that_cannot_be_made_is_named_before_any_picture(mistake, monkeypatch):
+    monkeypatch.setattr(sample_command, "write_png", None)
+    out = run("pixelcnn") / "config.json" / "out"
+    line = mistake("sample", run("pixelcnn"), "--out", out)
+    assert line == f"Cannot make the folder {out}: Not a directory."
+
+
+# Figures
+
+
+def test_figures_as_json_are_one_object_and_nothing_else(capsys):
+    assert onepass.main(["evaluate", str(run("multiscale")), "--json"]) == 0
+    found = json.loads(capsys.readouterr().out)
+    assert found.keys() == {
+        *("model", "step", "data", "bits_per_dim", "seconds_per_picture"),
+        *("measures", "codec", "dev"),
+    }
+    assert (found["model"], found["data"]) == (str(run("multiscale")), str(pictures()))
+    assert (found["step"], found["dev"]) == (3, {"pictures": DEV})
+    assert found["measures"].keys() == {
+        "bits_per_dim",
+        *("bits_per_dim_4x4", "bits_per_dim_8x8"),
+        *("bits_per_dim_with_another_condition", "bits_per_dim_gained_by_the_condition"),
+    }
+    for measure in found["measures"].values():
+        assert measure.keys() == {"mean", "low", "high"}
+        assert measure["low"] <= measure["mean"] <= measure["high"]
+    assert found["bits_per_dim"] == found["measures"]["bits_per_dim"]["mean"]
+    expected = image_runs.figures("multiscale")
+    assert (found["measures"], found["codec"]) == (expected["measures"], expected["codec"])
+    assert found["seconds_per_picture"] > 0
+
+
+def test_figures_in_words_name_model_data_and_the_codec(capsys, monkeypatch):
+    known = image_runs.figures("pixelcnn")
+    monkeypatch.setattr(command, "evaluate", lambda *_: known)
+    file = pictures() / "toy_dev.npz"
+    assert onepass.main(["evaluate", str(run("pixelcnn")), "--data", str(file)]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[0] == f"{run('pixelcnn')}, step {STEPS}, on {DEV} dev pictures of {file}"
+    bits, webp = known["bits_per_dim"], known["codec"]["webp"]
+    assert lines[1].startswith(f"  bits per dimension   {bits:.3f}   (95%: ")
+    assert lines[2].startswith(f"  lossless WebP        {webp:.3f} ")
+    assert lines[2].endswith(f"({100 * (bits / webp - 1):+.1f}%)")
+    assert lines[-1].startswith("  bits per dim gained by the condition   ")
+
+
+def test_pictures_to_judge_by_that_are_not_there_are_named(mistake, tmp_path):
+    line = mistake("evaluate", run("pixelcnn"), "--data", tmp_path / "no")
+    assert line == f"{tmp_path / 'no'}: no such file or folder."
+    copy = shutil.copytree(run("pixelcnn"), tmp_path / "copy")
+    stored = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**stored, "data_folder": "/gone"}))
+    line = mistake("evaluate", copy)
+    assert line == f"{copy} was trained on /gone, which is gone; name it with --data."
+
+
+# Which kind of model a verb is for
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "sample"])
+def test_a_verb_goes_where_its_model_belongs_whatever_the_order(verb, monkeypatch, tmp_path):
+    went = []
+    for kind, floor in {"pictures": "pixelcnn", "sounds": "distill"}.items():
+        module = "painting" if (verb, floor) == ("sample", "pixelcnn") else "command"
+        name = f"{floor}.{module}.run_{verb}"
+        monkeypatch.setattr(name, lambda words, parse, kind=kind: went.append((kind, words)) or 0)
+    sound = tmp_path / "sound"
+    sound.mkdir()
+    (sound / "config.json").write_text('{"kind": "wavenet"}')
+    folder = tmp_path / "folder"  # a model folder
+    folder.mkdir()
+    (folder / "model.json").write_text('{"kind": "multiscale"}')
+    for place, kind in {
+        run("pixelcnn"): "pictures",
+        run("multiscale"): "pictures",
+        folder: "pictures",
+        "shipped-digits": "pictures",
+        sound: "sounds",
+        "shipped": "sounds",
+        tmp_path / "no": "sounds",
+    }.items():
+        # Results may go where another model is.
+        outs = ["x"] if place == tmp_path / "no" else ["x", str(sound), str(folder)]
+        orders = [[str(place), "--out", out] for out in outs]
+        orders += [["--out", out, str(place)] for out in outs]
+        for words in [*orders, ["--out=x", str(place)], ["--naive", str(place)]]:
+            went.clear()
+            assert onepass.main([verb, *words]) == 0
+            assert went == [(kind, words)]
+
+
+@pytest.mark.parametrize("text", ["{", "[]", "null", '{"kind": []}', '{"kind": "pixelcnn"}', "{}"])
+def test_a_configuration_that_is_broken_is_named(mistake, tmp_path, text):
+    (tmp_path / "config.json").write_text(text)
+    for words in (["evaluate"], ["sample", "--out", tmp_path / "out"]):
+        assert str(tmp_path) in mistake(*words, tmp_path)
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("verb", ["evaluate", "sample"])
+def test_help_of_a_verb_says_how_to_get_that_of_its_models(capsys, verb):
+    assert onepass.main([verb, "--help"]) == 0
+    out = capsys.readouterr().out
+    assert out.startswith(f"usage: onepass {verb} MODEL ")
+    assert f"onepass {verb} shipped --help" in out
+    assert onepass.main([verb, "shipped-digits", "--help"]) == 0
+    out = capsys.readouterr().out
+    known = {"evaluate": "lossless WebP", "sample": "--prime-rows", "export": "--parts-from"}
+    assert out.startswith(f"usage: onepass {verb}") and known[verb] in out
+
+
+def test_help_lists_the_presets_of_pictures(capsys):
+    assert onepass.main(["train", "--help"]) == 0
+    out = capsys.readouterr().out
+    assert all(f"\n  {name} " in out for name in ["wavenet-smoke", *PRESETS])
+    assert max(map(len, out.splitlines())) <= 100
+
+
+@pytest.mark.parametrize(
+    ("word", "near"),
+    [("pixelcn-smoke", "pixelcnn-smoke"), ("multiscale-cpu-46", "multiscale-cpu-64")],
+)
+def test_a_wrong_preset_names_the_near_one(mistake, word, near):
+    assert mistake("train", word) == f"there is no preset `{word}`; did you mean `{near}`?"
+
+
+# Presets
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_is_a_configuration_that_comes_back_from_json(name):
+    config = PRESETS[name].config
+    stored = json.loads(json.dumps({"kind": kind_of(config), **to_json(config)}))
+    assert config_from(stored) == config
+    assert name.startswith(stored["kind"])
+    if isinstance(config, MultiscaleTrainConfig):
+        sizes = sizes_between(config.network.base_size, config.data.size)
+        assert config.part_names == part_names(sizes) and sizes[-1] == config.data.size
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_every_preset_goes_through_the_command_line(name, monkeypatch, mistake):
+    seen = []
+
+    def train(preset, config, data, workdir, replicator):
+        seen.append((preset, config, data))
+        raise UserError("enough")
+
+    monkeypatch.setattr(command, "train", train)
+    words = ["train", name, "--data", "tfds:cats", "--workdir", "b"]
+    assert mistake(*words) == "enough"
+    assert seen.pop() == (name, PRESETS[name].config, "tfds:cats")
+    mistake(*words, "--seed", "5", "--optimizer.beta1", "0.5", "--output.components", "3")
+    (preset, config, _) = seen.pop()
+    assert (preset, config.seed, config.optimizer.beta1) == (name, 5, 0.5)
+    assert config.output.components == 3
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--data.size 12", "`size` must be 4 times a power of two, got 12; 8 and 16 are near"),
+        ("--parts 4 8.5", "`parts` must be of 4, 8.2, 8.3, 8.4, got 8.5"),
+        ("--output.levels 16", "`output.levels` must be 256, those of a picture file, got 16"),
+        ("--data.channels 3", "`output.channels` must be `data.channels`, 3, got 1"),
+    ],
+)
+def test_options_that_do_not_fit_together_are_one_line(mistake, tmp_path, words, line):
+    run_ = tmp_path / "run"
+    places = ["--data", pictures(), "--workdir", run_]
+    found = mistake("train", "multiscale-smoke", *places, *words.split())
+    assert line in found and not run_.exists()
+
+
+def test_a_named_data_set_without_its_library_is_one_line(mistake, tmp_path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "tensorflow_datasets", None)
+    words = ["--data", "tfds:mnist", "--workdir", tmp_path / "run"]
+    line = mistake("train", "pixelcnn-smoke", *words)
+    assert line == "A `tfds:` name needs TensorFlow Datasets: pip install onepass[tfds]"
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    """PNG files of more than the wanted size, a sub-folder for each class."""
+    folder = tmp_path_factory.mktemp("data") / "pictures"
+    data = image_runs.toys(24, 0, size=20)
+    for i, (image, label) in enumerate(zip(data["images"], data["labels"], strict=True)):
+        place = folder / CLASSES[label]
+        place.mkdir(parents=True, exist_ok=True)
+        Image.fromarray(image).save(place / f"{i}.png")
+    return folder
+
+
+@pytest.mark.parametrize("name", ["pixelcnn-smoke", "multiscale-smoke"])
+def test_a_smoke_preset_trains_on_a_folder_of_pictures_and_is_judged_and_drawn(
+    name, folder, tmp_path, capsys, monkeypatch
+):
+    monkeypatch.setattr(evaluation_callback.Watcher, "_can_draw", lambda self: False)
+    place = tmp_path / "run"
+    words = ["--data", str(folder), "--workdir", str(place), "--conditioning.kind", "class"]
+    assert onepass.main(["train", name, *words, "--data.dev-share", "0.25"]) == 0
+    out = capsys.readouterr().out
+    assert "for train, " in out and "8x8, 1 channel, area-averaged from 20x20" in out
+    assert "Stopped at step 20 (done)" in out and "best dev " in out
+    assert f"Next: onepass sample {place} --out pictures" in out
+    assert RunDirectory.open(place).config()["class_names"] == list(CLASSES)
+    assert onepass.main(["train", name, *words, "--data.dev-share", "0.25"]) == 0
+    assert f"{place} has made all its steps (20, best dev " in capsys.readouterr().out
+    if name == "pixelcnn-smoke":
+        assert onepass.main(["sample", str(place), "--out", str(tmp_path), "--num", "1"]) == 0
+        assert levels_of(tmp_path / "sample_0_0.png").shape == (8, 8, 1)
+
+
+def test_an_evaluation_of_one_picture_says_nothing_of_other_conditions(tmp_path):
+    np.savez(tmp_path / "x_dev.npz", **image_runs.toys(1, 0))
+    known = dataclasses.replace(model("map"), classes=CLASSES)
+    shelf = image_runs.Shelf.for_judging(tmp_path / "x_dev.npz", known.config, CLASSES)
+    assert evaluate(known, shelf)["measures"].keys() == {"bits_per_dim"}

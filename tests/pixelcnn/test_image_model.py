@@ -1,0 +1,378 @@
+"""What a trained picture model says of pictures, and what it draws, and how well that is judged."""
+
+import dataclasses
+import math
+
+import image_runs
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_runs import CLASSES, DEV, config_of, figures, judged, model, opened, pictures, toys
+
+from pixelcnn.data.dataset import Shelf
+from pixelcnn.data.image_file import DataError
+from pixelcnn.data.video import read_episodes
+from pixelcnn.evaluation import webp_bits_per_dim
+from pixelcnn.networks.conditioning import Condition
+from replicator.runs.atomic_files import read_npz
+from replicator.runs.errors import UserError
+from replicator.runs.model_folder import save
+from replicator.runs.run_directory import RunDirectory
+
+NUMBERS = 64  # in a toy
+
+
+def whole_dev(kind, shuffled=0):
+    """All of dev as one batch of arrays."""
+    return {k: v.numpy() for k, v in next(iter(judged(kind).dev(1000, shuffled))).items()}
+
+
+def shelf_of(tmp_path, config, **arrays):
+    """What `dev_dev.npz` with these arrays is to a model with the classes of the toys."""
+    np.savez(tmp_path / "x_dev.npz", **arrays)
+    return Shelf.for_judging(tmp_path / "x_dev.npz", config, CLASSES)
+
+
+def refused(call, *arguments, **options):
+    """The one line that a call is refused with."""
+    with pytest.raises((UserError, ValueError)) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+# Bits per dimension
+
+
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+def test_bits_per_dim_is_the_log_probability_in_bits_over_the_numbers_of_a_picture(kind):
+    data = toys(DEV, 2)
+    levels = tf.constant(data["images"][..., None].astype(np.int32))
+    condition = Condition(tf.constant(np.eye(3, dtype=np.float32)[data["labels"]]), None)
+    density = model(kind).density
+    if kind == "pixelcnn":
+        nats = tf.reduce_sum(density.pixelcnn.log_prob(levels, condition), [1, 2]).numpy()
+    else:
+        nats = density.multiscale.log_prob(levels, condition).numpy()
+    bits = -nats.astype(np.float64) / math.log(2) / NUMBERS
+    found = figures(kind)
+    assert found["bits_per_dim"] == pytest.approx(bits.mean(), abs=1e-5)
+    measure = found["measures"]["bits_per_dim"]
+    assert measure["mean"] == found["bits_per_dim"]
+    assert bits.min() <= measure["low"] < measure["mean"] < measure["high"] <= bits.max()
+    assert found["dev"] == {"pictures": DEV}
+
+
+def test_each_scale_is_judged_by_the_numbers_that_it_adds():
+    measures = {name: m["mean"] for name, m in figures("multiscale")["measures"].items()}
+    of_scales = {name for name in measures if name.endswith(("4x4", "8x8"))}
+    assert of_scales == {"bits_per_dim_4x4", "bits_per_dim_8x8"}
+    total = 16 * measures["bits_per_dim_4x4"] + 48 * measures["bits_per_dim_8x8"]
+    assert total / 64 == pytest.approx(measures["bits_per_dim"], rel=1e-6)
+    assert not any("x" in name.split("_")[-1] for name in figures("pixelcnn")["measures"])
+
+
+def test_what_a_condition_gains_is_what_the_wrong_one_costs():
+    batch = whole_dev("pixelcnn")
+    wrong = whole_dev("pixelcnn", shuffled=1)
+    bits = []
+    for each in (batch, wrong):
+        (nats,) = model("pixelcnn").density.nats(each).values()
+        bits.append(-np.mean(nats) / math.log(2) / NUMBERS)
+    measures = {name: m["mean"] for name, m in figures("pixelcnn")["measures"].items()}
+    assert measures["bits_per_dim_with_another_condition"] == pytest.approx(bits[1], abs=1e-5)
+    gained = measures["bits_per_dim_gained_by_the_condition"]
+    assert gained == pytest.approx(bits[1] - bits[0], abs=1e-5)
+    assert gained > 0.02  # the classes of the toys look nothing alike
+
+
+def test_what_actions_gain_is_a_mean_over_several_exchanges():
+    shelf, density = judged("video"), model("video").density
+    ways = [next(iter(shelf.dev(1000, i))) for i in range(1 + shelf.shuffles)]
+    assert len({way["action"].numpy().tobytes() for way in ways}) > 3
+    bits = [-np.mean(sum(density.nats(way).values())) / math.log(2) for way in ways]
+    gained = figures("video")["measures"]["bits_per_dim_gained_by_the_condition"]["mean"]
+    expected = (np.mean(bits[1:]) - bits[0]) / density.numbers
+    assert gained == pytest.approx(expected, abs=2e-5)
+
+
+@pytest.mark.parametrize("kind", ["pixelcnn", "text"])
+def test_another_condition_is_never_the_own_one_and_the_pictures_stay(kind):
+    key = {"pixelcnn": "label", "text": "caption"}[kind]
+    own, others = whole_dev(kind), whole_dev(kind, shuffled=1)
+    np.testing.assert_array_equal(own["levels"], others["levels"])
+    same = (own[key] == others[key]).reshape(len(own[key]), -1).all(1)
+    assert not same.any()
+    assert sorted(map(bytes, own[key])) == sorted(map(bytes, others[key]))
+
+
+@pytest.mark.parametrize("labels", [[0, 1, 0, 1], [2, 0, 0, 1, 2], [0, 0, 0, 1, 2, 1], [1, 0, 2]])
+def test_no_picture_keeps_its_class_where_none_has_more_than_half(tmp_path, labels):
+    images = np.arange(len(labels) * 64).reshape(-1, 8, 8).astype(np.uint8)
+    arrays = dict(images=images, labels=np.array(labels), classes=np.array(CLASSES))
+    shelf = shelf_of(tmp_path, model("pixelcnn").config, **arrays)
+    given = next(iter(shelf.dev(100, shuffled=1)))["label"].numpy()
+    assert not np.any(given == labels) and sorted(given) == sorted(labels)
+
+
+def test_batches_of_another_size_give_the_same_bits():
+    whole = model("multiscale").density.nats(whole_dev("multiscale"))
+    parts = [model("multiscale").density.nats(batch) for batch in judged("multiscale").dev(5)]
+    assert [len(part["4"]) for part in parts] == [5, 5, 2]
+    for name, nats in whole.items():
+        np.testing.assert_allclose(np.concatenate([p[name] for p in parts]), nats, rtol=1e-5)
+
+
+def test_a_dev_file_alone_is_judged_whole(tmp_path):
+    file = pictures() / "toy_dev.npz"
+    config = model("pixelcnn").config
+    alone = next(iter(Shelf.for_judging(file, config, CLASSES).dev(1000)))
+    for name, values in whole_dev("pixelcnn").items():
+        np.testing.assert_array_equal(alone[name], values)
+    other = tmp_path / "toys.npz"  # of no split: some are dev's
+    other.write_bytes(file.read_bytes())
+    part = Shelf.for_judging(other, config, CLASSES).dev(1000)
+    assert 1 <= len(next(iter(part))["levels"]) < DEV
+
+
+def test_classes_are_the_models_whatever_their_order_in_the_file(tmp_path):
+    images = toys(3, 0)["images"]
+    config = model("pixelcnn").config
+    names = np.array(["eel", "cat"])
+    shelf = shelf_of(tmp_path, config, images=images, labels=np.array([0, 1, 0]), classes=names)
+    assert next(iter(shelf.dev()))["label"].numpy().tolist() == [2, 0, 2]
+    names = np.array(["eel", "fox"])
+    with pytest.raises(DataError, match=r"x_dev\.npz: the model knows no class fox\.$"):
+        shelf_of(tmp_path, config, images=images, labels=np.array([0, 1, 0]), classes=names)
+
+
+def test_a_model_without_classes_is_judged_on_pictures_of_any(tmp_path):
+    config = model("text").config
+    arrays = {**toys(4, 0), "classes": np.array(["x", "y", "z"])}
+    assert "caption" in next(iter(shelf_of(tmp_path, config, **arrays).dev()))
+
+
+def test_actions_are_normalised_as_those_that_the_model_was_trained_on(tmp_path):
+    known = model("video")
+    arrays = image_runs.episodes(2, 2)
+    arrays["actions"] = 7 * arrays["actions"] + 1
+    for split in ("train", "dev"):
+        np.savez(tmp_path / f"other_{split}.npz", **arrays)
+    shelf = Shelf.for_judging(tmp_path, known.config, (), known.statistics)
+    found = next(iter(shelf.dev(1)))["action"].numpy()[0]
+    train = read_episodes(image_runs.videos()).statistics
+    expected = (arrays["actions"][0, :2] - train.action_mean) / train.action_std
+    np.testing.assert_allclose(found, expected, rtol=1e-5)
+    for split in ("train", "dev"):
+        np.savez(tmp_path / f"other_{split}.npz", **image_runs.episodes(2, 2, actions=3))
+    line = refused(Shelf.for_judging, tmp_path, known.config, (), known.statistics)
+    assert line.endswith("`actions` have 3 numbers, the model knows 2.")
+
+
+def test_webp_stores_noise_at_its_entropy_and_a_flat_picture_for_nothing():
+    noise = np.random.default_rng(0).integers(0, 256, [64, 64, 3], np.uint8)
+    assert 7.9 < webp_bits_per_dim(noise) < 8.3
+    assert 7.9 < webp_bits_per_dim(noise[..., :1]) < 8.6
+    assert webp_bits_per_dim(np.full([64, 64, 3], 77, np.uint8)) < 0.5
+    assert webp_bits_per_dim(np.full([64, 64, 1], 77, np.uint8)) < 0.5
+
+
+def test_the_codec_is_judged_on_the_dev_pictures():
+    each = [webp_bits_per_dim(picture[..., None]) for picture in toys(DEV, 2)["images"]]
+    assert figures("pixelcnn")["codec"] == {"webp": pytest.approx(np.mean(each))}
+
+
+# A folder that holds a model
+
+
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale", "text", "video"])
+def test_a_saved_model_says_the_same_bits(tmp_path, kind):
+    known = model(kind)
+    stored = RunDirectory.open(image_runs.run(kind)).config()
+    save(known.network, known.spec, stored, tmp_path)
+    again = opened(tmp_path)
+    assert (again.classes, again.config, again.size) == (known.classes, known.config, known.size)
+    batch = whole_dev(kind)
+    for part, nats in known.density.nats(batch).items():
+        np.testing.assert_array_equal(again.density.nats(batch)[part], nats)
+    if kind == "video":
+        np.testing.assert_array_equal(again.statistics.state_std, known.statistics.state_std)
+
+
+def test_weights_that_do_not_fit_are_named(tmp_path):
+    known = model("pixelcnn")
+    stored = RunDirectory.open(image_runs.run("pixelcnn")).config()
+    wider = {**stored, "network": {**stored["network"], "units": 9}}
+    save(known.network, known.spec, wider, tmp_path)
+    line = refused(opened, tmp_path)
+    assert line.startswith(f"The weights in {tmp_path} do not fit its configuration: `pixelcnn/")
+    assert set(read_npz(tmp_path / "weights.npz")) > {"pixelcnn/out_kernel"}
+
+
+# Drawing
+
+
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+def test_a_picture_of_a_seed_is_the_same_however_many_are_drawn(kind):
+    three = model(kind).generate(1, seed=5, num=3)
+    assert three.shape == (3, 8, 8, 1) and three.dtype == np.uint8
+    np.testing.assert_array_equal(model(kind).generate(1, seed=5), three[:1])
+    assert not np.array_equal(three[0], three[1])
+    assert not np.array_equal(model(kind).generate(1, seed=6), three[:1])
+
+
+def test_a_class_goes_by_its_name_or_its_number():
+    known = model("pixelcnn")
+    eel = known.generate("eel", seed=1)
+    np.testing.assert_array_equal(known.generate(2, seed=1), eel)
+    np.testing.assert_array_equal(known.generate("2", seed=1), eel)
+    assert not np.array_equal(known.generate("cat", seed=1), eel)
+    mixed = known.generate(["cat", "eel"], seed=1, num=2)
+    np.testing.assert_array_equal(mixed[:1], known.generate("cat", seed=1))
+    np.testing.assert_array_equal(mixed[1:], known.generate("eel", seed=1, num=2)[1:])
+
+
+def test_a_name_that_is_a_number_is_taken_as_a_name():
+    known = dataclasses.replace(model("pixelcnn"), classes=("2", "1", "0"))
+    assert [known.label(wish) for wish in ("2", 1, "0")] == [0, 1, 2]
+
+
+def test_what_is_asked_for_is_what_is_drawn():
+    known = model("pixelcnn")
+    cats = known.generate("cat", seed=1, num=8).astype(int)
+    left, right = cats[:, :, :4].mean(), cats[:, :, 4:].mean()
+    assert left > right + 40  # the toys' cats are 200 levels brighter on the left
+    eels = known.generate("eel", seed=1, num=8).astype(int)
+    left, right = eels[:, :, :4].mean(), eels[:, :, 4:].mean()
+    assert right > left + 20  # and eels 80 levels brighter on the right
+
+
+def test_without_chance_the_seed_does_not_matter():
+    known = model("pixelcnn")
+    still = known.generate(0, seed=1, temperature=0)
+    np.testing.assert_array_equal(known.generate(0, seed=2, temperature=0.0), still)
+
+
+def test_a_multiscale_model_enlarges_the_very_picture_that_it_is_given():
+    small = np.random.default_rng(0).integers(0, 256, [4, 4, 1]).astype(np.uint8)
+    (scales,) = model("multiscale").progressions(0, seed=1, start=small)
+    assert [scale.shape for scale in scales] == [(4, 4, 1), (8, 8, 1)]
+    np.testing.assert_array_equal(scales[0], small)
+    np.testing.assert_array_equal(scales[1][::2, ::2], small)
+    other = model("multiscale").generate(0, seed=1, start=255 - small)[0]
+    new = np.ones([8, 8], bool)
+    new[::2, ::2] = False
+    assert np.mean(other[new] != scales[1][new]) > 0.5
+
+
+def test_each_scale_of_a_picture_is_the_sub_sample_of_the_next():
+    (scales,) = model("multiscale").progressions("dog", seed=3)
+    np.testing.assert_array_equal(scales[1][::2, ::2], scales[0])
+
+
+def test_a_temperature_can_be_said_for_each_scale():
+    known = model("multiscale")
+    first, second = known.generate(0, seed=4), known.generate(0, seed=4, temperature=(1, 0.2))
+    np.testing.assert_array_equal(first[:, ::2, ::2], second[:, ::2, ::2])
+    assert not np.array_equal(first, second)
+    np.testing.assert_array_equal(known.generate(0, seed=4, temperature=[1.0, 1.0]), first)
+
+
+@pytest.mark.parametrize("rows", [0, 3, 8])
+def test_rows_that_are_given_are_kept_and_the_rest_is_drawn(rows):
+    picture = np.random.default_rng(0).integers(0, 256, [8, 8, 1]).astype(np.uint8)
+    drawn = model("pixelcnn").generate(0, seed=2, given=(picture, 8 * rows))[0]
+    np.testing.assert_array_equal(drawn[:rows], picture[:rows])
+    assert np.array_equal(drawn, picture) == (rows == 8)
+
+
+def test_a_caption_is_drawn_and_so_is_a_map():
+    text = model("text").generate("a slope", num=2, seed=1)
+    assert text.shape == (2, 8, 8, 1) and not np.array_equal(*text)
+    halves = np.repeat(np.array([[0, 1]]), 8, 0).repeat(4, 1)
+    first, other = (model("map").generate(m, seed=1) for m in (halves, 1 - halves))
+    assert not np.array_equal(first, other)
+
+
+SQUARE = np.zeros([4, 4, 1], np.uint8)
+REFUSALS = [
+    ("pixelcnn", dict(condition=3), "There is no class 3; there are 0 to 2."),
+    ("pixelcnn", dict(condition=-1), "There is no class -1; there are 0 to 2."),
+    ("pixelcnn", dict(condition="fox"), "There is no class `fox`; there are cat, dog, eel."),
+    ("pixelcnn", dict(condition=None), "The model needs a condition: a class."),
+    ("pixelcnn", dict(condition=[0, 1]), "`condition` must be one or 1, got 2."),
+    ("pixelcnn", dict(condition=0, size=0), "The size must be at least 1 pixel, got 0."),
+    (
+        "pixelcnn",
+        dict(condition=0, start=SQUARE),
+        "A PixelCNN cannot enlarge a picture; a multiscale model can.",
+    ),
+    (
+        "pixelcnn",
+        dict(condition=0, temperature=[1.0, 0.5]),
+        "A PixelCNN has one scale and takes one temperature.",
+    ),
+    (
+        "pixelcnn",
+        dict(condition=0, temperature=-1),
+        "`temperature` must be 0 or more and finite, got -1.0.",
+    ),
+    ("multiscale", dict(condition=0, size=6), "The model draws 4, 8 pixels a side, not 6."),
+    ("multiscale", dict(condition=0, size=16), "The model draws 4, 8 pixels a side, not 16."),
+    (
+        "multiscale",
+        dict(condition=0, given=(SQUARE, 4)),
+        "Only a PixelCNN can go on from the first pixels of a picture.",
+    ),
+    (
+        "multiscale",
+        dict(condition=0, start=np.zeros([5, 5, 1], np.uint8)),
+        "The picture to start from must be square with a side of 4 pixels, got 5x5.",
+    ),
+    (
+        "multiscale",
+        dict(condition=0, start=np.zeros([4, 8, 1], np.uint8)),
+        "The picture to start from must be square with a side of 4 pixels, got 8x4.",
+    ),
+    (
+        "multiscale",
+        dict(condition=0, start=np.zeros([8, 8, 1], np.uint8)),
+        "The picture to start from must be square with a side of 4 pixels, got 8x8.",
+    ),
+    (
+        "multiscale",
+        dict(condition=0, temperature=(1.0,) * 3),
+        "`temperature` must be one number or 2, got 3.",
+    ),
+    (
+        "multiscale",
+        dict(condition=0, temperature=(1.0, math.nan)),
+        "`temperature` must be 0 or more and finite, got ",
+    ),
+    ("text", dict(condition=None), "The model needs a condition: a caption."),
+    ("text", dict(condition="x" * 10_000), "A caption may have 200 characters, got 10,000."),
+    ("map", dict(condition="cat"), "The model needs a map of labels."),
+    (
+        "map",
+        dict(condition=np.zeros([8, 8], int), size=6),
+        "The condition is a map of 8 pixels a side, not 6.",
+    ),
+    (
+        "video",
+        dict(condition=None),
+        "The model needs a condition: the frames before, an action and a state.",
+    ),
+]
+
+
+@pytest.mark.parametrize(("kind", "wish", "line"), REFUSALS)
+def test_what_cannot_be_drawn_is_refused_before_anything_is(kind, wish, line):
+    # `progressions` itself refuses: its caller has made no folder yet.
+    assert refused(model(kind).progressions, **wish).startswith(line)
+
+
+def test_a_condition_for_a_model_that_has_none_is_refused():
+    free = dataclasses.replace(config_of("pixelcnn").conditioning, kind="none")
+    config = dataclasses.replace(config_of("pixelcnn"), conditioning=free)
+    known = dataclasses.replace(model("pixelcnn"), config=config)
+    assert refused(known.generate, 1) == "The model draws without a condition."

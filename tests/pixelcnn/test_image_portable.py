@@ -1,0 +1,204 @@
+"""Picture models exported: their batches, steps and samplers, drawn, trained and run by JAX."""
+
+import dataclasses
+import shutil
+from pathlib import Path
+
+import image_runs
+import jax
+import numpy as np
+import pytest
+import tensorflow as tf
+from carried import assert_equal, assert_same_training, joined, run_alone
+from image_networks import QuickInitial, perturbed
+from image_runs import ADAM, SIDES, config_of, data_of
+
+import onepass
+from pixelcnn import density, portable, training
+from pixelcnn.data import batch_sampling
+from pixelcnn.data.captions import encode_caption
+from pixelcnn.data.dataset import Shelf
+from pixelcnn.density import PictureDensity
+from pixelcnn.sampling.generation import Painter, Request
+from replicator.portable import run as portable_run
+from replicator.portable.export import guarded_step
+from replicator.runs.atomic_files import read_npz, write_npz
+from replicator.training.state import TrainState
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Neither JAX nor TensorFlow spends time on what these tests do not look at."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(density, "Initial", QuickInitial)
+        jax.config.update("jax_disable_most_optimizations", True)
+        yield
+        jax.config.update("jax_disable_most_optimizations", False)
+
+
+def changed(kind, **changes):
+    """The configuration of the toys of a kind, fields of its parts replaced."""
+    config = config_of(kind)
+    parts = {
+        name: dataclasses.replace(getattr(config, name), **fields)
+        if isinstance(fields, dict)
+        else fields
+        for name, fields in changes.items()
+    }
+    return dataclasses.replace(config, **parts)
+
+
+def shelf_of(kind, **changes):
+    """The toys of a kind, its configuration resolved."""
+    shelf = Shelf.read(data_of(kind), changed(kind, **changes))
+    return dataclasses.replace(shelf, config=shelf.resolved)
+
+
+def exported(kind, folder, **changes):
+    """Exports a run; gives its shelf, and its state and its loss in TensorFlow."""
+    shelf = shelf_of(kind, **changes)
+    config = changed(kind, **changes)
+    portable.export_run("tiny", config, data_of(kind), folder, say=image_runs.silent)
+    made = PictureDensity(shelf.config)
+    return shelf, TrainState(made, config.optimizer, config.loop.num_steps), made.loss
+
+
+@pytest.mark.parametrize("kind", SIDES)
+def test_run_py_draws_the_batches_of_the_pipeline(kind, tmp_path):
+    changes = {"conditioning": {"jitter": 0.5}} if kind == "video" else {"data": {"flip": True}}
+    shelf = shelf_of(kind, **changes)
+    arrays, settings = portable.carried(shelf.source, shelf.config)
+    write_npz(tmp_path / settings["file"], arrays)
+    drawn = batch_sampling.open_batches(tmp_path, settings)
+    for step in (0, 1, 1_000_000):
+        expected = next(iter(shelf.training(step)))
+        found = drawn(step)
+        assert {"levels", "seed"} < found.keys() <= expected.keys()
+        for name, array in found.items():
+            np.testing.assert_array_equal(array, expected[name])
+            assert array.dtype == expected[name].dtype.as_numpy_dtype
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("map", {}),
+        ("text", {"parts": ("8.2",)}),
+        ("video", {"parts": ("16.3",), "optimizer": ADAM, "conditioning": {"jitter": 0.5}}),
+    ],
+)
+def test_steps_in_jax_equal_those_in_tensorflow(kind, changes, tmp_path):
+    shelf, state, loss = exported(kind, tmp_path, **changes)
+    start, run = state.arrays(), portable_run.Training(tmp_path)
+    assert_equal(run.arrays(), start)
+    step = tf.function(guarded_step(state, loss), autograph=False)
+    for number, batch in enumerate(shelf.training(0).take(2)):
+        metrics = run.advance(run.batch(number))
+        expected = step(batch)
+        state.assign([expected[f"slot/{name}"] for name in state.slots()])
+        assert float(metrics["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-5)
+    assert_same_training(run.arrays(), state.arrays(), start)
+
+
+def test_dropout_and_crops_are_those_of_a_compiled_step(tmp_path):
+    factor = dataclasses.replace(config_of("multiscale").network.factor, dropout=0.5)
+    network = {"base_size": 2, "crop": 4, "factor": factor}
+    shelf, state, loss = exported("multiscale", tmp_path, network=network, parts=("8.2",))
+    run, batch = portable_run.Training(tmp_path), next(iter(shelf.training(0)))
+    start, metrics = state.arrays(), run.advance(run.batch(0))
+    losses = {}
+    for compiled in (False, True):
+        step = tf.function(guarded_step(state, loss), jit_compile=compiled, autograph=False)(batch)
+        losses[compiled] = float(step["loss"])
+    # The generator of masks is XLA's: TensorFlow's other kernels give other masks, as good.
+    assert losses[False] != pytest.approx(losses[True], rel=1e-4)
+    assert float(metrics["loss"]) == pytest.approx(losses[True], rel=1e-6)
+    state.assign([step[f"slot/{name}"] for name in state.slots()])
+    assert_same_training(run.arrays(), state.arrays(), start)
+
+
+OPTIONS = """--data.size 8 --data.channels 1 --output.channels 1 --output.components 2
+    --network.layers 1 --network.units 8 --network.output-units 8 --network.dropout 0.5
+    --conditioning.kind class --data.batch-size 4 --loop.num-steps 4 --optimizer.warmup-steps 2
+    --optimizer.learning-rate 0.01 --optimizer.average-decay 0.9 --loop.jit-compile"""
+
+
+def test_training_may_cross_to_four_devices_and_back(tmp_path, monkeypatch):
+    monkeypatch.setattr(training, "Watcher", lambda *_: lambda log, step: 1.0)
+    out, workdir, alone = (tmp_path / name for name in ("out", "run", "alone"))
+    words = ["train", "pixelcnn-smoke", *OPTIONS.split(), "--data", str(image_runs.pictures())]
+    assert onepass.main([*words, "--workdir", str(alone)]) == 0
+    assert onepass.main([*words, "--workdir", str(workdir), "--portable", str(out)]) == 0
+    assert not workdir.exists()
+    one = Path(shutil.copytree(out, tmp_path / "one"))
+    for folder, devices, told in ((one, 1, "1 x cpu"), (out, 6, "4 of 6 x cpu")):
+        done = run_alone(folder, "--steps", "3", devices=devices)
+        assert done.returncode == 0, done.stderr
+        assert f"{told}: from step 0 to 3;" in done.stderr
+    arrays = [read_npz(f / "checkpoints/step_00000003.npz") for f in (one, out)]
+    for kind in ("weights", "first", "second", "average"):
+        single, shared = (joined(each, kind) for each in arrays)
+        assert np.linalg.norm(shared - single) < 1e-5 * np.linalg.norm(single)
+    assert onepass.main([*words, "--workdir", str(workdir), "--adopt", str(out)]) == 0
+    found, expected = (read_npz(w / "checkpoints/step_00000004.npz") for w in (workdir, alone))
+    assert_same_training(found, expected, read_npz(one / "checkpoints/step_00000000.npz"))
+
+
+def density_of(kind):
+    """A density of a kind whose weights are far from where they start."""
+    return perturbed(PictureDensity(shelf_of(kind).config))
+
+
+def draw_in_jax(folder, made, request, row, **options):
+    """What the exported sampler of a density draws of a row of the request, every scale."""
+    portable.export_sampler(folder, made, **options)
+    high, low = divmod(request.seed, 2**32)
+    inputs = {
+        "seed": np.array([high, low], np.uint32),
+        "rows": np.array([row], np.int32),
+        **request.condition,
+    }
+    return portable_run.load(folder, "draw"), inputs
+
+
+def test_an_exported_pixelcnn_draws_the_same_picture(tmp_path):
+    made, kept = density_of("pixelcnn"), image_runs.toys(1, 3)["images"][0][..., None]
+    request = Request((5,), 2**40 + 3, 8, {"label": np.array([2], np.int32)}, 0.9, (kept, 20))
+    draw, inputs = draw_in_jax(tmp_path, made, request, 5)
+    given = {"given": kept[None].astype(np.int32), "given_count": np.int32(20)}
+    found = draw(**inputs, **given, temperature=np.float32(0.9))["picture"]
+    (expected,) = next(Painter(made).pictures(request))
+    np.testing.assert_array_equal(found[0], expected)
+    np.testing.assert_array_equal(np.ravel(found)[:20], np.ravel(kept)[:20])
+    assert len(np.unique(expected)) > 10
+
+
+def test_an_exported_multiscale_model_draws_the_same_scales(tmp_path):
+    made = density_of("video")
+    drawn = np.random.default_rng(0)
+    past = drawn.integers(0, 256, [1, 2, 16, 16, 3]).astype(np.int32)
+    action, state = (drawn.normal(size=[1, 2, n]).astype(np.float32) for n in (2, 1))
+    condition = {"past": past, "action": action, "state": state}
+    request = Request((1,), 7, 16, condition, (1.0, 0.8))
+    draw, inputs = draw_in_jax(tmp_path, made, request, 1)
+    found = draw(**inputs, temperatures=np.array([1.0, 0.8], np.float32))
+    expected = next(Painter(made).pictures(request))
+    assert list(found) == ["picture_8", "picture_16"]
+    for ours, theirs in zip(found.values(), expected, strict=True):
+        np.testing.assert_array_equal(ours[0], theirs)
+
+
+def test_an_exported_model_of_patches_enlarges_a_picture_as_before(tmp_path):
+    made, start = density_of("text"), image_runs.toys(1, 4, 4)["images"][0][..., None]
+    condition = {"caption": encode_caption("stripes")[None]}
+    request = Request((0,), 1, 8, condition, 1.0, None, start)
+    draw, inputs = draw_in_jax(tmp_path, made, request, 0, start_size=4)
+    found = draw(**inputs, start=start[None].astype(np.int32), temperatures=np.ones(2, np.float32))
+    expected = next(Painter(made).pictures(request))
+    np.testing.assert_array_equal(found["picture_8"][0], expected[1])
+    np.testing.assert_array_equal(expected[1][::2, ::2], start)
+
+
+def test_a_pixelcnn_enlarges_nothing(tmp_path):
+    with pytest.raises(ValueError, match="`start_size` must be None for a PixelCNN"):
+        portable.export_sampler(tmp_path, density_of("pixelcnn"), start_size=4)

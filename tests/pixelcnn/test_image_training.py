@@ -1,0 +1,294 @@
+"""Training a picture model: it learns, it can be stopped at any step, and its parts stand alone."""
+
+import dataclasses
+import json
+import shutil
+
+import image_runs
+import numpy as np
+import pytest
+from image_runs import CLASSES, LOOK, STEPS, TRAIN, config_of, opened, pictures, trained
+from PIL import Image
+from runs import assert_same, newest
+
+from pixelcnn import card, evaluation_callback, training
+from pixelcnn.data.dataset import Shelf
+from pixelcnn.data.image_file import DataError
+from pixelcnn.density import PictureDensity
+from pixelcnn.sampling.grids import grid
+from replicator.runs.errors import UserError
+from replicator.runs.metrics import read_metrics
+from replicator.runs.model_folder import averages
+from replicator.training.loop import DONE, FINISHED_BEFORE
+from replicator.training.state import TrainState
+
+
+def figures_of(run, name):
+    """The values of a figure in a run's metrics, by step."""
+    return {line["step"]: line[name] for line in read_metrics(run) if name in line}
+
+
+def dev_bits(model, kind):
+    """Bits per dimension on all of dev, from the log-probabilities of one large batch."""
+    batch = next(iter(image_runs.judged(kind).dev(1000)))
+    nats = np.sum([n.numpy() for n in model.density.nats(batch).values()], axis=0)
+    return -np.mean(nats) / np.log(2) / np.prod(batch["levels"].shape[1:])
+
+
+# What a run leaves
+
+
+def test_the_loss_falls_on_pictures_that_can_be_learnt():
+    run = image_runs.run("pixelcnn")
+    bits = figures_of(run, "bits_per_dim")
+    assert list(bits) == list(range(1, STEPS + 1))
+    assert np.mean([bits[s] for s in range(STEPS - 5, STEPS)]) < bits[1] - 0.8
+    dev = figures_of(run, "dev_bits_per_dim")
+    assert list(dev) == list(range(LOOK, STEPS + 1, LOOK))
+    assert dev[STEPS] < dev[LOOK] - 0.5
+
+
+def test_bits_per_dim_is_the_loss_in_bits():
+    run = image_runs.run("pixelcnn")
+    bits, loss = figures_of(run, "bits_per_dim"), figures_of(run, "loss")
+    np.testing.assert_allclose([bits[s] * np.log(2) for s in bits], list(loss.values()), rtol=1e-6)
+
+
+def test_dev_is_judged_by_the_average_weights_part_by_part():
+    for kind in ("pixelcnn", "multiscale"):
+        run = image_runs.run(kind)
+        dev = figures_of(run, "dev_bits_per_dim")
+        step = max(dev)
+        assert dev[step] == pytest.approx(dev_bits(image_runs.model(kind), kind), abs=1e-5)
+        line = next(line for line in read_metrics(run) if "dev_bits_per_dim" in line)
+        parts = {name: bits for name, bits in line.items() if name.startswith("dev_bits_per_dim/")}
+        if kind == "pixelcnn":
+            assert parts == {}
+        else:
+            named = {f"dev_bits_per_dim/{part}" for part in ("4", "8.2", "8.3", "8.4")}
+            assert parts.keys() == named
+            assert sum(parts.values()) == pytest.approx(dev[step], rel=1e-6)
+
+
+def test_every_look_leaves_a_sheet_of_what_the_model_draws_for_the_first_of_dev():
+    sheets = sorted((image_runs.run("pixelcnn") / "samples").iterdir())
+    steps = range(LOOK, STEPS + 1, LOOK)
+    assert [sheet.name for sheet in sheets] == [f"step_{step:08d}.png" for step in steps]
+    model = image_runs.model("pixelcnn")
+    assert model.spec["step"] == STEPS
+    labels = [i % len(CLASSES) for i in range(image_runs.DEV)]
+    with Image.open(sheets[-1]) as opened:
+        expected = grid(list(model.generate(labels, num=len(labels))))
+        np.testing.assert_array_equal(np.asarray(opened), expected)
+
+
+def test_the_configuration_says_classes_and_where_the_pictures_are():
+    stored = json.loads((image_runs.run("multiscale") / "config.json").read_text())
+    assert (stored["kind"], stored["class_names"]) == ("multiscale", list(CLASSES))
+    assert stored["data_folder"] == str(pictures()) and stored["statistics"] is None
+    assert stored["conditioning"]["classes"] == 3
+    assert training.config_from(stored) == dataclasses.replace(
+        config_of("multiscale"),
+        conditioning=dataclasses.replace(config_of("multiscale").conditioning, classes=3),
+    )
+
+
+def test_the_data_decide_the_numbers_of_a_map_and_of_a_video():
+    assert image_runs.model("map").config.conditioning.classes == 2
+    video = image_runs.model("video").config.conditioning
+    assert (video.action_channels, video.state_channels, video.picture_channels) == (2, 1, 3)
+
+
+# Stopping and going on
+
+
+def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, monkeypatch):
+    run = tmp_path / "run"
+    said = []
+    monkeypatch.setattr(evaluation_callback.Watcher, "__call__", lambda *_: 1.0)
+    half = config_of("pixelcnn", num_steps=STEPS // 2)
+    training.train("tiny", half, pictures(), run, image_runs.silent)
+    config = config_of("pixelcnn", num_steps=STEPS)
+    outcome = training.train("tiny", config, pictures(), run, said.append)
+    assert (outcome.step, outcome.reason) == (STEPS, DONE)
+    assert said[0].startswith(f"{TRAIN} pictures for train, {image_runs.DEV} for dev, 8x8")
+    assert f"going on from step {STEPS // 2}" in said[-1]
+    assert_same(newest(run), newest(image_runs.run("pixelcnn")))
+    assert trained(config, pictures(), run).reason == FINISHED_BEFORE
+
+
+def test_the_best_checkpoint_on_dev_is_the_model(tmp_path, monkeypatch):
+    scores = iter([3.0, 1.0, 2.0, 2.5])
+    monkeypatch.setattr(evaluation_callback.Watcher, "__call__", lambda *_: next(scores))
+    config = config_of("map", num_steps=4, evaluate_every_steps=1, keep_checkpoints=1)
+    outcome = trained(config, pictures(), tmp_path / "run")
+    assert outcome.best_score == 1.0
+    model = opened(tmp_path / "run")
+    assert model.spec["step"] == 2
+    with np.load(tmp_path / "run" / "checkpoints" / "step_00000002.npz") as best:
+        expected = averages(dict(best))
+    weights = {v.ref(): v.numpy() for v in model.density.trainable_variables}
+    assert len(weights) == len(expected)
+    found = sorted(w.tobytes() for w in weights.values())
+    assert found == sorted(w.tobytes() for w in expected.values())
+    assert any(
+        not np.array_equal(w, newest(tmp_path / "run")[f"average/{n}"]) for n, w in expected.items()
+    )
+
+
+def test_another_configuration_in_the_same_place_is_refused_in_one_line():
+    run = image_runs.run("pixelcnn")
+    before = (run / "config.json").read_bytes()
+    config = config_of("pixelcnn", num_steps=STEPS)
+    other = dataclasses.replace(
+        config, optimizer=dataclasses.replace(config.optimizer, learning_rate=0.5)
+    )
+    with pytest.raises(UserError) as caught:
+        trained(other, pictures(), run)
+    assert str(caught.value) == (
+        f"{run} holds a run of another configuration: optimizer.learning_rate is 0.01 there, "
+        "0.5 here. Choose another --workdir."
+    )
+    assert (run / "config.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("inside", ["", "runs/a"])
+def test_a_run_inside_its_data_is_refused(inside):
+    with pytest.raises(UserError, match="must be outside the data folder"):
+        trained(config_of("pixelcnn"), pictures(), pictures() / inside)
+    assert len(list(pictures().iterdir())) == 2
+
+
+@pytest.mark.parametrize(
+    ("kind", "lacking"),
+    [("pixelcnn", "no classes (a "), ("text", "no captions (a "), ("map", "no maps (")],
+)
+def test_pictures_without_what_the_condition_needs_are_refused(tmp_path, kind, lacking):
+    bare = tmp_path / "bare.npz"
+    np.savez(bare, images=image_runs.toys(20, 0)["images"])
+    with pytest.raises(DataError) as caught:
+        trained(config_of(kind), bare, tmp_path / "run")
+    line = str(caught.value)
+    assert line.startswith(f"{bare} has {lacking}") and "\n" not in line
+    condition = image_runs.CONDITIONS.get(kind, kind)
+    assert line.endswith(f"which `conditioning.kind` {condition} needs.")
+    assert not (tmp_path / "run").exists()
+
+
+def test_a_video_needs_episodes(tmp_path):
+    with pytest.raises(DataError, match="has no array `frames`"):
+        trained(config_of("video"), pictures(), tmp_path / "run")
+
+
+@pytest.mark.parametrize(
+    ("fields", "complaint"),
+    [
+        (dict(parts=("5",)), "`parts` must be of 4, 8.2, 8.3, 8.4, got 5."),
+        (dict(output=dataclasses.replace(image_runs.GREY, channels=3)), "`output.channels`"),
+        (dict(output=dataclasses.replace(image_runs.GREY, levels=16)), "`output.levels` must be"),
+        (dict(data=image_runs.DataConfig(12, 1)), "`size` must be 4 times a power of two"),
+    ],
+)
+def test_parts_of_a_configuration_that_do_not_fit_are_refused(fields, complaint):
+    with pytest.raises(ValueError) as caught:
+        dataclasses.replace(config_of("multiscale"), **fields)
+    assert str(caught.value).startswith(complaint)
+
+
+# Parts of a multiscale model on their own
+
+
+@pytest.fixture(scope="module")
+def halves(tmp_path_factory):
+    """Two runs that trained the base and the factors of one model."""
+    folder = tmp_path_factory.mktemp("halves")
+    for name, parts in {"base": ("4",), "factors": ("8.2", "8.3", "8.4")}.items():
+        trained(
+            dataclasses.replace(config_of("multiscale"), parts=parts), pictures(), folder / name
+        )
+    return folder
+
+
+def test_a_part_is_trained_alone(halves):
+    base, factors = newest(halves / "base"), newest(halves / "factors")
+    of_base = {name.split("/")[2] for name in base if name.startswith("weights/")}
+    assert of_base == {"base"}
+    of_factors = {tuple(name.split("/")[2:4]) for name in factors if name.startswith("weights/")}
+    assert of_factors == {("factors", f"8.{group}") for group in (2, 3, 4)}
+    assert list(figures_of(halves / "base", "dev_bits_per_dim/4")) == []
+    assert list((halves / "factors" / "samples").iterdir()) == []
+
+
+def test_joined_parts_are_one_model_whose_bits_are_the_sum_of_theirs_and_which_draws(halves):
+    stored, model = card.joined(halves / "factors", (halves / "base",))
+    assert stored["parts"] == ["4", "8.2", "8.3", "8.4"] and model.whole
+    batch = next(iter(image_runs.judged("multiscale").dev(1000)))
+    parts = {}
+    for name in ("base", "factors"):
+        parts |= opened(halves / name).density.nats(batch)
+    together = model.density.nats(batch)
+    assert together.keys() == parts.keys()
+    for part, nats in parts.items():
+        np.testing.assert_array_equal(together[part], nats)
+    drawn = model.generate("cat", num=2)
+    assert drawn.shape == (2, 8, 8, 1) and not np.array_equal(*drawn)
+
+
+def test_a_part_alone_draws_nothing_and_says_what_is_missing(halves):
+    model = opened(halves / "base")
+    assert not model.whole
+    with pytest.raises(UserError) as caught:
+        model.generate(0)
+    assert str(caught.value) == "The run has not trained 8.2, 8.3, 8.4; it cannot draw."
+
+
+def test_runs_of_different_models_are_not_joined(halves, tmp_path):
+    base = halves / "base"
+
+    def refusal(other):
+        with pytest.raises(UserError) as caught:
+            card.joined(base, (other,))
+        return str(caught.value)
+
+    pixelcnn, text = image_runs.run("pixelcnn"), image_runs.run("text")
+    assert refusal(pixelcnn) == f"{pixelcnn} holds a PixelCNN, which has no parts."
+    assert refusal(text).startswith(f"{text} trained an encoder of its own")
+    other = tmp_path / "other"
+    shutil.copytree(halves / "factors", other)
+    stored = json.loads((other / "config.json").read_text())
+    for change, named in (
+        ({"class_names": ["a", "b", "c"]}, "class_names"),
+        ({"data": {**stored["data"], "reduce": "subsample"}}, "data.reduce"),
+    ):
+        (other / "config.json").write_text(json.dumps(stored | change))
+        assert refusal(other) == f"{other} and {base} differ in {named}."
+
+
+def test_a_step_moves_a_part_alone_as_it_moves_it_in_the_whole():
+    config = Shelf.read(pictures(), config_of("multiscale")).resolved
+    config = dataclasses.replace(
+        config, optimizer=dataclasses.replace(config.optimizer, clip_norm=0.0)
+    )
+    batch = next(iter(Shelf.read(pictures(), config).training(0)))
+    with image_runs.quickly():
+        whole = PictureDensity(config)
+        alone = PictureDensity(dataclasses.replace(config, parts=("8.3",)))
+    start = {name: v.numpy() for name, v in named_weights(whole).items()}
+    moved = {}
+    for density in (whole, alone):
+        weights = named_weights(density)
+        for name, variable in weights.items():
+            variable.assign(start[name])
+        state = TrainState(density, config.optimizer, 10)
+        state.assign(state.update(density.loss, batch)[0])
+        moved[density] = {name: variable.numpy() for name, variable in weights.items()}
+    assert len(moved[alone]) == len([name for name in start if "/8.3/" in name]) > 5
+    for name, value in moved[alone].items():
+        assert not np.array_equal(value, start[name])
+        np.testing.assert_allclose(value, moved[whole][name], atol=1e-6, err_msg=name)
+
+
+def named_weights(density):
+    """The variables of a density by the names that checkpoints give them."""
+    state = TrainState(density, image_runs.ADAM, 10)
+    return dict(zip(state.names, state.weights, strict=True))

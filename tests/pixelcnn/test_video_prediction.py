@@ -1,0 +1,165 @@
+"""The frames of a video follow from those before them, the actions and the seed."""
+
+import image_runs
+import numpy as np
+import pytest
+from image_runs import model
+from PIL import Image
+
+import onepass
+from pixelcnn import sample_command
+from pixelcnn.video_prediction import predict
+from replicator.runs.errors import UserError
+
+STEPS, CONTEXT = 4, 2
+
+
+@pytest.fixture
+def clip():
+    """Frames, actions and states of a clip of dev."""
+    arrays = image_runs.episodes(2, 2)
+    return arrays["frames"][0, 0], arrays["actions"][0], arrays["states"][0]
+
+
+def drawn(frames, actions, states, given=CONTEXT, **options):
+    """The frames that follow the given ones, uint8 [frames, 16, 16, 3]."""
+    found = predict(model("video"), frames[:given], actions[:-1], states[:-1], **options)
+    return np.stack(list(found))
+
+
+def test_a_frame_follows_each_step_and_each_seed_and_row_has_its_own(clip):
+    first = drawn(*clip)
+    assert first.shape == (STEPS - CONTEXT, 16, 16, 3) and first.dtype == np.uint8
+    np.testing.assert_array_equal(drawn(*clip), first)
+    assert not np.array_equal(drawn(*clip, row=1), first)
+    assert not np.array_equal(drawn(*clip, seed=1), first)
+    assert not np.array_equal(first[0], first[1])
+
+
+def test_a_changed_first_frame_changes_all_that_follow(clip):
+    frames, *steps = clip
+    changed = frames.copy()
+    changed[0] = 255 - changed[0]
+    # The second drawn frame does not read the first given one, only the frame drawn from it.
+    for one, other in zip(drawn(frames, *steps), drawn(changed, *steps), strict=True):
+        assert np.mean(one != other) > 0.01
+
+
+def test_only_the_last_frames_before_one_are_read(clip):
+    frames, *steps = clip
+    own = drawn(frames, *steps, given=3)
+    for changed, same in ((0, True), (1, False), (2, False)):
+        other = frames.copy()
+        other[changed] = 255 - other[changed]
+        assert np.array_equal(drawn(other, *steps, given=3), own) == same
+
+
+def test_frames_that_are_given_stand_for_those_that_would_be_drawn(clip):
+    frames, *steps = clip
+    first, second = drawn(frames, *steps)
+    known = np.stack([*frames[:CONTEXT], first])
+    np.testing.assert_array_equal(drawn(known, *steps, given=3), [second])
+
+
+def test_an_action_changes_no_frame_before_its_own(clip):
+    frames, actions, states = clip
+    other = actions.copy()
+    other[2] += 30
+    before, after = drawn(frames, actions, states), drawn(frames, other, states)
+    np.testing.assert_array_equal(before[0], after[0])
+    assert not np.array_equal(before[1], after[1])
+
+
+def test_actions_are_normalised_as_in_training(clip, monkeypatch):
+    asked = []
+    known = model("video")
+    paint = known.painter.pictures
+
+    def pictures(request):
+        asked.append(request)
+        return paint(request)
+
+    monkeypatch.setattr(known.painter, "pictures", pictures)
+    drawn(*clip, row=2)
+    statistics = known.statistics
+    expected = (clip[1][1:3] - statistics.action_mean) / statistics.action_std
+    np.testing.assert_allclose(asked[1].condition["action"][0], expected, rtol=1e-5)
+    assert [request.rows for request in asked] == [(2 * 65536 + 2,), (2 * 65536 + 3,)]
+
+
+def test_what_does_not_fit_the_model_is_refused_before_a_frame_is_drawn(clip):
+    frames, actions, states = clip
+    known = model("video")
+
+    def refused(*arguments, **options):
+        with pytest.raises((UserError, ValueError)) as caught:
+            predict(*arguments, **options)
+        return str(caught.value)
+
+    wide = np.repeat(actions, 2, -1)
+    assert refused(known, frames[:2], wide, states) == (
+        "An action has 2 numbers and a state 1, got 4 and 1."
+    )
+    few = "There must be at least 2 frames, and an action and a state for each."
+    assert refused(known, frames[:1], actions, states) == few
+    assert refused(known, frames[:3], actions[:2], states[:2]) == few
+    assert refused(known, frames[:2], actions, states[:3]) == few
+    still = "The model draws pictures, not the next frame of a video."
+    assert refused(model("pixelcnn"), frames, actions, states) == still
+    cold = refused(known, frames[:2], actions, states, temperature=-1.0)
+    assert cold == "`temperature` must be 0 or more and finite, got -1.0."
+
+
+@pytest.fixture
+def sample(monkeypatch):
+    """The words of `onepass sample` of the video model."""
+    monkeypatch.setattr(sample_command, "load", lambda path: model("video"))
+    return ["sample", str(image_runs.run("video")), "--video", str(image_runs.videos())]
+
+
+def test_a_video_is_an_animation_and_a_strip_beside_the_real_one(sample, tmp_path, capsys):
+    assert onepass.main([*sample, "--out", str(tmp_path), "--num", "1", "--seed", "3"]) == 0
+    assert f"{tmp_path}: 1 videos" in capsys.readouterr().out
+    names = ["video_3_0.gif", "video_3_0.png"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == names
+    real = image_runs.episodes(2, 2)["frames"][0, 0]
+    arrays = image_runs.episodes(2, 2)
+    mine = drawn(real, arrays["actions"][0], arrays["states"][0], seed=3)
+    with Image.open(tmp_path / names[1]) as opened:
+        sheet = np.asarray(opened)
+    rows = [[*real], [*real[:CONTEXT], *mine]]
+    assert sheet.shape == (2 * 98 + 2, STEPS * 98 + 2, 3)
+    for row, frames in enumerate(rows):
+        for column, frame in enumerate(frames):
+            top, left = 2 + 98 * row, 2 + 98 * column
+            np.testing.assert_array_equal(sheet[top : top + 96 : 6, left : left + 96 : 6], frame)
+    with Image.open(tmp_path / names[0]) as opened:
+        assert (opened.n_frames, opened.size) == (STEPS, (198, 100))
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ("--label cat", "`--label` is for a model of another kind; this one has video."),
+        ("--size 8", "`--size` is not for a video model."),
+        ("--prime-rows 3", "`--prime-rows` is not for a video model."),
+        ("--temperature -1", "`--temperature` must be 0 or more and finite, got -1."),
+        ("--temperature 1 1 1", "`temperature` must be one number or 2, got 3."),
+        ("--video /nowhere", "/nowhere: no folder with a *_train.npz and a *_dev.npz."),
+    ],
+)
+def test_a_video_that_cannot_be_drawn_is_one_line_and_no_folder(
+    mistake, sample, tmp_path, words, line
+):
+    assert mistake(*sample, "--out", tmp_path / "out", *words.split()) == line
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_video_model_asks_for_a_video(mistake, sample, tmp_path):
+    line = mistake(*sample[:2], "--out", tmp_path / "out")
+    assert line == "A video model needs `--video`, a folder of episodes to go on from."
+    for split in ("train", "dev"):
+        np.savez(tmp_path / f"x_{split}.npz", **image_runs.episodes(2, 0, actions=5))
+    line = mistake(*sample[:2], "--video", tmp_path, "--out", tmp_path / "out")
+    assert line == f"{tmp_path}: `actions` have 5 numbers, the model knows 2."
+    assert not (tmp_path / "out").exists()
