@@ -23,9 +23,10 @@ from distill.command import DistillArguments, EvaluateArguments
 from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
 from onepass.quickstart import QuickstartArguments
-from pixelcnn import card, sample_command
+from pixelcnn import card
 from pixelcnn import command as of_pictures
 from pixelcnn import config as pictures
+from pixelcnn import sample_command as image_samples
 from pixelcnn.networks.factor import FactorConfig
 from replicator.runs.errors import UserError
 from replicator.training.config import LoopConfig, OptimizerConfig
@@ -187,7 +188,7 @@ def test_help_says_the_default_of_every_option(capsys, words):
         *(DistillArguments, DistillConfig, StudentConfig, LossConfig, ClipConfig),
         *(EvaluateArguments, QuickstartArguments),
         *(of_pictures.PixelCNNArguments, of_pictures.MultiscaleArguments),
-        *(of_pictures.EvaluateArguments, sample_command.SampleArguments, card.ExportArguments),
+        *(of_pictures.EvaluateArguments, image_samples.SampleArguments, card.ExportArguments),
         *(pictures.DataConfig, pictures.PixelCNNTrainConfig, pictures.MultiscaleTrainConfig),
         *(pictures.OutputConfig, pictures.ConditioningConfig, pictures.PixelCNNConfig),
         *(pictures.MultiscaleConfig, FactorConfig),
