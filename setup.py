@@ -22,8 +22,19 @@ SERVE = [
 ]
 PEERS = ["openai>=1.60", "playwright>=1.50", "schemathesis>=4.0", "tritonclient[http]>=2.55"]
 TRACES = ["opentelemetry-exporter-otlp-proto-http>=1.30", "opentelemetry-sdk>=1.30"]
+# What compares a sound with a recording; pesq and pyworld are built from source.
+QUALITY = [
+    "pesq>=0.0.4",
+    "pystoi>=0.4.1",
+    "pyworld>=0.3.5",
+    "setuptools<82",  # pyworld imports pkg_resources, which 82 dropped
+]
+# Opinion scores predicted by DNSMOS and PLCMOS; speechmos does not say what it needs.
+LISTENING = ["librosa>=0.10", "onnxruntime>=1.20", "requests", "speechmos>=0.0.1.1"]
 TEST = [
     *EXAMPLES,
+    *LISTENING,
+    *QUALITY,
     *SERVE,
     *PEERS,
     *TRACES,
@@ -60,12 +71,8 @@ setup(
         "matplotlib>=3.9",
         "numba>=0.62",
         "numpy>=2.0",
-        "pesq>=0.0.4",
         "pillow>=11.0",
-        "pystoi>=0.4.1",
-        "pyworld>=0.3.5",
         "scipy>=1.15",
-        "setuptools<82",  # pyworld imports pkg_resources, which 82 dropped
         "soundfile>=0.13",  # the first with a FLAC compression level
         "soxr>=0.5",
         "tensorboard>=2.20",
@@ -78,6 +85,8 @@ setup(
         "client": CLIENT,
         "examples": EXAMPLES,
         "jax": ["jax"],
+        "listening": LISTENING,
+        "quality": QUALITY,
         "ray": [*SERVE, "ray[serve]>=2.60"],
         "serve": SERVE,
         "tfds": ["tensorflow-datasets"],
