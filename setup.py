@@ -5,7 +5,16 @@ from pathlib import Path
 
 from setuptools import find_packages, setup
 
-FLOORS = ("likelihoods", "replicator", "wavenet", "pixelcnn", "distill", "serving", "onepass")
+FLOORS = (
+    "likelihoods",
+    "replicator",
+    "wavenet",
+    "pixelcnn",
+    "distill",
+    "speech",
+    "serving",
+    "onepass",
+)
 
 EXAMPLES = ["gymnasium>=1.0"]
 CLIENT = ["grpcio>=1.70", "httpx>=0.27", "protobuf>=6"]
@@ -63,7 +72,8 @@ setup(
         "wavenet": ["shipped/**"],
         "pixelcnn": ["shipped/**"],
         "distill": ["shipped/**"],
-        "serving": ["page/*", "speech/shipped/**"],
+        "speech": ["shipped/**"],
+        "serving": ["page/*"],
         "onepass": ["bench/audio/*.cpp"],
     },
     include_package_data=False,

@@ -117,13 +117,13 @@ def _evaluate(rest: list[str]) -> int:
 
 def _sample(rest: list[str]) -> int:
     if any(_is_remote(word) for word in rest):
-        return importlib.import_module("serving.remote_sampling").run_sample(rest, parse)
+        return importlib.import_module("serving.client.sampling").run_sample(rest, parse)
     sounds, pictures = "distill.command", "pixelcnn.sample_command"
     return _of_kind("sample", "--out DIR [--num N] [--seed S]", rest, sounds, pictures)
 
 
 def _export(rest: list[str]) -> int:
-    return importlib.import_module("serving.export").run_export(rest, parse)
+    return importlib.import_module("serving.bundles.export").run_export(rest, parse)
 
 
 def _serve(rest: list[str]) -> int:

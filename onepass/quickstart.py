@@ -10,10 +10,10 @@ from distill import model as students
 from distill.evaluation import evaluate as evaluate_student
 from distill.model import StudentModel
 from distill.teacher import load_teacher
+from onepass.quickstart_images import draw_pictures
 from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
 from replicator.runs.progress import duration
-from serving.drawing import draw_pictures
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.evaluation import dev_corpus, evaluate

@@ -18,14 +18,14 @@ from typing import TYPE_CHECKING, Annotated, Any, Literal
 import tyro
 
 from replicator.runs.errors import UserError
-from serving import logs, traces
-from serving.models import Table
-from serving.ray_settings import NAME, RaySettings
-from serving.scanning import MANIFEST, VERSION, scan
+from serving.deploy.ray_settings import NAME, RaySettings
+from serving.engine.registry import Table
+from serving.engine.version_scanner import MANIFEST, VERSION, scan
+from serving.observability import logs, traces
 from serving.settings import TOKEN_VARIABLE, Settings
 
 if TYPE_CHECKING:
-    from serving.metrics import Metrics
+    from serving.observability.metrics import Metrics
 
 LOG = logging.getLogger(__name__)
 NEEDED = (
@@ -69,7 +69,7 @@ def run_serve(arguments: list[str], parse) -> int:
         return 0
     check(given, given.models)
     if given.ray:
-        return importlib.import_module("serving.ray_command").run_ray(given, given.models)
+        return importlib.import_module("serving.deploy.ray_command").run_ray(given, given.models)
     logs.configure(given.log_format, given.log_level)
     traces.configure()
     status, is_busy = asyncio.run(_until_told(given, given.models))
@@ -91,15 +91,15 @@ def _check_options(given: ServeArguments) -> None:
 
 
 def _printed(given: ServeArguments) -> str:
-    from serving import cluster_files, tensorflow_serving_files
+    from serving.deploy import kubernetes, tensorflow_serving
 
     if given.to_print == "tensorflow-serving":
-        image = given.image or tensorflow_serving_files.IMAGE
-        return tensorflow_serving_files.tensorflow_serving(given.models, given, image)
+        image = given.image or tensorflow_serving.IMAGE
+        return tensorflow_serving.tensorflow_serving(given.models, given, image)
     if given.to_print == "ray":
-        return cluster_files.ray(given.models, given)
-    place = cluster_files.Place(given.image or NAME, given.volume)
-    make = {"kubernetes": cluster_files.kubernetes, "kuberay": cluster_files.kuberay}
+        return kubernetes.ray(given.models, given)
+    place = kubernetes.Place(given.image or NAME, given.volume)
+    make = {"kubernetes": kubernetes.kubernetes, "kuberay": kubernetes.kuberay}
     return make[given.to_print or ""](given.models, given, place)
 
 
@@ -133,7 +133,7 @@ class Serving:
       table: neither started nor loaded.
       settings: where to listen.
       make_app: of an ASGI application; by default `serving.http.app.make_app`.
-      make_grpc: of a grpc.aio.Server; by default `serving.grpc_server.make_server`.
+      make_grpc: of a grpc.aio.Server; by default `serving.grpc.server.make_server`.
       metrics: handed to all.
     """
 
@@ -154,7 +154,7 @@ class Serving:
 
     async def start(self) -> None:
         """Listens, answering that nothing is ready, and begins to load; UserError if it cannot."""
-        from serving.connections import HttpServer
+        from serving.http.server import HttpServer
 
         host = self.settings.host
         listener = bound(host, self.settings.port)
@@ -211,7 +211,7 @@ class Serving:
 
 async def _until_told(settings: Settings, models: Path) -> tuple[int, bool]:
     """Serves until a signal comes; the exit status, and whether a thread is still busy."""
-    from serving.metrics import Metrics
+    from serving.observability.metrics import Metrics
 
     metrics = Metrics()
     table = Table(models, settings, metrics=metrics)
@@ -287,6 +287,6 @@ def _app(table: Table, settings: Settings, metrics: "Metrics") -> Any:
 
 
 def _grpc(table: Table, settings: Settings, metrics: "Metrics") -> Any:
-    from serving.grpc_server import make_server
+    from serving.grpc.server import make_server
 
     return make_server(table, settings, metrics)

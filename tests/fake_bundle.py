@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.signature import Signature, TensorInfo, check, scale_name
+from serving.bundles.signature import Signature, TensorInfo, check, scale_name
 
 HOP, CHANNELS, RATE = 4, 3, 16_000
 SIDES = (8, 16)
@@ -274,7 +274,7 @@ class Shelf:
         return self.controls[name, version]
 
     def load(self, path, backend="auto"):
-        """Stands in for `serving.bundle.load`."""
+        """Stands in for `serving.bundles.bundle.load`."""
         path = Path(path)
         name, version = path.parent.name, int(path.name)
         self.loads.append((name, version))

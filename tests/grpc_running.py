@@ -10,9 +10,9 @@ import numpy as np
 from fake_bundle import CHANNELS, FakePicture, Shelf
 from loops import end_loop
 
-from serving.grpc_server import make_server
-from serving.metrics import Metrics
-from serving.models import Table
+from serving.engine.registry import Table
+from serving.grpc.server import make_server
+from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
 ROOT = str(Path(__file__).resolve().parent.parent)

@@ -9,11 +9,11 @@ import httpx
 from fake_bundle import FakePicture, Shelf
 from loops import end_loop
 
-from serving import speech
-from serving.connections import HttpServer
+import speech
+from serving.engine.registry import Table
 from serving.http.app import make_app
-from serving.metrics import Metrics
-from serving.models import Table
+from serving.http.server import HttpServer
+from serving.observability.metrics import Metrics
 from serving.server import bound
 from serving.settings import Settings
 

@@ -16,7 +16,7 @@ from pixelcnn.model import load, spec_of
 from pixelcnn.networks.conditioning import ConditioningConfig
 from pixelcnn.training import run_config
 from replicator.runs.model_folder import save
-from serving.manifest import write_manifest
+from serving.bundles.manifest import write_manifest
 
 
 def config_for(kind: str):

@@ -11,10 +11,10 @@ import sys
 import fake_bundle
 
 import onepass
-import serving.bundle
-from serving import ray_command
+import serving.bundles.bundle
+from serving.deploy import ray_command
 
-as_it_is = serving.bundle.load
+as_it_is = serving.bundles.bundle.load
 
 
 def load(path, backend="auto"):
@@ -26,7 +26,7 @@ def load(path, backend="auto"):
 if __name__ == "__main__":
     import ray_process
 
-    serving.bundle.load = ray_process.load
+    serving.bundles.bundle.load = ray_process.load
     ray_command.run_ray = functools.partial(ray_command.run_ray, load=ray_process.load)
     onepass.command._import_tensorflow_quietly = lambda: None
     sys.exit(onepass.main(["serve", *sys.argv[1:]]))

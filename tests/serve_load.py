@@ -10,8 +10,8 @@ import grpc
 import numpy as np
 from fake_bundle import CHANNELS, HOP
 
-from serving.grpc_messages import message
-from serving.grpc_tensors import encode
+from serving.grpc.messages import message
+from serving.grpc.tensors import encode
 
 FRAMES = 8
 INFER = json.dumps(

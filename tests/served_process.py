@@ -5,9 +5,9 @@ import sys
 import fake_bundle
 
 import onepass
-import serving.bundle
+import serving.bundles.bundle
 
 if __name__ == "__main__":
-    serving.bundle.load = fake_bundle.load_from_disk
+    serving.bundles.bundle.load = fake_bundle.load_from_disk
     onepass.command._import_tensorflow_quietly = lambda: None
     sys.exit(onepass.main(["serve", *sys.argv[1:]]))

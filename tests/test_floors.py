@@ -12,6 +12,7 @@ FLOORS = (
     ("likelihoods", "replicator"),
     ("wavenet", "pixelcnn"),
     ("distill",),
+    ("speech",),
     ("serving",),
     ("examples", "onepass"),
     ("tests",),

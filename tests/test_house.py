@@ -12,6 +12,7 @@ PLACES = (
     "wavenet",
     "pixelcnn",
     "distill",
+    "speech",
     "serving",
     "onepass",
 )

@@ -1,1 +1,1 @@
-"""The models over HTTP: protocols that clients speak already, routes of our own, and the guard."""
+"""The models over HTTP: protocols that clients speak already, routes of our own, middleware."""

@@ -3,19 +3,19 @@
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serving.http.audio import Audio
-from serving.http.drawing import Drawing
-from serving.http.guard import Guard
+from serving.engine.registry import Table
+from serving.http.draw import Drawing
 from serving.http.health import Health
-from serving.http.listing import Listing
+from serving.http.middleware import Guard
+from serving.http.model_listing import Listing
 from serving.http.openai_images import OpenaiImages
 from serving.http.openai_speech import OpenaiSpeech
 from serving.http.openapi import OpenApi
 from serving.http.page import Page
+from serving.http.speak import Audio
 from serving.http.tensorflow_rest import TensorflowRest
 from serving.http.v2 import V2
-from serving.metrics import Metrics
-from serving.models import Table
+from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
 

@@ -4,10 +4,10 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from serving.engine.registry import Table
 from serving.errors import NotReady
-from serving.http.answers import json_answer
-from serving.metrics import Metrics
-from serving.models import Table
+from serving.http.json_responses import json_answer
+from serving.observability.metrics import Metrics
 
 
 class Health:

@@ -11,14 +11,14 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from serving.engine.registry import Served, Table
 from serving.errors import InvalidInput
-from serving.http.answers import json_answer
-from serving.http.bodies import body_of
+from serving.http.disconnects import unless_gone
 from serving.http.fields import MAX_SEED, Fields, choice, integer, json_object, required_text
-from serving.http.leaving import unless_gone
-from serving.http.names import fastest, served_in
-from serving.http.picture_inputs import caption, condition_input, file_of, inputs, label, scales
-from serving.models import Served, Table
+from serving.http.image_requests import caption, condition_input, file_of, inputs, label, scales
+from serving.http.json_responses import json_answer
+from serving.http.model_lookup import fastest, served_in
+from serving.http.request_bodies import body_of
 from serving.settings import Settings
 
 MAX_PROMPT_CHARACTERS = 4000

@@ -11,12 +11,9 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from serving.engine.registry import Served, Table
 from serving.errors import InvalidInput
-from serving.http.bodies import body_of
-from serving.http.fields import Fields, choice, json_object, number, required_text, shown
-from serving.http.leaving import unless_gone
-from serving.http.names import served_in
-from serving.http.sound_formats import (
+from serving.http.audio_formats import (
     FILE_FORMATS,
     OPENAI_PCM_HZ,
     StreamFormat,
@@ -26,7 +23,12 @@ from serving.http.sound_formats import (
     stream_format,
     streamed,
 )
-from serving.http.sound_inputs import (
+from serving.http.disconnects import unless_gone
+from serving.http.fields import Fields, choice, json_object, number, required_text, shown
+from serving.http.model_lookup import served_in
+from serving.http.request_bodies import body_of
+from serving.http.streamed_responses import StreamedAnswer
+from serving.http.synthesis_requests import (
     Wish,
     Workshop,
     chunks_of,
@@ -35,8 +37,6 @@ from serving.http.sound_inputs import (
     text_frames,
     wish,
 )
-from serving.http.streaming import StreamedAnswer
-from serving.models import Served, Table
 from serving.settings import Settings
 
 MAX_INPUT_CHARACTERS = 4096  # as OpenAI has it

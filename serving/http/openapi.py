@@ -7,11 +7,11 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from serving.http import openapi_schemas as schemas
-from serving.http.answers import json_answer
-from serving.http.audio import NUMBERS, RECORDING_TYPES, WORDS
-from serving.http.binary import HEADER
+from serving.http.binary_tensors import HEADER
+from serving.http.error_responses import speaks_openai
+from serving.http.json_responses import json_answer
 from serving.http.openapi_schemas import Schema, fields, listed
-from serving.http.wording import speaks_openai
+from serving.http.speak import NUMBERS, RECORDING_TYPES, WORDS
 from serving.settings import Settings
 
 JSON = "application/json"

@@ -2,10 +2,11 @@
 
 from typing import Any
 
-from serving.http import audio, openai_images, openai_speech
+from serving.http import openai_images, openai_speech
+from serving.http import speak as audio
 from serving.http.fields import MAX_SEED
-from serving.http.names import MAX_NAME_CHARACTERS
-from serving.http.sound_inputs import MAX_ROW, MAX_SECONDS, MAX_TEMPERATURE
+from serving.http.model_lookup import MAX_NAME_CHARACTERS
+from serving.http.synthesis_requests import MAX_ROW, MAX_SECONDS, MAX_TEMPERATURE
 
 Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}

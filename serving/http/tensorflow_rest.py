@@ -12,16 +12,16 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from serving.bundles.signature import Signature, TensorInfo
+from serving.engine.registry import Served, Table
 from serving.errors import InvalidInput, NotFound
-from serving.http.answers import json_answer
-from serving.http.bodies import body_of, read_with
+from serving.http.disconnects import unless_gone
 from serving.http.fields import Fields, json_object, text
-from serving.http.leaving import unless_gone
-from serving.http.names import DEFAULT, MAX_NAME_CHARACTERS, served_at, version_at
-from serving.http.tensors import from_columns, from_rows
-from serving.models import Served, Table
+from serving.http.json_responses import json_answer
+from serving.http.json_tensors import from_columns, from_rows
+from serving.http.model_lookup import DEFAULT, MAX_NAME_CHARACTERS, served_at, version_at
+from serving.http.request_bodies import body_of, read_with
 from serving.settings import Settings
-from serving.signature import Signature, TensorInfo
 
 TYPES = {
     "bool": "DT_BOOL",

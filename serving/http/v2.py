@@ -8,18 +8,18 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serving.datatypes import NAMES
+from serving.bundles.dtypes import NAMES
+from serving.bundles.signature import TensorInfo
+from serving.engine.registry import Served, Table
 from serving.errors import InvalidInput, NotReady
-from serving.http.answers import json_answer
-from serving.http.binary import HEADER, parameters_of, read_inputs, split, written
-from serving.http.bodies import body_of, read_with
+from serving.http.binary_tensors import HEADER, parameters_of, read_inputs, split, written
+from serving.http.disconnects import unless_gone
 from serving.http.fields import Fields, text
-from serving.http.leaving import unless_gone
-from serving.http.names import DEFAULT, MAX_NAME_CHARACTERS, served_at
+from serving.http.json_responses import json_answer
+from serving.http.model_lookup import DEFAULT, MAX_NAME_CHARACTERS, served_at
+from serving.http.request_bodies import body_of, read_with
 from serving.http.tensorflow_rest import signature_of
-from serving.models import Served, Table
 from serving.settings import Settings
-from serving.signature import TensorInfo
 
 PLATFORM = "tensorflow_savedmodel"
 EXTENSIONS = ["binary_tensor_data", "model_repository(index)"]

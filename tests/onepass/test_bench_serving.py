@@ -41,7 +41,7 @@ from onepass.bench.serving.protocols import (
 from onepass.bench.serving.rows import Added, Looped, batch_rows
 from onepass.bench.serving.server_process import Server
 from replicator.runs.errors import UserError
-from serving.http.sound_formats import wav_header
+from serving.http.audio_formats import wav_header
 
 STARTED = ("reaper.py", "bench.serving.client", "bare_fakes")  # in their command lines
 TESTS = ROOT / "tests"

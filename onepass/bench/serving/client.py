@@ -13,7 +13,7 @@ from pathlib import Path
 from onepass.bench.serving.in_process import arrays_of
 from onepass.bench.serving.protocols import WAYS, Way, spoken
 from onepass.bench.worker_process import serve
-from serving.signature import Arrays
+from serving.bundles.signature import Arrays
 
 
 class Client:

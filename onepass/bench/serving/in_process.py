@@ -12,9 +12,9 @@ from typing import Any
 import numpy as np
 
 from onepass.bench.worker_process import serve
-from serving import bundle
-from serving.bundle import COMPILED, Backend
-from serving.signature import Arrays
+from serving.bundles import bundle
+from serving.bundles.bundle import COMPILED, Backend
+from serving.bundles.signature import Arrays
 
 
 class Bare:

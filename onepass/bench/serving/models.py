@@ -11,13 +11,13 @@ import tensorflow as tf
 
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
-from serving.bundle import COMPILED, FORMAT, PLAIN, SPEC_FILE
-from serving.export import ExportArguments, export
-from serving.http.examples import examples
-from serving.http.uploads import waveform_of
-from serving.manifest import write_manifest
-from serving.signature import Arrays, Signature, TensorInfo
-from serving.sound_hearing import ears_of
+from serving.bundles.bundle import COMPILED, FORMAT, PLAIN, SPEC_FILE
+from serving.bundles.export import ExportArguments, export
+from serving.bundles.feature_extractor import ears_of
+from serving.bundles.manifest import write_manifest
+from serving.bundles.signature import Arrays, Signature, TensorInfo
+from serving.http.example_recordings import examples
+from serving.http.uploaded_recordings import waveform_of
 
 NULL, DIGITS, STUDENT = "null", "digits", "student"
 LARGE = "null 64KB"  # the same bundle, called with more

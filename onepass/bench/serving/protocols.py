@@ -15,12 +15,12 @@ import grpc
 import numpy as np
 import orjson
 
-from serving.bundle import COMPILED
-from serving.datatypes import DATATYPES, NAMES
-from serving.grpc_messages import message
-from serving.grpc_tensors import decode, encode
-from serving.http.binary import HEADER
-from serving.signature import Arrays
+from serving.bundles.bundle import COMPILED
+from serving.bundles.dtypes import DATATYPES, NAMES
+from serving.bundles.signature import Arrays
+from serving.grpc.messages import message
+from serving.grpc.tensors import decode, encode
+from serving.http.binary_tensors import HEADER
 
 GRPC, V2, V2_JSON, TF_JSON = "gRPC Predict", "v2 binary", "v2 JSON", "TF Serving JSON"
 HTTP_SPEAK, HTTP_WAV, GRPC_SPEAK = "HTTP :speak", "HTTP, WAV in", "gRPC Speak"

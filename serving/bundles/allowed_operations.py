@@ -1,0 +1,179 @@
+"""Which TensorFlow operations a bundle may hold: a SavedModel is a program, and is read first.
+
+What is allowed computes from its inputs and from variables, and nothing else: no file, no network,
+no Python, no custom operation. Saving and restoring variables is left to the functions that no
+signature reaches; loading does not run them.
+"""
+
+import math
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from replicator.runs.errors import UserError
+from serving.bundles.signature import Signature, TensorInfo
+
+PROGRAM = "saved_model.pb"
+TAG = "serve"
+LARGEST_CONSTANT_BYTES = 2**28  # a few bytes of a file can name a constant of any size
+SAVED_OBJECTS = ("variable", "user_object", "function", "bare_concrete_function", "constant")
+SAVED_CLASSES = (
+    "_generic_user_object",
+    "signature_map",
+    "trackable_dict_wrapper",
+    "trackable_list_wrapper",
+    "trackable_tuple_wrapper",
+)
+ARITHMETIC = """
+    Abs AccumulateNV2 Add AddN AddV2 Angle Ceil ClipByValue Complex ComplexAbs Conj Cumprod
+    Cumsum Div DivNoNan Exp Expm1 Floor FloorDiv FloorMod Imag Inv L2Loss Log Log1p Max Maximum
+    Mean Min Minimum Mod Mul MulNoNan Neg Pow Prod Real RealDiv Reciprocal Rint Round Rsqrt Sign
+    Sqrt Square SquaredDifference Sub Sum TruncateDiv TruncateMod Xdivy Xlogy Xlog1py
+"""
+FUNCTIONS = """
+    Acos Acosh Asin Asinh Atan Atan2 Atanh Cos Cosh Digamma Elu Erf Erfc Erfinv LeakyRelu Lgamma
+    LogSoftmax Ndtri Relu Relu6 Selu Sigmoid Sin Sinh Softmax Softplus Softsign Tan Tanh
+"""
+LOGIC = """
+    All Any ApproximateEqual ArgMax ArgMin BitwiseAnd BitwiseOr BitwiseXor Equal Greater
+    GreaterEqual Invert IsFinite IsInf IsNan LeftShift Less LessEqual LogicalAnd LogicalNot
+    LogicalOr LowerBound NotEqual RightShift Select SelectV2 UpperBound Where
+"""
+SHAPES = """
+    BatchToSpace BatchToSpaceND Bitcast BroadcastArgs BroadcastTo Cast Concat ConcatV2
+    DepthToSpace Diag DiagPart EnsureShape ExpandDims Fill Gather GatherNd GatherV2
+    InvertPermutation MirrorPad OneHot OnesLike Pack Pad PadV2 ParallelConcat Range Rank Reshape
+    Reverse ReverseSequence ReverseV2 Roll ScatterNd Shape ShapeN Size Slice
+    Snapshot SpaceToBatch SpaceToBatchND SpaceToDepth Split SplitV Squeeze StridedSlice
+    TensorScatterAdd TensorScatterUpdate Tile TopKV2 Transpose Unpack UnsortedSegmentSum
+    ZerosLike
+"""
+LINEAR = """
+    AvgPool BatchMatMul BatchMatMulV2 BatchMatMulV3 BiasAdd Conv Conv2D
+    Conv2DBackpropInput DepthwiseConv2dNative Einsum FFT IFFT IRFFT MatMul MatrixBandPart
+    MaxPool RFFT
+"""
+FLOW = """
+    Assert Case Const If Identity IdentityN NoOp PartitionedCall Placeholder
+    PlaceholderWithDefault PreventGradient StatefulPartitionedCall StatelessCase StatelessIf
+    StatelessWhile StopGradient While
+"""
+LISTS = """
+    EmptyTensorList TensorListConcatV2 TensorListElementShape TensorListFromTensor
+    TensorListGather TensorListGetItem TensorListLength TensorListPopBack TensorListPushBack
+    TensorListReserve TensorListResize TensorListSetItem TensorListSplit TensorListStack
+"""
+VARIABLES = "ReadVariableOp ResourceGather VarHandleOp"
+KINDS = (ARITHMETIC, FUNCTIONS, LOGIC, SHAPES, LINEAR, FLOW, LISTS, VARIABLES)
+ALLOWED = frozenset(" ".join(KINDS).split())
+SAVING = """
+    AssignVariableOp DisableCopyOnRead MergeV2Checkpoints RestoreV2 SaveV2 ShardedFilename
+    StaticRegexFullMatch StringJoin
+"""
+
+
+def check_program(folder: Path, signatures: Mapping[str, Signature]) -> None:
+    """Returns nothing; UserError, in one line, unless the bundle's program may be loaded.
+
+    It must hold allowed operations alone and the signatures, as model.json declares them.
+    """
+    path = Path(folder) / PROGRAM
+    graph = _graph(path)
+    _check_objects(path, graph)
+    _check_operations(path, graph)
+    for name, signature in signatures.items():
+        _check_signature(path, graph, name, signature)
+
+
+def _graph(path: Path) -> Any:
+    """The one MetaGraphDef of a SavedModel."""
+    from google.protobuf.message import DecodeError
+    from tensorflow.core.protobuf import saved_model_pb2
+
+    stored = saved_model_pb2.SavedModel()
+    try:
+        stored.ParseFromString(path.read_bytes())
+    except FileNotFoundError as error:
+        raise UserError(f"{path.parent} is no bundle: it has no {PROGRAM}.") from error
+    except (OSError, DecodeError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+    graphs = stored.meta_graphs
+    if len(graphs) != 1 or list(graphs[0].meta_info_def.tags) != [TAG]:
+        raise UserError(f"{path} must hold one program, tagged `{TAG}`.")
+    return graphs[0]
+
+
+def _check_objects(path: Path, graph: Any) -> None:
+    """Raises UserError for an object that would do more, when loaded, than hold variables."""
+    if not graph.object_graph_def.nodes:
+        raise UserError(f"{path} must be a program of TensorFlow 2.")
+    for saved in graph.object_graph_def.nodes:
+        kind = saved.WhichOneof("kind")
+        if kind not in SAVED_OBJECTS or saved.registered_name:
+            raise UserError(f"{path} holds an object that bundles may not: {kind}.")
+        if kind == "user_object" and saved.user_object.identifier not in SAVED_CLASSES:
+            raise UserError(
+                f"{path} holds an object that bundles may not: {saved.user_object.identifier}."
+            )
+    if graph.asset_file_def:
+        raise UserError(f"{path} holds an object that bundles may not: asset.")
+
+
+def _check_operations(path: Path, graph: Any) -> None:
+    bodies = {f.signature.name: f.node_def for f in graph.graph_def.library.function}
+    called = _reached(bodies, graph.object_graph_def.concrete_functions)
+    for name, nodes in {**bodies, "": graph.graph_def.node}.items():
+        allowed = ALLOWED if name in called else ALLOWED.union(SAVING.split())
+        for node in nodes:
+            if node.op not in allowed and node.op not in bodies:
+                raise UserError(f"{path} holds an operation that bundles may not: {node.op}.")
+            if node.op == "Const":
+                _check_constant(path, node.attr["value"].tensor)
+
+
+def _reached(bodies: Mapping[str, Any], roots: Iterable[str]) -> set[str]:
+    """The functions that a call of the roots may call."""
+    reached: set[str] = set()
+    waiting = list(roots)
+    while waiting:
+        name = waiting.pop()
+        if name in reached or name not in bodies:
+            continue
+        reached.add(name)
+        for node in bodies[name]:
+            waiting.append(node.op)
+            for value in node.attr.values():
+                waiting += [f.name for f in (value.func, *value.list.func) if f.name]
+    return reached
+
+
+def _check_constant(path: Path, tensor: Any) -> None:
+    import tensorflow as tf
+
+    sizes = [dim.size for dim in tensor.tensor_shape.dim]
+    bytes_ = math.prod(sizes) * tf.as_dtype(tensor.dtype).size
+    if min(sizes, default=0) < 0 or bytes_ > LARGEST_CONSTANT_BYTES:
+        raise UserError(f"{path} holds a constant of the shape {sizes}, too large for a bundle.")
+
+
+def _check_signature(path: Path, graph: Any, name: str, signature: Signature) -> None:
+    if name not in graph.signature_def:
+        raise UserError(f"{path} has no signature `{name}`, which model.json declares.")
+    stored = graph.signature_def[name]
+    sides = ((signature.inputs, stored.inputs), (signature.outputs, stored.outputs))
+    for declared, found in sides:
+        if _described(declared) != {key: _of_proto(info) for key, info in found.items()}:
+            raise UserError(f"{path} and model.json differ in the signature `{name}`.")
+
+
+def _described(infos: Mapping[str, TensorInfo]) -> dict:
+    return {name: (info.dtype, info.shape) for name, info in infos.items()}
+
+
+def _of_proto(info: Any) -> tuple[np.dtype, tuple[int | None, ...]]:
+    import tensorflow as tf
+
+    sizes = tuple(None if dim.size < 0 else dim.size for dim in info.tensor_shape.dim)
+    return np.dtype(tf.as_dtype(info.dtype).as_numpy_dtype), sizes

@@ -1,0 +1,289 @@
+"""A bundle that speaks: whole sounds, or chunk by chunk as they are made."""
+
+import dataclasses
+import importlib
+import itertools
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from replicator.runs.errors import UserError
+from serving.bundles.bundle import COMPILED, PLAIN, Backend, Bundle
+from serving.bundles.numba_engine import Engine, Wish, engine_for
+from serving.bundles.signature import Arrays, checked, example
+from serving.errors import InvalidInput
+
+CHUNK, STATE = "chunk", "state_"
+CHUNK_SAMPLES = 32_000  # about
+WHOLE = (PLAIN, COMPILED)
+COUNTS = ("frames_before", "num_frames", "frames_after")  # of frames that are handed in
+
+
+class SoundBundle(Bundle):
+    """An exported WaveNet or student ready to speak."""
+
+    kind = "sound"
+
+    def __init__(self, path: Path, spec: dict[str, Any], program: Any, backend: Backend = "auto"):
+        super().__init__(path, spec, program, backend)
+        self._engine: Engine | None = engine_for(path, spec, backend)
+        self._said = spec["serving"]["streaming"]
+        self._is_warm = False
+
+    @property
+    def sample_rate_hz(self) -> int:
+        """Of its sound."""
+        return self.spec["sample_rate_hz"]
+
+    @property
+    def hop_samples(self) -> int:
+        """Samples between two frames; 1 for a model without frames."""
+        return self.spec["hop_samples"]
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it needs frames."""
+        return "frames" in self.signatures[COMPILED].inputs
+
+    @property
+    def known_speakers(self) -> tuple[str, ...]:
+        """The names of the speakers that it can speak as; none for a model without speakers."""
+        info = self.signatures[COMPILED].inputs.get("speaker")
+        return () if info is None else tuple(self.spec["speakers"][: int(info.high or 0) + 1])
+
+    @property
+    def _batches(self) -> list[int]:
+        return sorted(self.serving["allowed_batches"])
+
+    @property
+    def engine(self) -> str:
+        """What makes whole sounds, and streams unless warm: "numba" or "tensorflow"."""
+        return "tensorflow" if self._engine is None else "numba"
+
+    def frames(self, waveform: np.ndarray) -> np.ndarray:
+        """The frames float32 [frames, channels] of a recording, to be spoken again.
+
+        waveform: float32 [samples] at `sample_rate_hz`, at its stored level. It needs the package
+        `wavenet`; UserError without it, or for a model without frames.
+        """
+        if not self.conditional:
+            raise UserError(f"{self.name} reads no frames.")
+        try:
+            hearing = importlib.import_module("serving.bundles.feature_extractor")
+        except ImportError as error:
+            raise UserError(f"To hear a recording takes the package {error.name}.") from error
+        return hearing.ears_of(self.spec).frames(waveform)
+
+    def generate(
+        self,
+        condition: np.ndarray | None = None,
+        *,
+        seed: int = 0,
+        row: int = 0,
+        num: int = 1,
+        num_samples: int | None = None,
+        speaker: str | None = None,
+        temperature: float = 1.0,
+    ) -> np.ndarray:
+        """Sounds, float32 [num, samples] in [-1, 1].
+
+        Args:
+          condition: frames [frames, channels] from `frames(...)`, or None for a model without.
+          seed, row, num: sounds row, row + 1, ... of the seed, the same whatever `num` is.
+          num_samples: length; by default that of the condition.
+          speaker: a name, for models with speakers; None: the first one.
+          temperature: multiplies the noise; 1 samples the model.
+
+        Raises InvalidInput for what the model cannot speak.
+        """
+        wish = self._wish(condition, seed, row, num, num_samples, speaker, temperature)
+        if self._engine is not None:
+            return self._engine.whole(wish)
+        return np.concatenate([self._whole(group) for group in self._groups(wish)])
+
+    def stream(
+        self,
+        condition: np.ndarray | None = None,
+        *,
+        seed: int = 0,
+        row: int = 0,
+        num: int = 1,
+        num_samples: int | None = None,
+        speaker: str | None = None,
+        temperature: float = 1.0,
+        chunk_samples: int = CHUNK_SAMPLES,
+    ) -> Iterator[np.ndarray]:
+        """The same sounds in chunks float32 [num, about chunk_samples], as they are made.
+
+        The first chunk is shorter, so that it comes early. What cannot be spoken is refused at
+        once, before the first chunk is asked for.
+        """
+        wish = self._wish(condition, seed, row, num, num_samples, speaker, temperature)
+        if chunk_samples < 1:
+            raise InvalidInput(f"`chunk_samples` must be at least 1, got {chunk_samples}.")
+        if self._engine is not None and not self._streams_sooner(num):
+            return self._engine.stream(wish, chunk_samples)
+        groups = [self._streamed(group, chunk_samples) for group in self._groups(wish)]
+        return (np.concatenate(chunks) for chunks in zip(*groups, strict=True))
+
+    def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
+        """What a signature gives for inputs as `check` gives them.
+
+        Whole sounds are made by the fastest of what makes them, whichever signature is asked.
+        """
+        if signature not in WHOLE:
+            return super().call(signature, inputs)
+        if self._engine is not None:
+            return self._engine.call(inputs)
+        return super().call(COMPILED, inputs)
+
+    def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
+        """The inputs of a signature as `call` takes them, see `Bundle.check`."""
+        arrays = super().check(signature, inputs)
+        if "frames" in arrays:
+            counts = [arrays[name].astype(np.int64) for name in COUNTS if name in arrays]
+            longest, given = int(np.max(sum(counts))), arrays["frames"].shape[1]
+            if longest > given:
+                said = " + ".join(f"`{name}`" for name in COUNTS if name in arrays)
+                raise InvalidInput(f"{said} must be at most the {given} `frames`, got {longest}.")
+        return arrays
+
+    def warm(self) -> None:
+        """Compiles what is served compiled, by a call of every size that it is called in."""
+        super().warm()
+        self._is_warm = True
+
+    def _streams_sooner(self, num: int) -> bool:
+        """Whether the program is the better choice than the engine: it begins sooner once warm."""
+        return self._is_warm and self.backend == "auto" and num <= self._batches[0]
+
+    def warming(self) -> Iterator[tuple[str, Arrays]]:
+        """Signature and inputs of every call that `warm` makes: all pieces, by every batch."""
+        # A long piece and a short one behind it: no other length is ever compiled.
+        samples = sum(dict.fromkeys(self._said["pieces"]))
+        frames = -(-samples // self.hop_samples)
+        names: tuple[str, ...] = (COMPILED, CHUNK)
+        batches = self._batches[:1] if self._said["rows_alone"] else self._batches
+        if self._engine is not None:
+            yield COMPILED, self._example(COMPILED, 1, frames)
+            names, batches = (CHUNK,), self._batches[:1]
+        for rows, name in itertools.product(batches, names):
+            yield name, self._example(name, rows, frames)
+
+    def _example(self, signature: str, rows: int, frames: int) -> Arrays:
+        infos = self.signature(signature)
+        arrays: Arrays = example(infos, rows, self.serving.get("padded"), frames)
+        if not self.conditional:
+            arrays["num_samples"][:] = frames
+        return arrays
+
+    def _wish(
+        self, condition, seed: int, row: int, num: int, num_samples, speaker, temperature
+    ) -> Wish:
+        """What is asked for, checked; InvalidInput for what cannot be spoken."""
+        for name, value, low in (("num", num, 1), ("seed", seed, 0), ("row", row, 0)):
+            if value < low:
+                raise InvalidInput(f"`{name}` must be at least {low}, got {value}.")
+        for name, value, high in (("seed", seed, 2**64 - 1), ("row", row + num - 1, 2**31 - 1)):
+            if value > high:
+                raise InvalidInput(f"`{name}` must be at most {high}, got {value}.")
+        infos = self.signature(CHUNK).inputs
+        frames = self._frames(condition)
+        length = self._length(frames, num_samples)
+        who, rows = self._speaker(speaker), tuple(range(row, row + num))
+        heat = checked("temperature", infos["temperature"], [temperature])[0]
+        return Wish(frames, length, seed, rows, who, float(heat))
+
+    def _frames(self, condition) -> np.ndarray | None:
+        if (condition is None) == self.conditional:
+            rule = "given" if self.conditional else "None"
+            raise InvalidInput(f"`condition` must be {rule} for {self.name}.")
+        if condition is None:
+            return None
+        return checked("frames", self.signature(CHUNK).inputs["frames"], [condition])[0]
+
+    def _length(self, frames: np.ndarray | None, num_samples: int | None) -> int:
+        """Samples of the sound."""
+        most = None if frames is None else len(frames) * self.hop_samples
+        length = most if num_samples is None else num_samples
+        if length is None:
+            raise InvalidInput("`num_samples` must be given where there is no `condition`.")
+        if length < 1 or (most is not None and length > most):
+            rule = "at least 1" if most is None else f"between 1 and {most}"
+            raise InvalidInput(f"`num_samples` must be {rule}, got {length}.")
+        return length
+
+    def _speaker(self, name: str | None) -> int | None:
+        known = self.known_speakers
+        if not known:
+            if name is not None:
+                raise InvalidInput("`speaker` must not be given: the model has one voice.")
+            return None
+        if name is not None and name not in known:
+            raise InvalidInput(f"`speaker` must be one of {', '.join(known)}, got {name[:40]!r}.")
+        return 0 if name is None else known.index(name)
+
+    def _groups(self, wish: Wish) -> Iterator[Wish]:
+        """The wish in parts of as many rows as a call may have."""
+        most = self._batches[-1]
+        for first in range(0, len(wish.rows), most):
+            yield dataclasses.replace(wish, rows=wish.rows[first : first + most])
+
+    def _rows(self, wish: Wish) -> Arrays:
+        """The inputs that name the noise, in an allowed batch: the last row fills it up."""
+        size = min(batch for batch in self._batches if batch >= len(wish.rows))
+        rows = [*wish.rows, *[wish.rows[-1]] * (size - len(wish.rows))]
+        inputs: Arrays = {
+            "seed": np.full([size], np.uint64(wish.seed).astype(np.int64)),
+            "row": np.array(rows, np.int32),
+            "temperature": np.full([size], wish.temperature, np.float32),
+        }
+        if wish.speaker is not None:
+            inputs["speaker"] = np.full([size], wish.speaker, np.int32)
+        return inputs
+
+    def _whole(self, wish: Wish) -> np.ndarray:
+        inputs = self._rows(wish)
+        size = len(inputs["row"])
+        if wish.frames is None:
+            inputs["num_samples"] = np.full([size], wish.num_samples, np.int32)
+        else:
+            count = -(-wish.num_samples // self.hop_samples)
+            frames = wish.frames[: count + self._said["side_frames"]]
+            inputs["frames"] = np.repeat(frames[None], size, 0)
+            inputs["num_frames"] = np.full([size], len(frames), np.int32)
+        sound = super().call(COMPILED, inputs)["sound"]
+        return sound[: len(wish.rows), : wish.num_samples]
+
+    def _streamed(self, wish: Wish, chunk_samples: int) -> Iterator[np.ndarray]:
+        inputs, unit = self._rows(wish), self._said["unit_samples"]
+        size, first = len(inputs["row"]), 0
+        state: Arrays = {
+            name: np.full([size, *said["shape"][1:]], said["fill"], said["dtype"])
+            for name, said in self._said["state"].items()
+        }
+        length = -(-self._said["pieces"][0] // unit) * unit
+        while first < wish.num_samples:
+            last = min(first + length, wish.num_samples)
+            place = self._place(wish, size, first, last)
+            made = super().call(CHUNK, {**inputs, **place, **state})
+            state = {name: made[name] for name in state}
+            yield made["sound"][: len(wish.rows), : last - first]
+            first, length = last, -(-chunk_samples // unit) * unit
+
+    def _place(self, wish: Wish, size: int, first: int, last: int) -> Arrays:
+        """The inputs that say where a chunk is and what it is told."""
+        numbers: dict[str, int] = {"start": first}
+        if wish.frames is None:
+            numbers["num_samples"] = last - first
+            return {name: np.full([size], value, np.int32) for name, value in numbers.items()}
+        hop, side = self.hop_samples, self._said["side_frames"]
+        frame, end = first // hop, -(-last // hop)
+        window = wish.frames[max(0, frame - side) : end + side]
+        numbers["frames_before"] = min(frame, side)
+        numbers["num_frames"] = end - frame
+        numbers["frames_after"] = min(len(wish.frames) - end, side)
+        arrays = {name: np.full([size], value, np.int32) for name, value in numbers.items()}
+        return {**arrays, "frames": np.repeat(window[None], size, 0)}

@@ -1,0 +1,199 @@
+"""The functions by which a model of speech is served.
+
+`serving_default` makes whole sounds with TensorFlow's own kernels. `compiled` makes the same with
+pieces of sound compiled by XLA, of two lengths only, so that no length of a sound is compiled for.
+`chunk` is the same pieces for whoever keeps the state: the next stretch of each row, each where it
+is.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from distill.model import StudentModel
+from serving.bundles.audio_chunks import Step, Window, cut, made_of, rows_told, steps_of, up, whole
+from serving.bundles.bundle import COMPILED, FORMAT, PLAIN
+from serving.bundles.signature import Signature, TensorInfo
+from serving.bundles.streaming_models import Drawn, Voice, unit_samples, voice_of
+from wavenet.model import SpeechModel
+
+CHUNK = "chunk"
+STATE, TURNS = "state_", "state_turns"
+BATCHES = (1, 2, 4, 8)
+ANY_BATCHES = tuple(range(1, 9))  # where a row costs the same in any batch: none is ever padded
+BUCKET_SECONDS = (0.5, 1, 2, 4, 8, 15, 30, 60, 120)
+LARGEST_FEATURE = 4.0  # silence is 0 and full scale about 1; far beyond, a draft overflows
+HOTTEST = 4.0
+FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
+INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
+Tensors = dict[str, Any]
+
+
+def export_functions(
+    model: StudentModel | SpeechModel,
+    *,
+    allowed_batches: Sequence[int] = (),
+    buckets: Sequence[int] = (),
+    pieces: tuple[int, int] | None = None,
+) -> tuple[tf.Module, dict[str, Any], dict[str, Any]]:
+    """What is to be saved: the variables, the functions by signature, `serving` of model.json.
+
+    Args:
+      model: what speaks.
+      allowed_batches: sizes that the server makes batches of, each compiled of a student; none:
+        1, 2, 4, 8 of a student, 1 to 8 of a WaveNet.
+      buckets: frames that rows are padded to, none of them compiled for; the longest is the longest
+        sound. None: up to two minutes. A model without frames has samples in their place.
+      pieces: samples that are compiled as one, a short and a long piece; None: see `voice_of`.
+    """
+    voice = voice_of(model, pieces)
+    batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if voice.alone else BATCHES)
+    lengths = sorted(set(buckets)) or _buckets(model.sample_rate_hz, voice.hop_samples)
+    signatures = _signatures(voice, lengths[-1])
+    compiled = steps_of(voice, compiled=True)
+    rows: dict[str, Callable[[Tensors], Tensors]] = {
+        PLAIN: lambda given: _whole(voice, steps_of(voice, compiled=False), given),
+        COMPILED: lambda given: _whole(voice, compiled, given),
+        CHUNK: lambda given: _chunk(voice, compiled, given),
+    }
+    functions = {name: _function(signatures[name], make) for name, make in rows.items()}
+    module = tf.Module(name="sounds")
+    module.weights = voice.variables
+    serving = {
+        "format": FORMAT,
+        "signatures": {name: signature.to_dict() for name, signature in signatures.items()},
+        "allowed_batches": batches,
+        "cropped": {"sound": {"axis": 1, "length": "num_samples"}},
+        "streaming": _streaming(voice, signatures[CHUNK]),
+        "limits": {"max_frames": lengths[-1], "max_batch": max(batches)},
+    }
+    if voice.feature_channels:
+        serving["padded"] = {"frames": {"axis": 1, "length": "num_frames", "buckets": lengths}}
+    return module, functions, serving
+
+
+def _buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:
+    return [-(-round(seconds * sample_rate_hz) // hop_samples) for seconds in BUCKET_SECONDS]
+
+
+def _signatures(voice: Voice, longest: int) -> dict[str, Signature]:
+    """Of every function; longest: of a sound, in frames."""
+    sound = {"sound": TensorInfo(FLOAT32, (None, None)), "num_samples": _numbers(low=None)}
+    noise = {
+        "seed": TensorInfo(INT64, (None,), default=0),
+        "row": _numbers(low=0, default=0),
+        "temperature": TensorInfo(FLOAT32, (None,), 0, HOTTEST, 1),
+    }
+    if voice.speakers:
+        noise["speaker"] = _numbers(low=0, high=voice.speakers - 1, default=0)
+    state = {f"{STATE}{name}": _info(filled) for name, filled in voice.state().items()}
+    if voice.drafts:
+        state[TURNS] = TensorInfo(FLOAT64, (None,), 0, 1, 0)
+    handed = {name: TensorInfo(info.dtype, info.shape) for name, info in state.items()}
+    place = {"start": _numbers(low=0, default=0)}
+    length, window = {"num_samples": _numbers(low=1, high=longest)}, {}
+    if voice.feature_channels:
+        side, channels = voice.side_frames, voice.feature_channels
+        frames = TensorInfo(FLOAT32, (None, None, channels), -LARGEST_FEATURE, LARGEST_FEATURE)
+        length = {"frames": frames, "num_frames": _numbers(low=1, high=longest)}
+        window = {
+            "frames_before": _numbers(low=0, high=side, default=0),
+            "frames_after": _numbers(low=0, high=side, default=0),
+        }
+    every = Signature({**length, **noise}, sound)
+    chunk = Signature({**length, **window, **place, **noise, **state}, {**sound, **handed})
+    return {PLAIN: every, COMPILED: every, CHUNK: chunk}
+
+
+def _numbers(low: float | None, high: float | None = None, default=None) -> TensorInfo:
+    return TensorInfo(INT32, (None,), low, high, default)
+
+
+def _info(filled) -> TensorInfo:
+    dtype, shape, fill = filled
+    top = fill if dtype == tf.int32 else None  # levels, and one beyond them for no past
+    low = None if top is None else 0
+    return TensorInfo(np.dtype(dtype.as_numpy_dtype), (None, *shape), low, top, fill)
+
+
+def _streaming(voice: Voice, chunk: Signature) -> dict[str, Any]:
+    """What a client of `chunk` must know.
+
+    side_frames: neighbours to hand in with a stretch, on either side, as far as there are any; they
+    are counted by `frames_before` and `frames_after`. unit_samples: every chunk but the last must
+    be a multiple of it, and all rows of a call as long. pieces: that are compiled. rows_alone:
+    whether they are compiled for a batch of one, which every row is then made in.
+    """
+    state = {name: info for name, info in chunk.inputs.items() if name.startswith(STATE)}
+    return {
+        "signature": CHUNK,
+        "side_frames": voice.side_frames,
+        "hop_samples": voice.hop_samples,
+        "unit_samples": unit_samples(voice),
+        "pieces": list(voice.pieces),
+        "rows_alone": voice.alone,
+        "state": {
+            name: {
+                "dtype": info.dtype.name,
+                "shape": [-1 if size is None else size for size in info.shape],
+                "fill": info.default,
+            }
+            for name, info in state.items()
+        },
+    }
+
+
+def _whole(voice: Voice, steps: dict[int, Step], given: Tensors) -> Tensors:
+    frames, speaker = given.get("frames"), given.get("speaker")
+    drawn = _drawn(given, tf.zeros_like(given["row"]))
+    if frames is None:
+        lengths = given["num_samples"]
+        return {"sound": whole(voice, steps, None, lengths, speaker, drawn), "num_samples": lengths}
+    count = tf.shape(frames)[1]
+    lengths = tf.minimum(given["num_frames"], count) * voice.hop_samples
+    sound = whole(voice, steps, frames, lengths, speaker, drawn)
+    missing = count * voice.hop_samples - tf.shape(sound)[1]
+    return {"sound": tf.pad(sound, [[0, 0], [0, missing]]), "num_samples": lengths}
+
+
+def _chunk(voice: Voice, steps: dict[int, Step], given: Tensors) -> Tensors:
+    frames, start, hop = given.get("frames"), given["start"], voice.hop_samples
+    state = {name: given[f"{STATE}{name}"] for name in voice.state()}
+    lengths, window = given.get("num_samples"), None
+    if frames is not None:
+        before, count = given["frames_before"], given["num_frames"]
+        lengths = count * hop
+        high = tf.minimum(before + count + given["frames_after"], tf.shape(frames)[1])
+        window = Window(tf.zeros_like(before), high, before, lengths, start - before * hop)
+    samples = up(tf.reduce_max(lengths), voice.pieces[0])
+    told = rows_told(voice, frames, given.get("speaker"), window, samples, given.get(TURNS))
+    sound, later = made_of(steps, _drawn(given, start), told, state, samples)
+    after = {f"{STATE}{name}": value for name, value in later.items()}
+    if voice.drafts:
+        after[TURNS] = told.turns
+    return {"sound": cut(sound, lengths), "num_samples": lengths, **after}
+
+
+def _drawn(given: Tensors, start) -> Drawn:
+    # The words of a number lie low one first.
+    key = tf.reverse(tf.bitcast(given["seed"], tf.int32), [-1])
+    return Drawn(key, given["row"], start, given["temperature"])
+
+
+def _function(signature: Signature, make: Callable[[Tensors], Tensors]) -> Any:
+    """A concrete function of the signature's inputs."""
+    specs = [
+        tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in signature.inputs.items()
+    ]
+
+    @tf.function(autograph=False, input_signature=specs)
+    def made(*tensors):
+        outputs = make(dict(zip(signature.inputs, tensors, strict=True)))
+        return {
+            name: tf.ensure_shape(outputs[name], info.shape)
+            for name, info in signature.outputs.items()
+        }
+
+    return made.get_concrete_function()

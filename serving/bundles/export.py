@@ -1,0 +1,245 @@
+"""The verb `export`: a run or a model folder as a bundle, NAME/VERSION, that can be served."""
+
+import contextlib
+import dataclasses
+import importlib
+import json
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Annotated, Any
+
+import tensorflow as tf
+import tyro
+
+from distill import card as student_card
+from distill import model as sounds
+from distill import portable as student_portable
+from distill.model import StudentModel
+from pixelcnn import card as picture_card
+from pixelcnn import model as pictures
+from pixelcnn import portable as picture_portable
+from pixelcnn import shipped as picture_shipped
+from pixelcnn.model import PictureModel
+from pixelcnn.training import KINDS as PICTURE_KINDS
+from replicator.runs.errors import UserError
+from replicator.runs.model_folder import SPEC_FILE, WEIGHTS_FILE, kind_of, read_folder
+from serving.bundles.allowed_operations import check_program
+from serving.bundles.manifest import write_manifest
+from serving.bundles.signature import Signature
+from serving.bundles.warmup import write_warmup
+from wavenet import card as teacher_card
+from wavenet import portable as teacher_exporting
+from wavenet import shipped as teacher_shipped
+from wavenet.model import SHIPPED as SHIPPED_TEACHER
+from wavenet.model import SpeechModel
+from wavenet.samplers import CHUNK_SAMPLES
+
+AnyModel = SpeechModel | StudentModel | PictureModel
+CARD = "card.md"
+PORTABLE = "portable"
+PORTABLE_FRAMES = 200
+SAID_OF_RUNS = ("data_licence", "note", "machine", "parts_from")
+NETWORKS = {"wavenet": "network", "parallel-wavenet": "student"}  # where a config has them
+
+
+@dataclasses.dataclass(frozen=True)
+class ExportArguments:
+    """Write a bundle, NAME/VERSION in TensorFlow Serving's layout: the program (SavedModel), and
+    the model folder: model.json, weights.npz (average weights) and card.md with what was measured
+    on dev."""
+
+    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
+    """Run directory; or a model folder or a shipped model, which is taken as it is."""
+    out: Path
+    """Folder to write, new or empty: MODELS/NAME/VERSION, the version a whole number."""
+    bare: bool = False
+    """The model folder alone, without a program to serve; it may have any name."""
+    buckets: tuple[int, ...] = ()
+    """Lengths, in frames, that sounds are padded to, the longest of them the longest sound; none:
+    a few up to two minutes."""
+    batches: tuple[int, ...] = ()
+    """Numbers of rows that a call may have, each compiled once; none: a few up to 8."""
+    bfloat16: bool = False
+    """Compute in bfloat16 (models of sound)."""
+    portable: bool = False
+    """Also write the sampler as StableHLO, for JAX without TensorFlow, to OUT/portable."""
+    warm: bool = True
+    """Write the warm-up requests that TensorFlow Serving makes (needs tensorflow-serving-api)."""
+    parts_from: tuple[Path, ...] = ()
+    """Runs that trained other parts of the same multiscale model."""
+    data_licence: str = ""
+    """Licence of the recordings or pictures, and whose they are, for the card."""
+    note: str = ""
+    """Anything else that the card shall say of the training."""
+    machine: str | None = None
+    """What it was trained on; None: this machine."""
+
+
+def run_export(arguments: list[str], parse) -> int:
+    """Parses `onepass export ...`, measures a run on dev and writes the bundle."""
+    given = parse(ExportArguments, arguments, "onepass export")
+    for line in export(given):
+        print(line)
+    return 0
+
+
+def export(given: ExportArguments) -> list[str]:
+    """Writes the bundle, whole or not at all; lines on what was written.
+
+    Raises UserError, in one line, for what cannot be exported, or for an OUT that is in use.
+    """
+    lines = []
+    with _whole(_checked(given)) as folder:
+        measured = _write_model(given, folder)
+        if measured:
+            lines.append(f"{given.out}: {measured}")
+        if not given.bare:
+            lines += _write_program(given, folder)
+            write_manifest(folder)
+    return lines or [f"{given.out}: the model folder"]
+
+
+def _checked(given: ExportArguments) -> Path:
+    """OUT, which is new or empty, and called by a version."""
+    out = Path(given.out).absolute()
+    if not given.bare and not out.name.isdecimal():
+        raise UserError(
+            f"`--out` must end in a version, a whole number, such as {given.out}/1; "
+            f"got {given.out}."
+        )
+    for name in ("bfloat16", "portable"):
+        if given.bare and getattr(given, name):
+            raise UserError(f"`--{name}` is of the program, which `--bare` leaves out.")
+    if min((*given.buckets, *given.batches), default=1) < 1:
+        raise UserError("`--buckets` and `--batches` must be at least 1.")
+    if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        raise UserError(f"{given.out} is there already; a new version goes to another folder.")
+    return out
+
+
+@contextlib.contextmanager
+def _whole(out: Path) -> Iterator[Path]:
+    """A folder beside `out` that becomes `out` when the block ends, and is gone if it raises."""
+    folder, made = out.with_name(f".{secrets.token_hex(8)}"), not out.parent.exists()
+    try:
+        folder.mkdir(parents=True)
+    except OSError as error:
+        raise UserError(f"Cannot make the folder {out}: {error.strerror}.") from error
+    try:
+        yield folder
+        os.replace(folder, out)
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        if made and not out.exists():
+            with contextlib.suppress(OSError):  # whatever else came to lie there
+                out.parent.rmdir()
+
+
+def _write_model(given: ExportArguments, folder: Path) -> str:
+    """Writes the model folder; what was measured, "" of a folder that is taken as it is."""
+    source = _shipped(given.run)
+    if not (source / SPEC_FILE).exists():
+        return _measured(given, folder)
+    for name in SAID_OF_RUNS:
+        if getattr(given, name):
+            raise UserError(f"`--{name.replace('_', '-')}` is for runs; {given.run} has its card.")
+    spec, _ = read_folder(source)
+    _write_spec(folder, {name: said for name, said in spec.items() if name != "serving"})
+    for name in (WEIGHTS_FILE, CARD):
+        if name != CARD or (source / name).exists():
+            shutil.copyfile(source / name, folder / name)
+    return ""
+
+
+def _shipped(path: Path) -> Path:
+    """The folder of a model, where `path` may be the name of a shipped one."""
+    if path.exists():
+        return path
+    if str(path) in picture_shipped.FOLDERS:
+        return picture_shipped.folder(str(path))
+    if str(path) == SHIPPED_TEACHER:
+        return teacher_shipped.teacher_folder()
+    return sounds.SHIPPED[str(path)]() if str(path) in sounds.SHIPPED else path
+
+
+def _measured(given: ExportArguments, folder: Path) -> str:
+    """Measures a run on dev and writes its model folder; what was measured, in words."""
+    said: dict[str, Any] = {"data_licence": given.data_licence or "unknown", "note": given.note}
+    said |= {"run": given.run, "out": folder, "machine": given.machine}
+    if kind_of(given.run) in PICTURE_KINDS:
+        return picture_card.export(
+            picture_card.ExportArguments(**said, parts_from=given.parts_from)
+        )
+    if given.parts_from:
+        raise UserError("`--parts-from` is for multiscale models of pictures.")
+    model = sounds.load(given.run)
+    if isinstance(model, StudentModel):
+        return student_card.export(teacher_card.ExportArguments(**said), model)
+    return teacher_card.export(teacher_card.ExportArguments(**said))
+
+
+def _write_program(given: ExportArguments, folder: Path) -> list[str]:
+    """Adds the program to a model folder; lines on it."""
+    spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
+    if given.bfloat16:
+        _compute_in_bfloat16(spec)
+    _write_spec(folder, spec)
+    model = _loaded(spec, folder)
+    batches, buckets = sorted(set(given.batches)), sorted(set(given.buckets))
+    module, functions, serving = _signatures_of(model).export_functions(
+        model, allowed_batches=batches, buckets=buckets
+    )
+    options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
+    tf.saved_model.save(module, str(folder), functions, options)
+    _write_spec(folder, spec | {"serving": serving})
+    declared = {name: Signature.from_dict(s) for name, s in serving["signatures"].items()}
+    check_program(folder, declared)
+    lines = [f"{given.out}: {', '.join(declared)}"]
+    if given.portable:
+        _write_portable(model, folder / PORTABLE, buckets)
+    if given.warm and not write_warmup(folder, given.out.absolute().parent.name, serving):
+        lines.append("without warm-up requests: these need the package tensorflow-serving-api")
+    return lines
+
+
+def _write_spec(folder: Path, spec: dict[str, Any]) -> None:
+    (folder / SPEC_FILE).write_text(json.dumps(spec, indent=2) + "\n", encoding="utf-8")
+
+
+def _compute_in_bfloat16(spec: dict[str, Any]) -> None:
+    if spec["kind"] not in NETWORKS:
+        raise UserError("`--bfloat16` is for models of sound: pictures are drawn in float32.")
+    spec["config"][NETWORKS[spec["kind"]]]["compute_dtype"] = "bfloat16"
+
+
+def _loaded(spec: dict[str, Any], folder: Path) -> AnyModel:
+    """The model of a folder, with the weights as they are stored."""
+    return pictures.load(folder) if spec["kind"] in PICTURE_KINDS else sounds.load(folder)
+
+
+def _signatures_of(model: AnyModel) -> ModuleType:
+    """The module whose `export_functions` knows the model."""
+    of_pictures = isinstance(model, PictureModel)
+    return importlib.import_module(
+        "serving.bundles.image_signatures" if of_pictures else "serving.bundles.audio_signatures"
+    )
+
+
+def _write_portable(model: AnyModel, folder: Path, buckets: list[int]) -> None:
+    """Writes the sampler as functions that JAX can run."""
+    if isinstance(model, PictureModel):
+        picture_portable.export_sampler(folder, model.density)
+        return
+    frames = min(buckets, default=PORTABLE_FRAMES)
+    if isinstance(model, StudentModel):
+        student_portable.export_sampler(folder, model.network, batch=1, num_frames=frames)
+        return
+    config = model.network.config
+    chunk = config.context_block_samples if config.context_layers else CHUNK_SAMPLES
+    teacher_exporting.export_sampler(
+        folder, model.network, batch=1, chunk_samples=chunk, num_frames=frames
+    )

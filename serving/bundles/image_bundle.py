@@ -1,0 +1,217 @@
+"""A bundle that draws pictures."""
+
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from replicator.runs.errors import UserError
+from serving.bundles.bundle import COMPILED, Backend, Bundle
+from serving.bundles.signature import Arrays, checked, example, scale_name
+from serving.errors import InvalidInput
+
+Wish = int | str | np.ndarray | dict[str, np.ndarray] | None
+NEEDS = {
+    "class": "a class",
+    "text": "a caption",
+    "map": "a map of labels",
+    "video": "`past`, `action` and `state`, those that it has, as a dict",
+}
+
+
+class PictureBundle(Bundle):
+    """An exported PixelCNN or multiscale model ready to draw."""
+
+    kind = "picture"
+
+    def __init__(self, path: Path, spec: dict[str, Any], program: Any, backend: Backend = "auto"):
+        if backend == "numba":
+            raise UserError(f"{path} draws pictures; the engine `numba` is for students of sound.")
+        super().__init__(path, spec, program, backend)
+
+    @property
+    def size(self) -> int:
+        """Side of its pictures, in pixels."""
+        return self.spec["size"]
+
+    @property
+    def channels(self) -> int:
+        """1 for grey, 3 for red, green and blue."""
+        return self.spec["channels"]
+
+    @property
+    def classes(self) -> tuple[str, ...]:
+        """The names of the classes, in the order of their numbers."""
+        return tuple(self.spec["classes"])
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """The sides of the pictures on the way, smallest first; one for a PixelCNN."""
+        sides = [_side(name) for name in self.signatures[COMPILED].outputs if name != "picture"]
+        return tuple(sorted(sides)) or (self.size,)
+
+    def generate(
+        self,
+        condition: Wish | Sequence[Wish] = None,
+        *,
+        seed: int = 0,
+        num: int = 1,
+        temperature: float | Sequence[float] = 1.0,
+        start: np.ndarray | None = None,
+        given: tuple[np.ndarray, int] | None = None,
+    ) -> np.ndarray:
+        """Pictures, uint8 [num, size, size, channels].
+
+        Args:
+          condition: a class (number or name), a caption, a map int [size, size] or what a video
+            model reads, by name; a list has one for each picture; None for a model without.
+          seed, num: picture n of a seed is the same whatever `num` is.
+          temperature: 1 samples the model; a multiscale model takes one a scale too, base first.
+          start: a small picture uint8 [side, side, channels] to enlarge (multiscale).
+          given: a picture uint8 [size, size, channels] and how many of its pixels, in raster
+            order, to keep (PixelCNN).
+
+        Raises InvalidInput for what the model cannot draw.
+        """
+        drawn = self.progressions(
+            condition, seed=seed, num=num, temperature=temperature, start=start, given=given
+        )
+        return np.stack([scales[-1] for scales in drawn])
+
+    def progressions(
+        self,
+        condition: Wish | Sequence[Wish] = None,
+        *,
+        seed: int = 0,
+        num: int = 1,
+        temperature: float | Sequence[float] = 1.0,
+        start: np.ndarray | None = None,
+        given: tuple[np.ndarray, int] | None = None,
+    ) -> Iterator[list[np.ndarray]]:
+        """For each picture, as it is drawn, all its scales, smallest first; see `generate`.
+
+        What cannot be drawn is refused at once, before the first picture is asked for.
+        """
+        wishes: list[Any] = [condition] * num
+        if isinstance(condition, list | tuple):
+            wishes = list(condition)
+        if num < 1 or len(wishes) != num:
+            raise InvalidInput(f"`condition` must be one or {num}, got {len(wishes)}.")
+        calls = [
+            self.inputs(wish, seed, row, temperature, start, given)
+            for row, wish in enumerate(wishes)
+        ]
+        return (self._scales(*call, start) for call in calls)
+
+    def warming(self) -> Iterator[tuple[str, Arrays]]:
+        """One picture from every signature: no batch takes another program."""
+        for name, signature in self.signatures.items():
+            yield name, example(signature, 1)
+
+    def inputs(
+        self,
+        condition: Wish = None,
+        seed: int = 0,
+        row: int = 0,
+        temperature: float | Sequence[float] = 1.0,
+        start: np.ndarray | None = None,
+        given: tuple[np.ndarray, int] | None = None,
+    ) -> tuple[str, Arrays]:
+        """The signature that draws a picture, and its checked inputs, a batch of one.
+
+        Raises InvalidInput for what the model cannot draw; arguments as for `generate`.
+        """
+        if not 0 <= seed < 2**64:
+            raise InvalidInput(f"`seed` must be between 0 and 2^64 - 1, got {seed}.")
+        each = temperature
+        if isinstance(temperature, int | float):
+            each = [temperature] * len(self.sizes)
+        inputs: dict[str, Any] = {
+            "seed": np.array([seed], np.uint64).astype(np.int64),
+            "row": [row],
+            "temperature": [each],
+            **self.condition(condition),
+        }
+        signature = COMPILED
+        if start is not None:
+            self._check_start(start)
+            signature, inputs["start"] = scale_name(2 * start.shape[0]), start[None]
+        if given is not None:
+            if "complete" not in self.signatures:
+                raise InvalidInput("Only a PixelCNN can go on from the first pixels of a picture.")
+            signature = "complete"
+            inputs["given"], inputs["given_count"] = given[0][None], [given[1]]
+        return signature, self.check(signature, inputs)
+
+    def condition(self, wish: Wish) -> dict[str, np.ndarray]:
+        """The inputs, a batch of one, that a class, a caption or a map becomes.
+
+        Raises InvalidInput for a class that there is none of, a caption too long, or a wish where
+        the model has none, or none where it needs one.
+        """
+        kind = self.spec["condition"]
+        if kind == "none":
+            if wish is not None:
+                raise InvalidInput("The model draws without a condition.")
+            return {}
+        if kind == "class" and isinstance(wish, int | np.integer | str):
+            return {"label": np.array([self.label(wish)], np.int32)}
+        if kind == "text" and isinstance(wish, str):
+            return {"caption": _caption(wish)}
+        if kind == "map" and isinstance(wish, np.ndarray):
+            return {"map": wish[None]}
+        if kind == "video" and isinstance(wish, dict):
+            return {name: np.asarray(array)[None] for name, array in wish.items()}
+        raise InvalidInput(f"The model needs {NEEDS[kind]}.")
+
+    def label(self, wish: int | str) -> int:
+        """The number of a class, named or numbered; InvalidInput if there is none such."""
+        if str(wish) in self.classes:
+            return self.classes.index(str(wish))
+        info = self.signatures[COMPILED].inputs["label"]
+        try:
+            return int(checked("label", info, [int(wish)])[0])
+        except ValueError as error:
+            known = ", ".join(self.classes)
+            raise InvalidInput(f"There is no class `{str(wish)[:40]}`; there are {known}.") from (
+                error
+            )
+
+    def _check_start(self, start: np.ndarray) -> None:
+        sides = self.sizes[:-1]
+        if not sides:
+            raise InvalidInput("A PixelCNN cannot enlarge a picture; a multiscale model can.")
+        if start.ndim != 3 or start.shape[0] != start.shape[1] or start.shape[0] not in sides:
+            raise InvalidInput(
+                f"The picture to start from must be square with a side of "
+                f"{' or '.join(map(str, sides))} pixels, got {list(start.shape)}."
+            )
+
+    def _scales(self, signature: str, inputs: Arrays, start: np.ndarray | None) -> list[np.ndarray]:
+        if start is not None:
+            return self._enlarged(inputs, start)
+        drawn = self.call(signature, inputs)
+        scales = [drawn[name][0] for name in sorted(drawn, key=_side) if name != "picture"]
+        return scales or [drawn["picture"][0]]
+
+    def _enlarged(self, inputs: Arrays, start: np.ndarray) -> list[np.ndarray]:
+        scales = [start]
+        while len(scales[-1]) < self.size:
+            signature = scale_name(2 * len(scales[-1]))
+            scales.append(self.call(signature, inputs | {"start": scales[-1][None]})["picture"][0])
+        return scales
+
+
+def _side(name: str) -> int:
+    """The side that the name of an output holds; 0 for the largest picture, which has no number."""
+    return int(name.removeprefix("picture").removeprefix("_") or 0)
+
+
+def _caption(text: str) -> np.ndarray:
+    from pixelcnn.data.captions import encode_caption
+
+    try:
+        return encode_caption(text)[None]
+    except UserError as error:
+        raise InvalidInput(str(error)) from error

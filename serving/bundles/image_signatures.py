@@ -1,0 +1,188 @@
+"""The functions by which a picture model is served.
+
+Every row of a batch is drawn alone, by the programs that draw live, so that no batch moves a pixel.
+`serving_default` draws with TensorFlow's own kernels, all others compiled by XLA.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from likelihoods.noise import as_key
+from pixelcnn.data.captions import NUM_CODES
+from pixelcnn.density import PictureDensity
+from pixelcnn.model import PictureModel
+from pixelcnn.networks.multiscale import part_names
+from pixelcnn.portable import condition_specs
+from pixelcnn.sampling.generation import multiscale_program, pixelcnn_program
+from pixelcnn.sampling.multiscale_sampler import Draw, draw, words_for
+from pixelcnn.sampling.pixelcnn_sampler import Given, picture_words, sample
+from replicator.runs.errors import UserError
+from serving.bundles.bundle import COMPILED, FORMAT, PLAIN
+from serving.bundles.signature import Signature, TensorInfo, scale_name
+
+BATCHES = tuple(range(1, 9))  # a row costs the same in any batch: none is ever padded
+ROWS_AT_ONCE = 4
+HOTTEST = 100.0  # where every picture is noise; numbers beyond could overflow
+INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
+Tensors = dict[str, tf.Tensor]
+Row = Callable[[Tensors], Tensors]  # from a batch of one to pictures without the batch axis
+
+
+def export_functions(
+    model: PictureModel, *, allowed_batches: Sequence[int] = (), buckets: Sequence[int] = ()
+) -> tuple[tf.Module, dict[str, Any], dict[str, Any]]:
+    """What is to be saved: the variables, the functions by signature, `serving` of model.json.
+
+    Args:
+      model: what draws.
+      allowed_batches: sizes that the server makes batches of; none: 1 to 8.
+      buckets: pictures have none.
+
+    Raises UserError for a model that cannot draw, or for buckets.
+    """
+    if buckets:
+        raise UserError("`--buckets` is for models of sound; pictures have one size.")
+    density = model.density
+    if density.multiscale is None:
+        signatures, rows = _of_pixelcnn(density)
+    else:
+        signatures, rows = _of_multiscale(density)
+    batches = sorted(set(allowed_batches)) or BATCHES
+    serving = {
+        "format": FORMAT,
+        "signatures": {name: signature.to_dict() for name, signature in signatures.items()},
+        "allowed_batches": list(batches),
+        "limits": {"max_batch": max(batches)},
+    }
+    functions = {name: _function(signatures[name], row) for name, row in rows.items()}
+    module = tf.Module(name="pictures")
+    module.density = density
+    return module, functions, serving
+
+
+def _of_pixelcnn(density: PictureDensity) -> tuple[dict[str, Signature], dict[str, Row]]:
+    network: Any = density.pixelcnn
+    size, channels = density.config.data.size, density.config.data.channels
+    pictures = TensorInfo(UINT8, (None, size, size, channels))
+    wish, drawn = _wish(density, 1), {"picture": pictures}
+    count = TensorInfo(INT32, (None,), 0, size**2)
+    signatures = {
+        PLAIN: Signature(wish, drawn),
+        COMPILED: Signature(wish, drawn),
+        "complete": Signature(wish | {"given": pictures, "given_count": count}, drawn),
+    }
+
+    def plain(batch, seed, rows, given, temperature):
+        words = picture_words(network, seed, rows, size, size)
+        return sample(network, words, density.conditioner(batch), given, temperature)
+
+    def row_of(program) -> Row:
+        def row(given):
+            kept = Given(tf.zeros([1, size, size, channels], tf.int32), tf.constant(0))
+            if "given" in given:
+                kept = Given(tf.cast(given["given"], tf.int32), given["given_count"][0])
+            temperature = given["temperature"][0, 0]
+            seed, rows, batch = _key(given["seed"]), given["row"], _condition(given)
+            return {"picture": _picture(program(batch, seed, rows, kept, temperature))}
+
+        return row
+
+    compiled = row_of(pixelcnn_program(density.conditioner, network, size))
+    return signatures, {PLAIN: row_of(plain), COMPILED: compiled, "complete": compiled}
+
+
+def _of_multiscale(density: PictureDensity) -> tuple[dict[str, Signature], dict[str, Row]]:
+    model: Any = density.multiscale
+    missing = [part for part in part_names(model.sizes) if part not in model.parts]
+    if missing:
+        raise UserError(f"The run has not trained {', '.join(missing)}; it cannot draw.")
+    sizes, channels = model.sizes, density.config.data.channels
+    pictures = {side: TensorInfo(UINT8, (None, side, side, channels)) for side in sizes}
+    wish = _wish(density, len(sizes))
+    whole = Signature(wish, _drawn(pictures))
+    signatures = {PLAIN: whole, COMPILED: whole}
+    for side, smaller in zip(sizes, (None, *sizes), strict=False):
+        given = {"start": pictures[smaller]} if smaller else {}
+        signatures[scale_name(side)] = Signature(wish | given, {"picture": pictures[side]})
+
+    def plain(batch, seed, rows, start, temperatures):
+        words = words_for(model, seed, rows, sizes[-1])
+        return draw(model, Draw(words, density.conditioner(batch), temperatures), sizes[-1], start)
+
+    def row_of(name, program) -> Row:
+        def row(given):
+            start = tf.cast(given["start"], tf.int32) if "start" in given else None
+            seed, rows, batch = _key(given["seed"]), given["row"], _condition(given)
+            scales = program(batch, seed, rows, start, given["temperature"][0])
+            made = {f"picture_{scale.shape[1]}": _picture(scale) for scale in scales}
+            made["picture"] = _picture(scales[-1])
+            return {output: made[output] for output in signatures[name].outputs}
+
+        return row
+
+    programs = {PLAIN: plain}
+    for side in sizes:
+        program = multiscale_program(density.conditioner, model, side, sizes[-1])
+        programs[scale_name(side)] = programs[COMPILED] = program
+    return signatures, {name: row_of(name, program) for name, program in programs.items()}
+
+
+def _wish(density: PictureDensity, scales: int) -> dict[str, TensorInfo]:
+    """The inputs of every signature: what names the noise, and the condition."""
+    conditioning = density.config.conditioning
+    last = conditioning.classes - 1
+    limits = {"label": (0, last), "caption": (0, NUM_CODES - 1), "map": (-1, last)}
+    limits["past"] = (0, conditioning.levels - 1)
+    wish = {
+        "seed": TensorInfo(INT64, (None,), default=0),
+        "row": TensorInfo(INT32, (None,), low=0, default=0),
+        "temperature": TensorInfo(FLOAT32, (None, scales), 0, HOTTEST, 1),
+    }
+    for name, spec in condition_specs(density.config).items():
+        shape = (None, *spec.shape.as_list()[1:])
+        dtype = np.dtype(spec.dtype.as_numpy_dtype)
+        wish[name] = TensorInfo(dtype, shape, *limits.get(name, (None, None)))
+    return wish
+
+
+def _drawn(pictures: dict[int, TensorInfo]) -> dict[str, TensorInfo]:
+    """The outputs: the largest picture, and every scale by its side."""
+    scales = {f"picture_{side}": info for side, info in pictures.items()}
+    return {"picture": pictures[max(pictures)], **scales}
+
+
+def _condition(given: Tensors) -> Tensors:
+    return {name: given[name] for name in CONDITIONS if name in given}
+
+
+CONDITIONS = ("label", "caption", "map", "past", "action", "state")
+
+
+def _key(seed: tf.Tensor) -> tf.Tensor:
+    """uint32 [2], the words of a seed int64 [1], high one first; negative ones count from 2^64."""
+    return as_key(tf.bitcast(seed[0], tf.int32)[::-1])
+
+
+def _picture(levels: tf.Tensor) -> tf.Tensor:
+    return tf.cast(levels[0], tf.uint8)
+
+
+def _function(signature: Signature, row: Row) -> Any:
+    """A concrete function of batches: the row function of every row on its own."""
+    specs = [
+        tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in signature.inputs.items()
+    ]
+    drawn = {
+        name: tf.TensorSpec(info.shape[1:], info.dtype) for name, info in signature.outputs.items()
+    }
+
+    @tf.function(autograph=False, input_signature=specs)
+    def rows(*tensors):
+        ones = [tensor[:, tf.newaxis] for tensor in tensors]
+        given = dict(zip(signature.inputs, ones, strict=True))
+        return tf.map_fn(row, given, fn_output_signature=drawn, parallel_iterations=ROWS_AT_ONCE)
+
+    return rows.get_concrete_function()

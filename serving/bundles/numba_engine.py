@@ -1,0 +1,123 @@
+"""The engine for this processor: a bundle's model rebuilt from its weights, and compiled by Numba.
+
+It needs the packages that trained the model. What it speaks is what the exported program speaks,
+of a student within one 16-bit step.
+"""
+
+import dataclasses
+import importlib
+import importlib.util
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from replicator.runs.errors import UserError
+from serving.bundles.signature import Arrays
+
+STUDENT = "parallel-wavenet"
+PACKAGES = {STUDENT: "distill", "wavenet": "wavenet"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Wish:
+    """What to speak.
+
+    frames: float32 [frames, channels] or None. num_samples: of each sound. seed: in [0, 2^64).
+    rows: which sounds of the seed. speaker: a number or None. temperature: of the noise.
+    """
+
+    frames: np.ndarray | None
+    num_samples: int
+    seed: int
+    rows: tuple[int, ...]
+    speaker: int | None
+    temperature: float
+
+
+class Engine:
+    """Speaks with the weights of a bundle's folder; UserError where its package is missing."""
+
+    def __init__(self, path: Path, kind: str):
+        try:
+            self._generation: Any = importlib.import_module(f"{PACKAGES[kind]}.generation")
+            loaded = importlib.import_module(f"{PACKAGES[kind]}.model").load(path)
+        except ImportError as error:
+            raise UserError(f"The engine `numba` takes the package {error.name}.") from error
+        self._network, self._hop = loaded.network, loaded.hop_samples
+        self._draws_levels = kind != STUDENT
+
+    def whole(self, wish: Wish) -> np.ndarray:
+        """Sounds, float32 [rows, num_samples]."""
+        made = self._generation.generate(self._network, self._request(wish), "numba")
+        return self._sound(made)
+
+    def stream(self, wish: Wish, chunk_samples: int) -> Iterator[np.ndarray]:
+        """The same in chunks float32 [rows, about chunk_samples]."""
+        stream = self._generation.stream(self._network, self._request(wish), "numba", chunk_samples)
+        return map(self._sound, stream)
+
+    def call(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
+        """What the signature of whole sounds gives for these inputs, row by row."""
+        frames = inputs.get("frames")
+        if frames is None:
+            lengths = longest = inputs["num_samples"]
+        else:
+            lengths = inputs["num_frames"] * self._hop
+            longest = frames.shape[1] * self._hop
+        sound = np.zeros([len(lengths), np.max(longest)], np.float32)
+        for n, length in enumerate(lengths):
+            sound[n, :length] = self.whole(self._row(inputs, n, int(length)))[0]
+        return {"sound": sound, "num_samples": lengths.astype(np.int32)}
+
+    def _row(self, inputs: Mapping[str, np.ndarray], n: int, length: int) -> Wish:
+        frames = inputs.get("frames")
+        speaker = inputs.get("speaker")
+        return Wish(
+            None if frames is None else frames[n, : length // self._hop],
+            length,
+            int(inputs["seed"][n]) % 2**64,
+            (int(inputs["row"][n]),),
+            None if speaker is None else int(speaker[n]),
+            float(inputs["temperature"][n]),
+        )
+
+    def _request(self, wish: Wish) -> Any:
+        rows, frames = len(wish.rows), wish.frames
+        return self._generation.Request(
+            num_samples=wish.num_samples,
+            seed=wish.seed,
+            rows=wish.rows,
+            frames=None if frames is None else np.repeat(frames[None], rows, 0),
+            speaker=None if wish.speaker is None else np.full([rows], wish.speaker, np.int32),
+            temperature=wish.temperature,
+        )
+
+    def _sound(self, made: np.ndarray) -> np.ndarray:
+        return self._network.likelihood.decode(made).numpy() if self._draws_levels else made
+
+
+def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | None:
+    """The engine where it is asked for, or may be taken and is the better choice; None elsewhere.
+
+    It is taken, unasked, for a student in float32 where there is no accelerator.
+
+    Raises UserError where it is asked for and cannot be had.
+    """
+    kind = spec["kind"]
+    if backend == "tensorflow" or (backend == "auto" and kind != STUDENT):
+        return None
+    network = spec["config"]["student" if kind == STUDENT else "network"]
+    if backend == "numba":
+        if network["compute_dtype"] != "float32":
+            raise UserError(f"The engine `numba` computes in float32, {path} in another type.")
+        return Engine(path, kind)
+    import tensorflow as tf
+
+    if network["compute_dtype"] != "float32" or tf.config.list_physical_devices("GPU"):
+        return None
+    try:
+        return Engine(path, kind)
+    except UserError:
+        return None

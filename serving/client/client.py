@@ -1,0 +1,371 @@
+"""A client of `onepass serve`, over HTTP or gRPC, without TensorFlow."""
+
+import contextlib
+import dataclasses
+import difflib
+import importlib
+import math
+from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Generic, Protocol, Self, TypeVar
+from urllib.parse import urlsplit
+
+import numpy as np
+
+from replicator.runs.errors import UserError
+from serving.client.retrying import ClientError, Deadline, Retrying
+
+TIMEOUT_SECONDS = 60.0
+RETRIES = 4
+SCHEMES = ("http", "https", "grpc")
+DEFAULT_SIGNATURE, COMPILED = "serving_default", "compiled"
+Piece = TypeVar("Piece")
+
+
+@dataclasses.dataclass(frozen=True)
+class Input:
+    """What an input of a signature must be; None in its shape: any size."""
+
+    dtype: np.dtype
+    shape: tuple[int | None, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Drawn:
+    """A picture at one of its scales.
+
+    picture: which, from 0. side: in pixels. last: whether this is the whole of it. pixels: uint8
+    [side, side, channels].
+    """
+
+    picture: int
+    side: int
+    last: bool
+    pixels: np.ndarray
+
+
+class Stream(Generic[Piece]):
+    """An iterator of what comes, piece by piece.
+
+    Whoever stops reading before its end should `close` it, or use it in `with`, so that the server
+    stops too.
+    """
+
+    def __init__(self, pieces: Generator[Piece, None, None], leave: Callable[[], None]):
+        self._pieces, self._leave = pieces, leave
+
+    def __iter__(self) -> Iterator[Piece]:
+        return self
+
+    def __next__(self) -> Piece:
+        return next(self._pieces)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Leaves; the server stops."""
+        self._pieces.close()
+        self._leave()  # a generator that was never begun has nothing to close
+
+
+class Speech(Stream[np.ndarray]):
+    """Sound as it comes: chunks float32 [samples], at `sample_rate_hz`."""
+
+    def __init__(
+        self,
+        pieces: Generator[np.ndarray, None, None],
+        leave: Callable[[], None],
+        sample_rate_hz: int,
+    ):
+        super().__init__(pieces, leave)
+        self.sample_rate_hz = sample_rate_hz
+
+
+class Transport(Protocol):
+    """What a protocol does for the client; raises ClientError, or Again inside `Retrying.do`."""
+
+    def models(self, deadline: Deadline) -> list[dict[str, Any]]:
+        """What is known of every model."""
+
+    def spec(self, name: str, deadline: Deadline) -> dict[str, Any]:
+        """What is known of a model."""
+
+    def examples(self, name: str, deadline: Deadline) -> list[dict[str, Any]]:
+        """The recordings that a model can be asked to speak again."""
+
+    def signatures(
+        self, name: str, version: int | None, deadline: Deadline
+    ) -> dict[str, dict[str, Input]]:
+        """The inputs of every signature."""
+
+    def predict(
+        self,
+        name: str,
+        inputs: Mapping[str, np.ndarray],
+        signature: str,
+        version: int | None,
+        deadline: Deadline,
+    ) -> dict[str, np.ndarray]:
+        """The outputs of a signature."""
+
+    def speak(self, name: str, wish: Mapping[str, Any], deadline: Deadline) -> Speech:
+        """Sound of a wish: `frames`, `recording`, `example` or `text`, and `seed` and others."""
+
+    def draw(self, name: str, wish: Mapping[str, Any], deadline: Deadline) -> Stream[Drawn]:
+        """Pictures of a wish: `class`, `caption` or `map`, and `num`, `seed`, `temperature`."""
+
+    def close(self) -> None:
+        """Lets the connections go."""
+
+
+class Client:
+    """The models of one server.
+
+    Args:
+      address: http://HOST:PORT, https://HOST:PORT or grpc://HOST:PORT.
+      token: what the server wants requests to bear; None: nothing.
+      timeout_seconds: for each call from its beginning to the end of its answer, attempts and
+        pauses among them; each method takes another one.
+      retries: attempts after the first, with pauses that grow, where the server is not there yet,
+        says that it is overloaded (503) or that this client asks too often (429). Models are
+        functions of their seed, so that asking again is harmless. Once part of a stream has come,
+        nothing is tried again.
+
+    Its methods raise ClientError, a UserError that says in one line what is wrong.
+    """
+
+    def __init__(
+        self,
+        address: str,
+        *,
+        token: str | None = None,
+        timeout_seconds: float = TIMEOUT_SECONDS,
+        retries: int = RETRIES,
+    ):
+        scheme, place = checked_address(address)
+        if token is not None and not (token.isascii() and token.isprintable() and token):
+            raise UserError("`token` must be printable ASCII characters.")
+        self._seconds, retrying = timeout_seconds, Retrying(retries)
+        Deadline(timeout_seconds)
+        self._transport = _transport(scheme, place, token, retrying)
+
+    def __enter__(self) -> "Client":
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self.close()
+
+    def close(self) -> None:
+        """Lets the connections go."""
+        self._transport.close()
+
+    def models(self, *, timeout_seconds: float | None = None) -> list[dict[str, Any]]:
+        """What is known of every model: `id`, `kind` ("sound" or "picture"), `version` and more."""
+        return self._transport.models(self._deadline(timeout_seconds))
+
+    def spec(self, name: str, *, timeout_seconds: float | None = None) -> dict[str, Any]:
+        """What is known of one model."""
+        with self._named(name):
+            return self._transport.spec(name, self._deadline(timeout_seconds))
+
+    def examples(self, name: str, *, timeout_seconds: float | None = None) -> list[dict[str, Any]]:
+        """The recordings that a model can speak again: `name`, `text`, `seconds`; HTTP alone."""
+        with self._named(name):
+            return self._transport.examples(name, self._deadline(timeout_seconds))
+
+    def signatures(
+        self, name: str, version: int | None = None, *, timeout_seconds: float | None = None
+    ) -> dict[str, dict[str, Input]]:
+        """The inputs of every signature of a model."""
+        with self._named(name):
+            return self._transport.signatures(name, version, self._deadline(timeout_seconds))
+
+    def predict(
+        self,
+        name: str,
+        inputs: Mapping[str, Any],
+        signature: str = DEFAULT_SIGNATURE,
+        version: int | None = None,
+        *,
+        timeout_seconds: float | None = None,
+    ) -> dict[str, np.ndarray]:
+        """The outputs of a signature of a model, as arrays.
+
+        Args:
+          inputs: by name, with the batch as the first axis. NumPy arrays go as they are; of
+            anything else arrays of the signature's types are made.
+          version: None: the highest.
+        """
+        deadline = self._deadline(timeout_seconds)
+        with self._named(name):
+            arrays = dict(inputs)
+            if not all(isinstance(value, np.ndarray) for value in inputs.values()):
+                known = self._transport.signatures(name, version, deadline).get(signature, {})
+                arrays = {key: _array(key, value, known) for key, value in inputs.items()}
+            return self._transport.predict(name, arrays, signature, version, deadline)
+
+    def speak(
+        self,
+        name: str,
+        *,
+        frames: np.ndarray | None = None,
+        recording: str | Path | bytes | None = None,
+        example: str | None = None,
+        text: str | None = None,
+        seed: int = 0,
+        row: int = 0,
+        seconds: float | None = None,
+        speaker: str | None = None,
+        temperature: float = 1.0,
+        timeout_seconds: float | None = None,
+    ) -> Speech:
+        """Sound as the server makes it: an iterator of chunks float32 [samples].
+
+        Args:
+          frames: float [frames, channels] to speak.
+          recording: path, or bytes, of a WAV or FLAC file to be spoken again; HTTP alone.
+          example: name of a recording that the server has; HTTP alone.
+          text: to be spoken, where the server has a front end for it; HTTP alone.
+          seed, row: which sound.
+          seconds: length; None: all of what is spoken.
+          timeout_seconds: until the end of the sound.
+        """
+        wish: dict[str, Any] = {"seed": seed, "row": row, "temperature": temperature}
+        if frames is not None:
+            wish["frames"] = np.asarray(frames, np.float32)
+        if recording is not None:
+            wish["recording"] = _read(recording)
+        given = {"example": example, "text": text, "speaker": speaker, "seconds": seconds}
+        wish |= {key: value for key, value in given.items() if value is not None}
+        with self._named(name):
+            return self._transport.speak(name, wish, self._deadline(timeout_seconds))
+
+    def draw(
+        self,
+        name: str,
+        *,
+        label: str | int | None = None,
+        caption: str | None = None,
+        map: Sequence[Sequence[int]] | np.ndarray | None = None,
+        num: int = 1,
+        seed: int = 0,
+        temperature: float | Sequence[float] = 1.0,
+        timeout_seconds: float | None = None,
+    ) -> Stream[Drawn]:
+        """Pictures as the server draws them, each scale by scale.
+
+        Args:
+          label: class, by name or number. caption: text. map: [side, side] labels. Which of them,
+            is the model's to say; over gRPC a class has a number, and there are no captions.
+          num: pictures, from the rows 0, 1, ... of the seed.
+          temperature: one number, or one for each scale, the smallest first.
+        """
+        wish: dict[str, Any] = {"num": num, "seed": seed}
+        if isinstance(temperature, Sequence):
+            wish["temperature"] = [float(number) for number in temperature]
+        else:
+            wish["temperature"] = float(temperature)
+        labels = None if map is None else np.asarray(map).tolist()
+        given = {"class": label, "caption": caption, "map": labels}
+        wish |= {key: value for key, value in given.items() if value is not None}
+        with self._named(name):
+            return self._transport.draw(name, wish, self._deadline(timeout_seconds))
+
+    def _deadline(self, seconds: float | None) -> Deadline:
+        return Deadline(self._seconds if seconds is None else seconds)
+
+    @contextlib.contextmanager
+    def _named(self, name: str) -> Iterator[None]:
+        """Adds to the error of a wrong name the right ones."""
+        _check_name(name)
+        try:
+            yield
+        except ClientError as error:
+            if error.code != "not_found":
+                raise
+            known: list[str] = []
+            with contextlib.suppress(ClientError):
+                known = [model["id"] for model in self.models(timeout_seconds=5.0)]
+            if not known or name in known:
+                raise
+            near = difflib.get_close_matches(name, known, 1)
+            hint = f"did you mean `{near[0]}`?" if near else f"there are {', '.join(known)}."
+            raise ClientError(f"There is no model `{name}`; {hint}", error.code) from None
+
+
+def checked_address(address: str) -> tuple[str, str]:
+    """Scheme and HOST:PORT of an address; UserError if it is none."""
+    rule = "must be http://HOST:PORT, https://HOST:PORT or grpc://HOST:PORT"
+    try:
+        parts = urlsplit(address)
+        port = parts.port
+    except ValueError:
+        raise UserError(f"The address {rule}, got {address}.") from None
+    plain = not (parts.query or parts.fragment or parts.username or parts.path.strip("/"))
+    if parts.scheme not in SCHEMES or not parts.hostname or not plain:
+        raise UserError(f"The address {rule}, got {address}.")
+    if parts.scheme == "grpc" and port is None:
+        raise UserError(f"The address {rule}, got {address} without a port.")
+    host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
+    return parts.scheme, host if port is None else f"{host}:{port}"
+
+
+def _transport(scheme: str, place: str, token: str | None, retrying: Retrying) -> Transport:
+    grpc = scheme == "grpc"
+    module = "serving.client.grpc_transport" if grpc else "serving.client.http_transport"
+    try:
+        transport = importlib.import_module(module)
+    except ImportError as error:
+        raise UserError(
+            f"A client over {scheme} needs the package {error.name}: pip install onepass[client]."
+        ) from error
+    if grpc:
+        return transport.GrpcTransport(place, token, retrying)
+    return transport.HttpTransport(f"{scheme}://{place}", token, retrying)
+
+
+def _check_name(name: str) -> None:
+    if not name or any(c in "/:?#%" or not c.isprintable() or c.isspace() for c in name):
+        raise UserError(f"`name` must be the name of a model, got {name!r}.")
+
+
+def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
+    """The scales of one picture of a batch, the smallest first, the whole picture last."""
+    whole = outputs["picture"][row]
+    scales = [value[row] for name, value in outputs.items() if name.startswith("picture_")]
+    smaller = [pixels for pixels in scales if len(pixels) < len(whole)]
+    return [*sorted(smaller, key=len), whole]
+
+
+def _array(name: str, value: Any, known: Mapping[str, Input]) -> np.ndarray:
+    if isinstance(value, np.ndarray):
+        return value
+    wanted = known[name].dtype if name in known else None
+    try:
+        return np.asarray(value, wanted)
+    except (ValueError, TypeError, OverflowError) as error:
+        raise ClientError(
+            f"`{name}` must be rectangular, of {wanted or 'numbers'}.", "invalid_input"
+        ) from error
+
+
+def _read(recording: str | Path | bytes) -> bytes:
+    if isinstance(recording, bytes):
+        return recording
+    try:
+        return Path(recording).read_bytes()
+    except OSError as error:
+        raise UserError(f"Cannot read {recording}: {error.strerror}.") from error
+
+
+def check_numbers(wish: Mapping[str, Any]) -> None:
+    """UserError for numbers that no JSON can hold."""
+    for name in ("temperature", "seconds"):
+        value = wish.get(name)
+        for number in value if isinstance(value, list) else [value]:
+            if number is not None and not math.isfinite(number):
+                raise UserError(f"`{name}` must be finite, got {number:g}.")

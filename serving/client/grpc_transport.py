@@ -1,0 +1,275 @@
+"""The client over gRPC: TensorFlow Serving's Predict, and our own list and stream."""
+
+import json
+from collections.abc import Generator, Mapping
+from typing import Any, NoReturn
+
+import grpc
+import numpy as np
+
+from serving.client.client import (
+    COMPILED,
+    DEFAULT_SIGNATURE,
+    Drawn,
+    Input,
+    Speech,
+    Stream,
+    check_numbers,
+    scales_of,
+)
+from serving.client.retrying import Again, ClientError, Deadline, Retrying, token_error
+from serving.errors import ServingError
+from serving.grpc.messages import message, method_types
+from serving.grpc.tensors import DTYPES, decode, encode
+
+PREDICTION = "tensorflow.serving.PredictionService"
+OURS = "onepass.Models"
+MAX_ANSWER_BYTES = 2**30
+CODES = {
+    grpc.StatusCode.INVALID_ARGUMENT: "invalid_input",
+    grpc.StatusCode.UNAUTHENTICATED: "unauthorized",
+    grpc.StatusCode.PERMISSION_DENIED: "forbidden",
+    grpc.StatusCode.NOT_FOUND: "not_found",
+    grpc.StatusCode.RESOURCE_EXHAUSTED: "too_large",
+    grpc.StatusCode.UNAVAILABLE: "overloaded",
+    grpc.StatusCode.DEADLINE_EXCEEDED: "deadline_exceeded",
+    grpc.StatusCode.UNIMPLEMENTED: "protocol",
+}
+OPTIONS = (
+    ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
+    ("grpc.initial_reconnect_backoff_ms", 100),
+    ("grpc.min_reconnect_backoff_ms", 100),
+    ("grpc.max_reconnect_backoff_ms", 1000),
+    ("grpc.enable_http_proxy", 0),
+    ("grpc.enable_retries", 0),
+)
+
+
+class GrpcTransport:
+    """What the client does, over gRPC without TLS."""
+
+    def __init__(self, place: str, token: str | None, retrying: Retrying):
+        self._place, self._retrying = place, retrying
+        self._channel = grpc.insecure_channel(place, OPTIONS)
+        self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
+
+    def close(self) -> None:
+        """Lets the connection go."""
+        self._channel.close()
+
+    def models(self, deadline: Deadline) -> list[dict[str, Any]]:
+        """What model.json says of every model, with `id`, `kind` and `version` of the server."""
+        listed = self._call(OURS, "List", message("onepass.ListRequest")(), deadline)
+        return [
+            {**json.loads(m.spec_json), "id": m.name, "kind": m.kind, "version": m.version}
+            for m in listed.models
+        ]
+
+    def spec(self, name: str, deadline: Deadline) -> dict[str, Any]:
+        """The same of one model."""
+        found = [model for model in self.models(deadline) if model["id"] == name]
+        if not found:
+            raise ClientError(f"There is no model `{name}`.", "not_found")
+        return found[0]
+
+    def examples(self, name: str, deadline: Deadline) -> NoReturn:
+        """Not over gRPC."""
+        raise _over_http("recordings of the server")
+
+    def signatures(
+        self, name: str, version: int | None, deadline: Deadline
+    ) -> dict[str, dict[str, Input]]:
+        """From the metadata."""
+        request = message("tensorflow.serving.GetModelMetadataRequest")(
+            metadata_field=["signature_def"]
+        )
+        _specify(request.model_spec, name, version)
+        response = self._call(PREDICTION, "GetModelMetadata", request, deadline)
+        told = message("tensorflow.serving.SignatureDefMap")()
+        response.metadata["signature_def"].Unpack(told)
+        return {
+            key: {name: _input(info) for name, info in value.inputs.items()}
+            for key, value in told.signature_def.items()
+        }
+
+    def predict(
+        self,
+        name: str,
+        inputs: Mapping[str, np.ndarray],
+        signature: str,
+        version: int | None,
+        deadline: Deadline,
+    ) -> dict[str, np.ndarray]:
+        """Predict."""
+        request = message("tensorflow.serving.PredictRequest")()
+        _specify(request.model_spec, name, version)
+        request.model_spec.signature_name = signature
+        for key, value in inputs.items():
+            try:
+                encode(value, request.inputs[key])
+            except ServingError as error:
+                raise ClientError(f"`{key}`: {error}", "invalid_input") from None
+        response = self._call(PREDICTION, "Predict", request, deadline)
+        try:
+            outputs = response.outputs.items()
+            return {key: decode(proto, key, MAX_ANSWER_BYTES) for key, proto in outputs}
+        except ServingError as error:
+            raise ClientError(f"The answer cannot be read: {error}", "protocol") from None
+
+    def speak(self, name: str, wish: Mapping[str, Any], deadline: Deadline) -> Speech:
+        """Our own stream, of frames or of nothing."""
+        for other in ("recording", "example", "text"):
+            if other in wish:
+                raise _over_http(f"`{other}`")
+        rate_hz = self.spec(name, deadline).get("sample_rate_hz", 0)
+        request = _speak_request(name, wish, rate_hz)
+        call, first = self._retrying.do(lambda: self._begun(request, deadline), deadline)
+        return Speech(self._samples(call, first, deadline), call.cancel, rate_hz)
+
+    def draw(self, name: str, wish: Mapping[str, Any], deadline: Deadline) -> Stream[Drawn]:
+        """Predict, picture by picture."""
+        if "caption" in wish:
+            raise _over_http("`caption`")
+        signatures = self.signatures(name, None, deadline)
+        signature = COMPILED if COMPILED in signatures else DEFAULT_SIGNATURE
+        known = signatures[signature]
+        if "temperature" not in known or len(known["temperature"].shape) != len(("row", "scale")):
+            raise ClientError(f"The model `{name}` draws no pictures.", "not_found")
+        scales = known["temperature"].shape[1] or 1
+        inputs = {"temperature": _temperatures(wish["temperature"], scales)}
+        if "class" in wish:
+            classes = self.spec(name, deadline).get("classes") or []
+            inputs["label"] = np.array([_label(wish["class"], classes)], np.int32)
+        if "map" in wish:
+            inputs["map"] = np.array([wish["map"]], np.int32)
+        inputs["seed"] = np.array([wish["seed"]], np.int64)
+        pieces = self._pictures(name, inputs, signature, wish["num"], deadline)
+        return Stream(pieces, lambda: None)
+
+    def _pictures(
+        self,
+        name: str,
+        inputs: dict[str, np.ndarray],
+        signature: str,
+        num: int,
+        deadline: Deadline,
+    ) -> Generator[Drawn, None, None]:
+        for row in range(num):
+            given = {**inputs, "row": np.array([row], np.int32)}
+            outputs = self.predict(name, given, signature, None, deadline)
+            *smaller, whole = scales_of(outputs, 0)
+            for pixels in smaller:
+                yield Drawn(row, len(pixels), False, pixels)
+            yield Drawn(row, len(whole), True, whole)
+
+    def _call(self, service: str, method: str, request: Any, deadline: Deadline) -> Any:
+        """The answer of a method that gives one."""
+        _, response, _ = method_types(service, method)
+        ask = self._channel.unary_unary(
+            f"/{service}/{method}", request.__class__.SerializeToString, response.FromString
+        )
+
+        def attempt() -> Any:
+            try:
+                return ask(request, timeout=deadline.left(), metadata=self._metadata)
+            except grpc.RpcError as error:
+                raise self._told(error, deadline) from None
+
+        return self._retrying.do(attempt, deadline)
+
+    def _begun(self, request: Any, deadline: Deadline) -> tuple[Any, Any]:
+        """A stream and its first message; None where it has none."""
+        _, response, _ = method_types(OURS, "Speak")
+        ask = self._channel.unary_stream(
+            f"/{OURS}/Speak", request.__class__.SerializeToString, response.FromString
+        )
+        call = ask(request, timeout=deadline.left(), metadata=self._metadata)
+        try:
+            return call, next(call, None)
+        except grpc.RpcError as error:
+            raise self._told(error, deadline) from None
+
+    def _samples(
+        self, call: Any, first: Any, deadline: Deadline
+    ) -> Generator[np.ndarray, None, None]:
+        try:
+            part = first
+            while part is not None:
+                yield np.frombuffer(part.samples, "<f4")
+                part = next(call, None)
+        except grpc.RpcError as error:
+            told = self._told(error, deadline)
+            raise told.error if isinstance(told, Again) else told from None
+        finally:
+            call.cancel()
+
+    def _told(self, error: grpc.RpcError, deadline: Deadline) -> ClientError | Again:
+        """What to raise for a call that failed."""
+        status, words = error.code(), error.details() or ""
+        trailing = dict(error.trailing_metadata() or ())
+        if status == grpc.StatusCode.DEADLINE_EXCEEDED:
+            return deadline.passed()
+        if status == grpc.StatusCode.UNAUTHENTICATED:
+            return token_error(f"grpc://{self._place}", bool(self._metadata))
+        after = trailing.get("retry-after", "")
+        seconds = float(after) if after.isdecimal() else 0.0
+        if status == grpc.StatusCode.UNAVAILABLE and not after:
+            gone = ClientError(f"There is no server at grpc://{self._place}.", "unreachable")
+            return Again(gone)
+        if after:
+            limited = status == grpc.StatusCode.RESOURCE_EXHAUSTED
+            code = "too_many_requests" if limited else "overloaded"
+            return Again(ClientError(words, code), seconds)
+        return ClientError(words or status.name, CODES.get(status, "internal"))
+
+
+def _input(info: Any) -> Input:
+    sides = [dim.size for dim in info.tensor_shape.dim]
+    return Input(DTYPES[info.dtype], tuple(None if side < 0 else side for side in sides))
+
+
+def _specify(spec: Any, name: str, version: int | None) -> None:
+    spec.name = name
+    if version is not None:
+        spec.version.value = version
+
+
+def _speak_request(name: str, wish: Mapping[str, Any], rate_hz: int) -> Any:
+    check_numbers(wish)
+    try:
+        request = message("onepass.SpeakRequest")(
+            seed=wish["seed"],
+            row=wish["row"],
+            temperature=wish["temperature"],
+            speaker=wish.get("speaker", ""),
+        )
+    except (ValueError, TypeError) as error:
+        raise ClientError(f"The wish cannot be sent: {error}", "invalid_input") from None
+    if "seconds" in wish:
+        request.num_samples = max(1, round(wish["seconds"] * rate_hz))
+    if "frames" in wish:
+        encode(wish["frames"], request.frames)
+    _specify(request.model_spec, name, None)
+    return request
+
+
+def _temperatures(given: Any, scales: int) -> np.ndarray:
+    """float32 [1, scales]."""
+    several = given if isinstance(given, list) else [given] * scales
+    return np.array([several], np.float32)
+
+
+def _label(given: Any, classes: list[str]) -> int:
+    if isinstance(given, str) and given in classes:
+        return classes.index(given)
+    try:
+        return int(given)
+    except ValueError:
+        known = ", ".join(classes) or "numbers"
+        raise ClientError(
+            f"There is no class `{given}`; there are {known}.", "invalid_input"
+        ) from None
+
+
+def _over_http(what: str) -> ClientError:
+    return ClientError(f"{what} must be asked for over http://, not grpc://.", "invalid_input")

@@ -1,0 +1,332 @@
+"""The client over HTTP: version 2 of inference with binary tensors, and our own streams."""
+
+import base64
+import contextlib
+import io
+import json
+from collections.abc import Generator, Iterator, Mapping
+from typing import Any, NoReturn
+
+import httpx
+import numpy as np
+from PIL import Image
+
+from serving.bundles.dtypes import DATATYPES, NAMES
+from serving.client.client import Drawn, Input, Speech, Stream, check_numbers
+from serving.client.retrying import Again, ClientError, Deadline, Retrying, token_error
+
+HEADER = "Inference-Header-Content-Length"
+MAX_ERROR_BYTES = 64 * 1024
+MAX_SIDE = 8192  # of a picture that is decoded
+MIN_SAMPLE_BYTES = 2
+CODES = {
+    400: "invalid_input",
+    401: "unauthorized",
+    403: "forbidden",
+    404: "not_found",
+    413: "too_large",
+    429: "too_many_requests",
+    503: "overloaded",
+    504: "deadline_exceeded",
+}
+TYPES = {
+    "DT_BOOL": "BOOL",
+    "DT_HALF": "FP16",
+    "DT_FLOAT": "FP32",
+    "DT_DOUBLE": "FP64",
+    **{f"DT_{i}{bits}": f"{i}{bits}" for i in ("INT", "UINT") for bits in (8, 16, 32, 64)},
+}
+
+
+class HttpTransport:
+    """What the client does, over HTTP/1.1."""
+
+    def __init__(self, address: str, token: str | None, retrying: Retrying):
+        self._address, self._retrying, self._has_token = address, retrying, token is not None
+        headers = {"accept-encoding": "identity"}
+        if token is not None:
+            headers["authorization"] = f"Bearer {token}"
+        # The environment's proxies are for the world outside, its netrc for other tokens.
+        self._client = httpx.Client(base_url=address, headers=headers, trust_env=False)
+
+    def close(self) -> None:
+        """Lets the connections go."""
+        self._client.close()
+
+    def models(self, deadline: Deadline) -> list[dict[str, Any]]:
+        """`GET /v1/models`."""
+        return self._field("data", "/v1/models", deadline)
+
+    def spec(self, name: str, deadline: Deadline) -> dict[str, Any]:
+        """`GET /v1/models/NAME`."""
+        return self._json("GET", f"/v1/models/{name}", deadline)
+
+    def examples(self, name: str, deadline: Deadline) -> list[dict[str, Any]]:
+        """`GET /v1/models/NAME/examples`."""
+        return self._field("examples", f"/v1/models/{name}/examples", deadline)
+
+    def signatures(
+        self, name: str, version: int | None, deadline: Deadline
+    ) -> dict[str, dict[str, Input]]:
+        """From TensorFlow Serving's metadata, which has every signature."""
+        told = self._json("GET", f"/v1/models/{_versioned(name, version)}/metadata", deadline)
+        try:
+            signatures = told["metadata"]["signature_def"]["signature_def"]
+            return {key: _inputs(value["inputs"]) for key, value in signatures.items()}
+        except (KeyError, TypeError, ValueError, AttributeError):
+            self._foreign()
+
+    def predict(
+        self,
+        name: str,
+        inputs: Mapping[str, np.ndarray],
+        signature: str,
+        version: int | None,
+        deadline: Deadline,
+    ) -> dict[str, np.ndarray]:
+        """Version 2 of inference, tensors behind the JSON both ways."""
+        described, tail = [], []
+        for key, value in inputs.items():
+            data = value.astype(value.dtype.newbyteorder("<"), copy=False)
+            if data.dtype not in NAMES:
+                raise ClientError(f"`{key}` cannot be {value.dtype}.", "invalid_input")
+            tail.append(data.tobytes())
+            described.append(
+                {
+                    "name": key,
+                    "datatype": NAMES[data.dtype],
+                    "shape": list(data.shape),
+                    "parameters": {"binary_data_size": len(tail[-1])},
+                }
+            )
+        parameters = {"signature_name": signature, "binary_data_output": True}
+
+        def content() -> tuple[bytes, dict[str, str]]:
+            timed = parameters | {"timeout": int(1e6 * deadline.left()) + 1}
+            head = json.dumps({"inputs": described, "parameters": timed}).encode()
+            headers = {HEADER: str(len(head)), "content-type": "application/octet-stream"}
+            return b"".join([head, *tail]), headers
+
+        path = f"/v2/models/{_versioned(name, version)}/infer"
+        with self._opened("POST", path, deadline, content) as response:
+            body = self._whole(response, deadline)
+            return self._outputs(body, response.headers.get(HEADER))
+
+    def speak(self, name: str, wish: Mapping[str, Any], deadline: Deadline) -> Speech:
+        """`POST /v1/models/NAME:speak`, as big-endian 16-bit samples without a header."""
+        check_numbers(wish)
+        fields = {**wish, "format": "l16"}
+        if "frames" in wish:
+            fields["frames"] = wish["frames"].tolist()
+        if "recording" in wish:
+            fields["recording"] = base64.b64encode(wish["recording"]).decode()
+        with contextlib.ExitStack() as stack:
+            path = f"/v1/models/{name}:speak"
+            response = stack.enter_context(self._opened("POST", path, deadline, _json_of(fields)))
+            rate_hz = self._rate(response)
+            kept = stack.pop_all()
+        return Speech(self._samples(kept, response, deadline), kept.close, rate_hz)
+
+    def draw(self, name: str, wish: Mapping[str, Any], deadline: Deadline) -> Stream[Drawn]:
+        """`POST /v1/models/NAME:draw`, a line of JSON for each scale."""
+        check_numbers(wish)
+        opened, path = contextlib.ExitStack(), f"/v1/models/{name}:draw"
+        response = opened.enter_context(self._opened("POST", path, deadline, _json_of(wish)))
+        return Stream(self._pictures(opened, response, wish["num"], deadline), opened.close)
+
+    @contextlib.contextmanager
+    def _opened(
+        self, method: str, path: str, deadline: Deadline, content: Any = None
+    ) -> Iterator[httpx.Response]:
+        """An answer with a good status, of which nothing has been read yet."""
+        attempt = lambda: self._attempt(method, path, deadline, content)  # noqa: E731
+        response = self._retrying.do(attempt, deadline)
+        try:
+            yield response
+        except httpx.TimeoutException:
+            raise deadline.passed() from None
+        except httpx.HTTPError:
+            raise ClientError(f"{self._address} broke off its answer.", "broken_off") from None
+        finally:
+            response.close()
+
+    def _attempt(self, method: str, path: str, deadline: Deadline, content: Any) -> httpx.Response:
+        body, headers = content() if content is not None else (None, {})
+        left = deadline.left()
+        request = self._client.build_request(
+            method, path, content=body, headers=headers, timeout=left
+        )
+        try:
+            response = self._client.send(request, stream=True)
+        except httpx.TimeoutException:
+            raise deadline.passed() from None
+        except httpx.ConnectError as error:
+            unreachable = ClientError(f"There is no server at {self._address}.", "unreachable")
+            if _is_refused(error):
+                raise Again(unreachable) from None
+            raise unreachable from None
+        except httpx.HTTPError:  # the connection ended before an answer began
+            raise Again(ClientError(f"{self._address} broke off.", "broken_off")) from None
+        if response.status_code != httpx.codes.OK:
+            self._refused(response)
+        return response
+
+    def _refused(self, response: httpx.Response) -> NoReturn:
+        """Raises what an answer other than 200 means."""
+        status = response.status_code
+        try:
+            words = _words(response)
+        finally:
+            response.close()
+        if status == httpx.codes.UNAUTHORIZED:
+            raise token_error(self._address, self._has_token)
+        if not words:
+            self._foreign(status)
+        error = ClientError(words, CODES.get(status, "internal"))
+        if status in (429, 503):
+            raise Again(error, _after(response.headers.get("retry-after", "")))
+        raise error
+
+    def _foreign(self, status: int = 200) -> NoReturn:
+        raise ClientError(
+            f"What answers at {self._address} is no server of these models (status {status}).",
+            "protocol",
+        )
+
+    def _whole(self, response: httpx.Response, deadline: Deadline) -> bytes:
+        parts = []
+        for part in response.iter_raw():
+            deadline.left()
+            parts.append(part)
+        return b"".join(parts)
+
+    def _json(self, method: str, path: str, deadline: Deadline) -> dict[str, Any]:
+        with self._opened(method, path, deadline) as response:
+            body = self._whole(response, deadline)
+        with contextlib.suppress(ValueError):
+            told = json.loads(body)
+            if isinstance(told, dict):
+                return told
+        self._foreign()
+
+    def _field(self, field: str, path: str, deadline: Deadline) -> list[dict[str, Any]]:
+        value = self._json("GET", path, deadline).get(field)
+        if not isinstance(value, list):
+            self._foreign()
+        return value
+
+    def _outputs(self, body: bytes, length: str | None) -> dict[str, np.ndarray]:
+        """The tensors behind the JSON, read-only."""
+        try:
+            start = int(length or "")
+            outputs = {}
+            for tensor in json.loads(body[:start])["outputs"]:
+                size = tensor["parameters"]["binary_data_size"]
+                flat = np.frombuffer(body[start : start + size], DATATYPES[tensor["datatype"]])
+                outputs[tensor["name"]] = flat.reshape(tensor["shape"])
+                start += size
+            return outputs
+        except (KeyError, TypeError, ValueError):
+            self._foreign()
+
+    def _rate(self, response: httpx.Response) -> int:
+        kind, *parameters = response.headers.get("content-type", "").split(";")
+        rates = [word.strip()[5:] for word in parameters if word.strip().startswith("rate=")]
+        if kind.strip().lower() != "audio/l16" or len(rates) != 1 or not rates[0].isdecimal():
+            self._foreign()
+        return int(rates[0])
+
+    def _samples(
+        self, opened: contextlib.ExitStack, response: httpx.Response, deadline: Deadline
+    ) -> Generator[np.ndarray, None, None]:
+        """The waveform of 16-bit samples s, (2 s + 1) / 65535, as they come."""
+        rest = b""
+        with opened:
+            for part in response.iter_raw():
+                deadline.left()
+                data = rest + part
+                whole = len(data) - len(data) % MIN_SAMPLE_BYTES
+                rest = data[whole:]
+                if whole:
+                    samples = np.frombuffer(data[:whole], ">i2").astype(np.float64)
+                    yield ((2.0 * samples + 1.0) / 65535.0).astype(np.float32)
+
+    def _pictures(
+        self, opened: contextlib.ExitStack, response: httpx.Response, num: int, deadline: Deadline
+    ) -> Generator[Drawn, None, None]:
+        done = 0
+        with opened:
+            for line in response.iter_lines():
+                deadline.left()
+                drawn = self._drawn(line)
+                done += drawn.last
+                yield drawn
+            if done != num:
+                raise ClientError(f"{self._address} drew {done} of {num} pictures.", "broken_off")
+
+    def _drawn(self, line: str) -> Drawn:
+        try:
+            told = json.loads(line)
+            if "error" not in told:
+                side = int(told["side"])
+                pixels = _pixels(base64.b64decode(told["png"], validate=True), side)
+                return Drawn(int(told["picture"]), side, bool(told["last"]), pixels)
+        except (KeyError, TypeError, ValueError, OSError, SyntaxError):  # PIL raises all of them
+            self._foreign()
+        raise ClientError(str(told["error"]), "internal")
+
+
+def _json_of(fields: Mapping[str, Any]) -> Any:
+    content = json.dumps(fields, allow_nan=False).encode()
+    return lambda: (content, {"content-type": "application/json"})
+
+
+def _inputs(told: Mapping[str, Any]) -> dict[str, Input]:
+    inputs = {}
+    for name, info in told.items():
+        sides = [int(dim["size"]) for dim in info["tensor_shape"]["dim"]]
+        shape = tuple(None if side < 0 else side for side in sides)
+        inputs[name] = Input(DATATYPES[TYPES[info["dtype"]]], shape)
+    return inputs
+
+
+def _versioned(name: str, version: int | None) -> str:
+    return name if version is None else f"{name}/versions/{version}"
+
+
+def _is_refused(error: BaseException | None) -> bool:
+    """Whether nobody listens there, which may change; an unknown name does not."""
+    while error is not None:
+        if isinstance(error, ConnectionError):
+            return True
+        error = error.__cause__ or error.__context__
+    return False
+
+
+def _words(response: httpx.Response) -> str:
+    """What the body of an error says, in the words of any of the protocols; "" for nothing."""
+    body = b""
+    with contextlib.suppress(httpx.HTTPError):
+        for part in response.iter_raw():
+            body += part
+            if len(body) > MAX_ERROR_BYTES:
+                return ""
+    with contextlib.suppress(ValueError, AttributeError):
+        told = json.loads(body)["error"] if body else ""
+        words = told.get("message", "") if isinstance(told, dict) else told
+        return words if isinstance(words, str) else ""
+    return ""
+
+
+def _after(retry_after: str) -> float:
+    return float(retry_after) if retry_after.isdecimal() else 0.0
+
+
+def _pixels(png: bytes, side: int) -> np.ndarray:
+    """uint8 [side, side, 1 or 3], after a look at the size that the file has."""
+    size = int.from_bytes(png[16:20]), int.from_bytes(png[20:24])
+    if size != (side, side) or side > MAX_SIDE:
+        raise ValueError(f"a picture of {size} pixels")
+    with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
+        levels = np.asarray(image.convert("L" if image.mode in ("L", "1") else "RGB"))
+    return levels[..., None] if levels.ndim == 2 else levels

@@ -1,0 +1,292 @@
+"""`onepass sample http://HOST:PORT/NAME`: sounds and pictures of a model that is served."""
+
+import dataclasses
+import os
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import numpy as np
+import tyro
+
+from pixelcnn.sampling.grids import enlarged, grid, strip, write_gif, write_png
+from replicator.runs.errors import UserError
+from replicator.runs.progress import Progress
+from serving.client.client import (
+    COMPILED,
+    DEFAULT_SIGNATURE,
+    RETRIES,
+    SCHEMES,
+    Client,
+    scales_of,
+)
+from serving.settings import TOKEN_VARIABLE
+from wavenet.data import audio
+from wavenet.plots import spectrogram_png
+
+PICTURED_SECONDS = 20.0  # of a sound: a longer one is seen by its beginning
+STRIPS = 8  # pictures whose growth is shown
+ROWS = 8  # pictures in a request
+INTERRUPTED = 130
+
+
+@dataclasses.dataclass(frozen=True)
+class Connection:
+    """What both kinds of models are asked with."""
+
+    model: Annotated[tyro.conf.Positional[str], tyro.conf.arg(metavar="URL")]
+    """http://HOST:PORT/NAME, https:// or grpc://: a model of `onepass serve`."""
+    out: Path
+    """Folder for the files; made if missing."""
+    seed: int = 0
+    """Names the noise: the same seed gives the same samples."""
+    timeout: float = 600.0
+    """Seconds for each sound, or for all pictures, to the end of its answer."""
+    retries: int = RETRIES
+    """Further attempts when the server is busy or not there yet."""
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeakArguments(Connection):
+    """Let a server speak: WAV files and spectrograms. The token is in ONEPASS_TOKEN."""
+
+    num: int = 1
+    """Sounds, from the rows 0, 1, ... of the seed."""
+    seconds: float | None = None
+    """Length of a sound; None: that of what is spoken, or what the server gives."""
+    recording: Path | None = None
+    """WAV or FLAC file to be spoken again; None: the first of the server's own examples."""
+    mel: Path | None = None
+    """Frames to speak instead: an npy file [frames, channels]."""
+    text: str | None = None
+    """Text to speak instead, where the server has a front end for it."""
+    example: str | None = None
+    """Name of a recording that the server has, to be spoken again."""
+    speaker: str | None = None
+    """Name of a speaker, for a model that has them."""
+    temperature: float = 1.0
+    """1 samples the model; less comes closer to its mode."""
+
+
+@dataclasses.dataclass(frozen=True)
+class DrawArguments(Connection):
+    """Let a server draw: PNG files, a sheet of them all and, from a multiscale model, how they
+    grow. The token is in ONEPASS_TOKEN."""
+
+    num: int = 16
+    """Pictures, from the rows 0, 1, ... of the seed."""
+    temperature: tuple[float, ...] = (1.0,)
+    """1 samples the model; one number, or one a scale, base first."""
+    label: str | None = None
+    """Class, by name or number; None: all classes in turn."""
+    caption: str | None = None
+    """Text to draw, for a model of captions."""
+    map: Path | None = None
+    """npy file [side, side] of labels, for a model of maps."""
+
+
+def is_remote(word: str) -> bool:
+    """Whether a word of the command line is the address of a server."""
+    return word.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
+
+
+def run_sample(arguments: list[str], parse: Callable) -> int:
+    """Parses the rest of `onepass sample URL ...`, whose options the model's kind decides.
+
+    Ctrl-C keeps what has come.
+    """
+    address, name = _place(next(word for word in arguments if is_remote(word)))
+    with Client(address, token=os.environ.get(TOKEN_VARIABLE) or None) as client:
+        spec = client.spec(name)
+    if spec.get("kind") not in ("sound", "picture"):
+        raise UserError(f"The model `{name}` cannot be sampled now; it is {_state(spec)}.")
+    speaks = spec["kind"] == "sound"
+    given = parse(SpeakArguments if speaks else DrawArguments, arguments, "onepass sample")
+    if given.num < 1:
+        raise UserError(f"`--num` must be at least 1, got {given.num}.")
+    try:
+        given.out.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot make the folder {given.out}: {error.strerror}.") from error
+    token = os.environ.get(TOKEN_VARIABLE) or None
+    limits: dict[str, Any] = {"timeout_seconds": given.timeout, "retries": given.retries}
+    with Client(address, token=token, **limits) as client:
+        return (_speak if speaks else _draw)(client, name, spec, given)
+
+
+def _place(url: str) -> tuple[str, str]:
+    """The address of the server, and the name of the model."""
+    scheme, _, rest = url.partition("://")
+    place, _, path = rest.partition("/")
+    name = path.strip("/")
+    if not name or "/" in name:
+        raise UserError(f"The model must be {scheme}://HOST:PORT/NAME, got {url}.")
+    return f"{scheme}://{place}", name
+
+
+def _state(spec: dict[str, Any]) -> str:
+    states = [str(version.get("state")) for version in spec.get("versions", ())]
+    return " and ".join(states).lower() or "not served"
+
+
+def _speak(client: Client, name: str, spec: dict[str, Any], given: SpeakArguments) -> int:
+    """Writes the sounds one after the other."""
+    wish = _wish(client, name, spec, given)
+    interrupted = False
+    with Progress(given.num, "speaking", "sound") as progress:
+        for row in range(given.num):
+            path = given.out / f"sample_{given.seed}_{row}.wav"
+            interrupted = _write_sound(client, name, path, {**wish, "row": row})
+            if interrupted:
+                break
+            progress.advance()
+    return INTERRUPTED if interrupted else 0
+
+
+def _write_sound(client: Client, name: str, path: Path, wish: dict[str, Any]) -> bool:
+    """Writes a WAV file while it comes, and its picture; whether it was cut short by Ctrl-C."""
+    start, first_seconds, samples, interrupted = time.perf_counter(), 0.0, 0, False
+    beginning: list[np.ndarray] = []
+    with client.speak(name, **wish) as speech:
+        rate_hz = speech.sample_rate_hz
+        with audio.writing(path, rate_hz) as write:
+            try:
+                for chunk in speech:
+                    first_seconds = first_seconds or time.perf_counter() - start
+                    write(chunk)
+                    if samples < PICTURED_SECONDS * rate_hz:
+                        beginning.append(chunk)
+                    samples += len(chunk)
+            except KeyboardInterrupt:
+                interrupted = True
+    if not samples and not interrupted:
+        raise UserError(f"The model `{name}` gave no sound.")
+    if samples:
+        seconds = time.perf_counter() - start
+        pictured = np.concatenate(beginning)[: int(PICTURED_SECONDS * rate_hz)]
+        spectrogram_png(path.with_suffix(".png"), {"sampled": pictured}, rate_hz)
+        took = f"in {seconds:.2f} s, the first of it after {first_seconds:.2f} s"
+        print(f"{path}: {samples / rate_hz:.2f} s {took}")
+    return interrupted
+
+
+def _wish(client: Client, name: str, spec: dict[str, Any], given: SpeakArguments) -> dict[str, Any]:
+    """What is to be spoken, as the client takes it."""
+    sources = {
+        "recording": given.recording,
+        "frames": _numbers(given.mel) if given.mel else None,
+        "text": given.text,
+        "example": given.example,
+    }
+    chosen = {key: value for key, value in sources.items() if value is not None}
+    if len(chosen) > 1:
+        raise UserError("Give one of `--recording`, `--mel`, `--text` and `--example`.")
+    if not chosen and spec.get("condition") == "frames":
+        known = client.examples(name)
+        if not known:
+            raise UserError(f"The model `{name}` needs `--recording`, `--mel` or `--text`.")
+        chosen = {"example": known[0]["name"]}
+    return chosen | {
+        "seed": given.seed,
+        "seconds": given.seconds,
+        "speaker": given.speaker,
+        "temperature": given.temperature,
+    }
+
+
+def _numbers(path: Path) -> np.ndarray:
+    """float32 [frames, channels] of an npy file."""
+    array = _array(path)
+    if array.ndim != 2 or array.dtype.kind not in "fiu":
+        raise UserError(f"{path} must hold numbers [frames, channels], got {array.shape}.")
+    return array.astype(np.float32)
+
+
+def _array(path: Path) -> np.ndarray:
+    try:
+        array = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise UserError(f"{path} cannot be read as an npy file.") from error
+    if not isinstance(array, np.ndarray):
+        raise UserError(f"{path} must hold one array.")
+    return array
+
+
+def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments) -> int:
+    """Writes the pictures as they come, and the sheets of them at the end."""
+    pictures: list[list[np.ndarray]] = []
+    start = time.perf_counter()
+    with Progress(given.num, "drawing", "picture") as progress:
+        try:
+            for scales in _drawn(client, name, spec, given):
+                path = given.out / f"sample_{given.seed}_{len(pictures)}.png"
+                write_png(path, scales[-1])
+                pictures.append(scales)
+                progress.advance()
+        except KeyboardInterrupt:
+            progress.say(f"interrupted: keeping {len(pictures)} of {given.num} pictures")
+    if pictures:
+        _show(given.out, pictures, time.perf_counter() - start)
+    return 0 if len(pictures) == given.num else INTERRUPTED
+
+
+def _drawn(
+    client: Client, name: str, spec: dict[str, Any], given: DrawArguments
+) -> Iterator[list[np.ndarray]]:
+    """The scales of each picture; of a model of classes, without a label, each class in turn."""
+    signatures = client.signatures(name)
+    signature = COMPILED if COMPILED in signatures else DEFAULT_SIGNATURE
+    inputs = signatures.get(signature, {})
+    if given.label is None and "label" in inputs:
+        several = inputs["temperature"].shape[1] or 1
+        yield from _classes(client, name, signature, several, spec, given)
+        return
+    one = given.temperature[0] if len(given.temperature) == 1 else given.temperature
+    labels = _array(given.map) if given.map else None
+    wish: dict[str, Any] = {"label": given.label, "caption": given.caption, "map": labels}
+    scales: list[np.ndarray] = []
+    with client.draw(name, num=given.num, seed=given.seed, temperature=one, **wish) as pieces:
+        for drawn in pieces:
+            scales.append(drawn.pixels)
+            if drawn.last:
+                yield scales
+                scales = []
+
+
+def _classes(
+    client: Client,
+    name: str,
+    signature: str,
+    scales: int,
+    spec: dict[str, Any],
+    given: DrawArguments,
+) -> Iterator[list[np.ndarray]]:
+    classes = len(spec.get("classes") or [0])
+    each = given.temperature * scales if len(given.temperature) == 1 else given.temperature
+    for start in range(0, given.num, ROWS):
+        rows = np.arange(start, min(start + ROWS, given.num), dtype=np.int32)
+        inputs = {
+            "seed": np.full(len(rows), given.seed, np.int64),
+            "row": rows,
+            "label": rows % np.int32(classes),
+            "temperature": np.full([len(rows), len(each)], each, np.float32),
+        }
+        outputs = client.predict(name, inputs, signature)
+        for row in range(len(rows)):
+            yield scales_of(outputs, row)
+
+
+def _show(out: Path, pictures: list[list[np.ndarray]], seconds: float) -> None:
+    """Writes the sheets and prints what there is."""
+    side = pictures[0][-1].shape[0]
+    write_png(out / "grid.png", grid([scales[-1] for scales in pictures]))
+    also = ""
+    if len(pictures[0]) > 1:
+        write_png(out / "progression.png", np.concatenate([strip(p) for p in pictures[:STRIPS]]))
+        steps = zip(*pictures, strict=True)
+        sheets = [grid([enlarged(picture, side) for picture in step]) for step in steps]
+        write_gif(out / "progression.gif", sheets)
+        also = ", progression.png and progression.gif (how they grew)"
+    size = f"{side}x{side} pixels"
+    print(f"{out}: {len(pictures)} pictures of {size} in {seconds:.1f} s; grid.png{also}")

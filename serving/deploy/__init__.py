@@ -1,0 +1,1 @@
+"""What serves a folder of models elsewhere: Ray Serve, Kubernetes, TensorFlow Serving."""

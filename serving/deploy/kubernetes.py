@@ -1,0 +1,206 @@
+"""The files that serve a folder of models on Kubernetes, on Ray, and on Ray on Kubernetes."""
+
+import dataclasses
+import shlex
+from pathlib import Path
+from typing import Any
+
+from replicator.runs.errors import UserError
+from serving.deploy.ray_settings import (
+    EVERY_INTERFACE,
+    NAME,
+    RaySettings,
+    environment,
+    leave_seconds,
+    options,
+    written,
+)
+from serving.deploy.yaml_text import yaml_text
+from serving.settings import TOKEN_VARIABLE, Settings
+
+DEREGISTER_SECONDS = 5  # that Kubernetes has to stop sending requests to a pod
+SPARE_SECONDS = 5
+RAY_VERSION = "2.60.0"
+SERVE_PORT = 8000  # where KubeRay looks for an application
+REPLICAS = 2
+SECRET_HELP = f"kubectl create secret generic {NAME} --from-literal=token=$(openssl rand -hex 32)"
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where in a cluster: the container image, and the claim of the volume that holds the models,
+    which appears at the path that is served."""
+
+    image: str = "onepass"
+    volume: str = "onepass-models"
+
+
+def kubernetes(models: Path, settings: Settings, place: Place) -> str:
+    """A Deployment of the own server and its Service, YAML for `kubectl apply -f`."""
+    if settings.grpc_port <= 0 or settings.port == 0:
+        raise UserError("`--print kubernetes` needs `--port` and `--grpc-port`, which is asked.")
+    labels = {"app": NAME}
+    ports = {"http": settings.port, "grpc": settings.grpc_port}
+    pod = {
+        "terminationGracePeriodSeconds": _grace(settings),
+        "containers": [
+            {
+                "name": NAME,
+                "image": place.image,
+                "command": ["onepass", "serve", str(models), *words(settings)],
+                "env": [_token()],
+                "ports": [{"name": name, "containerPort": port} for name, port in ports.items()],
+                # Health over gRPC is open to all; over HTTP only whether somebody is there.
+                "readinessProbe": {"grpc": {"port": settings.grpc_port}, "periodSeconds": 2},
+                "livenessProbe": {
+                    "httpGet": {"path": "/healthz", "port": "http"},
+                    "periodSeconds": 10,
+                    "timeoutSeconds": 5,
+                    "failureThreshold": 6,
+                },
+                "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(DEREGISTER_SECONDS)]}}},
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+                "volumeMounts": [_mount(models)],
+            }
+        ],
+        "volumes": [_volume(place)],
+    }
+    deployment = {
+        "apiVersion": "apps/v1",
+        "kind": "Deployment",
+        "metadata": {"name": NAME},
+        "spec": {
+            "replicas": REPLICAS,
+            "selector": {"matchLabels": labels},
+            "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+            "template": {"metadata": {"labels": labels}, "spec": pod},
+        },
+    }
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": NAME},
+        "spec": {
+            "selector": labels,
+            "ports": [
+                {"name": name, "port": port, "targetPort": name} for name, port in ports.items()
+            ],
+        },
+    }
+    return f"# {SECRET_HELP}\n" + yaml_text(service) + "---\n" + yaml_text(deployment)
+
+
+def ray(models: Path, settings: RaySettings) -> str:
+    """A Serve config file, for `serve deploy FILE` on a cluster that has the variables."""
+    needed = {**environment(settings), TOKEN_VARIABLE: "...", "RAY_AUTH_TOKEN": "..."}
+    lines = "".join(f"#   {name}={shlex.quote(value)}\n" for name, value in needed.items())
+    return (
+        "# serve deploy FILE. Every machine of the cluster needs onepass, the folder of models, "
+        f"and\n{lines}# Another word after `rollout` replaces the replicas one by one.\n"
+        + yaml_text(_serve_config(models, settings, settings.port))
+    )
+
+
+def kuberay(models: Path, settings: RaySettings, place: Place) -> str:
+    """A RayService, YAML for `kubectl apply -f` where KubeRay is."""
+    head = _ray_pod(models, settings, place, {"num-cpus": "0"})
+    workers = {
+        "groupName": "replicas",
+        "replicas": settings.ray_replicas,
+        "minReplicas": settings.ray_replicas,
+        "maxReplicas": max(settings.ray_replicas, settings.ray_max_replicas) + 1,
+        **_ray_pod(models, settings, place, {}),
+    }
+    service = {
+        "apiVersion": "ray.io/v1",
+        "kind": "RayService",
+        "metadata": {"name": NAME},
+        "spec": {
+            "serveConfigV2": yaml_text(_serve_config(models, settings, SERVE_PORT)),
+            "rayClusterConfig": {
+                "rayVersion": RAY_VERSION,
+                "authOptions": {"mode": "token"},
+                "enableInTreeAutoscaling": bool(settings.ray_max_replicas),
+                "headGroupSpec": head,
+                "workerGroupSpecs": [workers],
+            },
+        },
+    }
+    return f"# KubeRay 1.5.1 or newer. {SECRET_HELP}\n" + yaml_text(service)
+
+
+def words(settings: Settings) -> list[str]:
+    """The options of `onepass serve` in a pod."""
+    said = ["--host", EVERY_INTERFACE]
+    for field in dataclasses.fields(Settings):
+        value = getattr(settings, field.name)
+        if value != field.default and field.name not in ("host", "token_file", "allowed_hosts"):
+            said += [f"--{field.name.replace('_', '-')}", str(value)]
+    return [*said, "--allowed-hosts", NAME, *settings.allowed_hosts]
+
+
+def _serve_config(models: Path, settings: RaySettings, port: int) -> dict[str, Any]:
+    application = {
+        "name": NAME,
+        "route_prefix": "/",
+        "import_path": "serving.deploy.ray_app:app",
+        "args": written(models, settings),
+        "deployments": [{"name": NAME, **options(settings)}],
+    }
+    return {
+        "proxy_location": "EveryNode",
+        "http_options": {"host": EVERY_INTERFACE, "port": port},
+        "logging_config": {"log_level": "WARNING"},
+        "applications": [application],
+    }
+
+
+def _ray_pod(
+    models: Path, settings: RaySettings, place: Place, parameters: dict[str, str]
+) -> dict[str, Any]:
+    cpus, gpus = max(1, round(settings.ray_cpus + 0.5)), settings.ray_gpus
+    resources = {"cpu": str(cpus), "memory": "4Gi"}
+    if gpus and not parameters:
+        resources["nvidia.com/gpu"] = str(max(1, round(gpus)))
+    container = {
+        "name": "ray",
+        "image": place.image,
+        "env": [
+            *({"name": name, "value": value} for name, value in environment(settings).items()),
+            _token(),
+        ],
+        "ports": [{"name": "serve", "containerPort": SERVE_PORT}],
+        "resources": {"limits": resources, "requests": resources},
+        "volumeMounts": [_mount(models)],
+    }
+    pod = {
+        "terminationGracePeriodSeconds": round(leave_seconds(settings)),
+        "containers": [container],
+        "volumes": [_volume(place)],
+    }
+    return {"rayStartParams": parameters, "template": {"spec": pod}}
+
+
+def _grace(settings: Settings) -> int:
+    return DEREGISTER_SECONDS + round(settings.drain_seconds) + SPARE_SECONDS
+
+
+def _token() -> dict[str, Any]:
+    return {
+        "name": TOKEN_VARIABLE,
+        "valueFrom": {"secretKeyRef": {"name": NAME, "key": "token"}},
+    }
+
+
+def _mount(models: Path) -> dict[str, Any]:
+    return {"name": "models", "mountPath": str(models), "readOnly": True}
+
+
+def _volume(place: Place) -> dict[str, Any]:
+    return {
+        "name": "models",
+        "persistentVolumeClaim": {"claimName": place.volume, "readOnly": True},
+    }

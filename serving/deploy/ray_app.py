@@ -1,0 +1,101 @@
+"""The server on Ray Serve: replicas that each hold all models, behind one balancer a machine.
+
+`app` is what a Serve config file names: `import_path: serving.deploy.ray_app:app`.
+"""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+from ray import serve
+from ray.serve import Application
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.deploy.ray_settings import NAME, RaySettings, on_every_interface, options, read
+from serving.engine.registry import Table
+from serving.http.app import make_app
+from serving.observability import logs, traces
+from serving.observability.metrics import Metrics
+
+
+class NothingLoaded(RuntimeError):  # noqa: N818 - the condition, as the other errors
+    """Of all models that were found, none can be served."""
+
+
+class OneRequestId:
+    """An ASGI application whose answers leave the header X-Request-ID to Ray, which adds it."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                headers = [pair for pair in message["headers"] if pair[0] != b"x-request-id"]
+                message = {**message, "headers": headers}
+            await send(message)
+
+        await self._app(scope, receive, send_on)
+
+
+@serve.ingress()
+class Replica:
+    """A process with all models, that answers HTTP itself: there is no hop behind it.
+
+    It begins to take requests when all models are warm. It is unhealthy, and replaced, when it has
+    none any more.
+
+    Args:
+      models: folder of them, on this machine.
+      settings: of the server; a token must be there.
+      load: makes a bundle of a version's folder; None: `serving.bundles.bundle.load`.
+    """
+
+    async def __init__(  # type: ignore[misc] # which Ray awaits
+        self,
+        models: str,
+        settings: RaySettings,
+        load: Callable[[Path], Any] | None = None,
+    ):
+        settings = on_every_interface(settings)
+        logs.configure(settings.log_format, settings.log_level)
+        traces.configure()
+        self._settings, self._metrics = settings, Metrics()
+        self._table = Table(Path(models), settings, load, self._metrics)
+        await self._table.start()
+        await self._table.settled()
+        if not self._table.ready:
+            await self._table.stop(0.0)
+            raise NothingLoaded(f"None of the models in {models} can be loaded.")
+
+    def __serve_build_asgi_app__(self) -> Any:
+        return OneRequestId(make_app(self._table, self._settings, self._metrics))
+
+    async def check_health(self) -> None:
+        """Raises NothingLoaded when there is nothing to be served."""
+        if not (self._table.ready or self._table.draining):
+            raise NothingLoaded("No model is loaded.")
+
+    async def __del__(self):
+        """Comes after Ray has waited for the requests."""
+        if hasattr(self, "_table"):
+            await self._table.stop(self._settings.drain_seconds)
+
+
+def application(
+    models: Path, settings: RaySettings, load: Callable[[Path], Any] | None = None
+) -> Application:
+    """What Ray Serve deploys: the folder's models in as many replicas as the settings say."""
+    deployed = serve.deployment(name=NAME, **options(settings))(Replica)
+    return deployed.bind(str(Path(models).absolute()), settings, load)
+
+
+def app(args: Mapping[str, Any]) -> Application:
+    """The application that a Serve config file describes.
+
+    Args:
+      args: see `serving.deploy.ray_settings.read`.
+    """
+    return application(*read(args))

@@ -1,0 +1,1 @@
+"""What runs behind every protocol: the model registry, batching, streams, limits, tokens."""

@@ -1,0 +1,232 @@
+"""A model that is being served: checked inputs in, batched calls or a stream, outputs out."""
+
+import asyncio
+import contextlib
+import logging
+from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from replicator.runs.errors import UserError
+from serving.bundles.signature import Signature
+from serving.engine.batching import LARGE_BYTES, Batcher, Limits, Watch
+from serving.engine.padding import Arrays, Padding
+from serving.engine.streams import Streams
+from serving.errors import DeadlineExceeded, Internal, InvalidInput, ServingError, TooLarge
+from serving.observability import traces
+from serving.settings import Settings
+
+if TYPE_CHECKING:
+    from serving.observability.metrics import Metrics
+
+LOG = logging.getLogger(__name__)
+
+
+class Served:
+    """One version of a model, with its queue, its threads and its streams.
+
+    Args:
+      bundle: see `serving.bundles.bundle`; loaded and warm.
+      settings: how much at once.
+      metrics: told what happens.
+      name: that it is served under; the bundle's own if not given.
+    """
+
+    def __init__(
+        self,
+        bundle: Any,
+        settings: Settings,
+        metrics: "Metrics | None" = None,
+        name: str | None = None,
+    ):
+        self.bundle = bundle
+        self.name: str = name or bundle.name
+        self.version: int = bundle.version
+        self.kind: str = bundle.kind
+        self.spec: dict[str, Any] = bundle.spec
+        self.signatures: dict[str, Signature] = bundle.signatures
+        self._seconds, self._most_bytes = settings.timeout_seconds, settings.max_body_bytes
+        watch = metrics.of_model(self.name) if metrics else None
+        self._batcher = Batcher(
+            bundle.call,
+            Padding(_serving(bundle)),
+            Limits(
+                settings.queue_rows,
+                settings.queue_bytes,
+                settings.max_rows,
+                settings.batch_delay_ms / 1000,
+                settings.threads,
+            ),
+            watch or Watch(),
+            f"{self.name}-{self.version}",
+        )
+        changed = watch.streaming if watch else lambda number: None
+        self._streams = Streams(settings.max_streams, settings.timeout_seconds, changed)
+        self._active = 0
+        self._idle = asyncio.Event()
+        self._idle.set()
+
+    @property
+    def is_busy(self) -> bool:
+        """Whether a request is being answered, or a thread works for one that was given up."""
+        return bool(self._active or self._batcher.running or self._streams.running)
+
+    async def idle(self) -> None:
+        """Returns when no request is being answered."""
+        await self._idle.wait()
+
+    def close(self) -> None:
+        """Answers what waits, and whatever comes, with NotReady."""
+        self._batcher.close()
+
+    async def predict(
+        self,
+        inputs: Mapping[str, Any],
+        signature: str = "serving_default",
+        *,
+        timeout_seconds: float | None = None,
+    ) -> Arrays:
+        """The outputs of a signature, each with the batch as its first axis.
+
+        Rows share calls with those of other requests; the result of a row is that of the row alone.
+
+        Raises InvalidInput, TooLarge, Overloaded, DeadlineExceeded, NotReady or Internal. When the
+        task that awaits it is cancelled, rows that have not begun never do.
+        """
+        seconds = self._limit(timeout_seconds)
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
+        with (
+            traces.span("predict", model=self.name, version=self.version, signature=signature),
+            self._counted(),
+        ):
+            checked = await self._checked(signature, inputs)
+            _check_answer(checked, self._most_bytes)
+            return await self._batcher.submit(signature, checked, max(0.0, end - loop.time()))
+
+    async def stream(
+        self,
+        condition: np.ndarray | None = None,
+        *,
+        seed: int = 0,
+        row: int = 0,
+        num_samples: int | None = None,
+        speaker: str | None = None,
+        temperature: float = 1.0,
+        timeout_seconds: float | None = None,
+    ) -> AsyncGenerator[np.ndarray, None]:
+        """One sound in chunks float32 [samples], as they are made.
+
+        Args:
+          condition: frames [frames, channels], or None for a model without.
+          seed, row: which sound.
+          num_samples: length; by default that of the condition.
+          speaker: a name, for models with speakers.
+          temperature: multiplies the noise.
+          timeout_seconds: for the whole stream.
+
+        Raises, at the first chunk, InvalidInput or Overloaded; DeadlineExceeded or Internal at any.
+        """
+        if self.kind != "sound":
+            raise InvalidInput(f"`{self.name}` makes pictures, not sound.")
+        given = {
+            "frames": condition,
+            "num_frames": None if condition is None else len(condition),
+            "seed": seed,
+            "row": row,
+            "num_samples": num_samples,
+            "temperature": temperature,
+        }
+        if condition is not None:
+            condition = (await self._checked_row(given)).get("frames", [condition])[0]
+        else:
+            await self._checked_row(given)
+
+        def make() -> Iterator[np.ndarray]:
+            return self.bundle.stream(
+                condition,
+                seed=seed,
+                row=row,
+                num_samples=num_samples,
+                speaker=speaker,
+                temperature=temperature,
+            )
+
+        async with contextlib.aclosing(self._streamed(make, timeout_seconds)) as chunks:
+            async for chunk in chunks:
+                yield chunk[0]
+
+    async def _streamed(
+        self, make: Callable[[], Iterator[Any]], timeout_seconds: float | None
+    ) -> AsyncGenerator[Any, None]:
+        if timeout_seconds is not None and not timeout_seconds > 0:
+            raise DeadlineExceeded("The time for this request is over.")
+        with traces.span("stream", model=self.name, version=self.version), self._counted():
+            async with contextlib.aclosing(self._streams.stream(make, timeout_seconds)) as pieces:
+                async for piece in pieces:
+                    yield piece
+
+    def _limit(self, timeout_seconds: float | None) -> float:
+        if timeout_seconds is None:
+            return self._seconds
+        if not timeout_seconds > 0:  # NaN too
+            raise DeadlineExceeded("The time for this request is over.")
+        return min(timeout_seconds, self._seconds)
+
+    async def _checked(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
+        if signature not in self.signatures:
+            known = ", ".join(self.signatures)
+            raise InvalidInput(f"There is no signature `{signature[:64]}`; there are {known}.")
+        large = sum(getattr(value, "nbytes", 0) for value in inputs.values()) > LARGE_BYTES
+        try:
+            if large:  # it may take longer than others should wait
+                return await asyncio.to_thread(self.bundle.check, signature, inputs)
+            return self.bundle.check(signature, inputs)
+        except ServingError:
+            raise
+        except UserError as error:
+            raise InvalidInput(str(error)) from None
+        except Exception:
+            LOG.exception("a check failed")
+            raise Internal() from None
+
+    async def _checked_row(self, given: Mapping[str, Any]) -> Arrays:
+        """Checks one row's inputs by what `serving_default` says of those that it has."""
+        known = self.signatures["serving_default"].inputs
+        inputs = {
+            name: np.asarray(value)[None]
+            for name, value in given.items()
+            if name in known and value is not None
+        }
+        return await self._checked("serving_default", inputs)
+
+    @contextlib.contextmanager
+    def _counted(self) -> Iterator[None]:
+        self._active += 1
+        self._idle.clear()
+        try:
+            yield
+        finally:
+            self._active -= 1
+            if not self._active:
+                self._idle.set()
+
+
+def _serving(bundle: Any) -> dict[str, Any]:
+    """What model.json says of serving it; the engine `numba` makes rows one after the other, so
+    that a call of several would only keep the first from being answered."""
+    said = bundle.spec.get("serving", {})
+    alone = getattr(bundle, "engine", None) == "numba"
+    return {**said, "allowed_batches": [1]} if alone else said
+
+
+def _check_answer(inputs: Arrays, most_bytes: int) -> None:
+    """TooLarge where lengths alone, which take no room in a request, ask for too much sound."""
+    lengths = inputs.get("num_samples")
+    wanted = 0 if lengths is None else 4 * len(lengths) * int(lengths.max(initial=0))
+    if wanted > most_bytes:
+        raise TooLarge(
+            f"`num_samples` must come to at most {most_bytes >> 20} MiB of sound in a request, "
+            f"4 bytes a sample, got {wanted >> 20}."
+        )

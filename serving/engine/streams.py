@@ -1,0 +1,152 @@
+"""Work that is handed over piece by piece, made in a thread no faster than it is read."""
+
+import asyncio
+import contextlib
+import logging
+import threading
+from collections.abc import AsyncGenerator, Callable, Generator, Iterator
+from typing import Any, Generic, TypeVar
+
+from replicator.runs.errors import UserError
+from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded, ServingError
+from serving.observability.logs import request_id
+
+LOG = logging.getLogger(__name__)
+AHEAD = 2  # pieces that may be made before they are asked for
+WHOLE = 10  # a stream may take so many times as long as one piece
+
+Piece = TypeVar("Piece")
+
+
+class Streams:
+    """A limited number of streams.
+
+    Args:
+      most: at the same time.
+      seconds: longest wait for a piece, to be made and to be taken.
+      changed: told +1 and -1.
+    """
+
+    def __init__(self, most: int, seconds: float, changed: Callable[[int], None] = lambda n: None):
+        self._most, self._seconds, self._changed = most, seconds, changed
+        self.running = 0
+
+    async def stream(
+        self, make: Callable[[], Iterator[Piece]], timeout_seconds: float | None = None
+    ) -> AsyncGenerator[Piece, None]:
+        """What the iterator yields. Closing the generator ends the work after the piece at hand.
+
+        Args:
+          make: called in the stream's own thread, which also draws from the iterator.
+          timeout_seconds: for all of it; WHOLE times that of a piece if not given.
+
+        Raises Overloaded if there are too many, DeadlineExceeded, or the ServingError it ends in.
+        """
+        if self.running >= self._most:
+            raise Overloaded(f"{self.running} streams are open, as many as there may be.")
+        if timeout_seconds is None:
+            timeout_seconds = WHOLE * self._seconds
+        work = _Work(make, self._seconds, self._ended)
+        self.running += 1
+        self._changed(1)
+        work.start()
+        end = asyncio.get_running_loop().time() + timeout_seconds
+        try:
+            while (piece := await work.next(min(end, self._next_end()))) is not _END:
+                yield piece
+        finally:
+            work.stop()
+
+    def _next_end(self) -> float:
+        return asyncio.get_running_loop().time() + self._seconds
+
+    def _ended(self) -> None:
+        self.running -= 1
+        self._changed(-1)
+
+
+class _End:
+    """No more pieces."""
+
+
+_END = _End()
+
+
+class _Work(Generic[Piece]):
+    """A thread that draws from an iterator, and the queue through which it hands over."""
+
+    def __init__(
+        self,
+        make: Callable[[], Iterator[Piece]],
+        reader_seconds: float,
+        ended: Callable[[], None],
+    ):
+        self._make, self._reader_seconds, self._ended = make, reader_seconds, ended
+        self._loop = asyncio.get_running_loop()
+        self._made: asyncio.Queue[Any] = asyncio.Queue()
+        self._room = threading.Semaphore(AHEAD)
+        self._stopped = threading.Event()
+        self._request = request_id()
+
+    def start(self) -> None:
+        """Begins the work. A thread that hangs must not keep the process from ending."""
+        threading.Thread(target=self._run, name="stream", daemon=True).start()
+
+    def stop(self) -> None:
+        """Ends it, at the latest after the piece at hand."""
+        self._stopped.set()
+        self._room.release()
+
+    async def next(self, end: float) -> Any:
+        """The next piece, or _END; raises what the work failed in."""
+        try:
+            async with asyncio.timeout_at(end):
+                piece = await self._made.get()
+        except TimeoutError as error:
+            raise DeadlineExceeded("The stream did not end in its time.") from error
+        if isinstance(piece, ServingError):
+            raise piece
+        self._room.release()
+        return piece
+
+    def _run(self) -> None:
+        try:
+            self._hand_over(self._draw())
+        finally:
+            self._tell(self._ended)
+
+    def _draw(self) -> _End | ServingError:
+        """Draws from the iterator to its end; what comes last."""
+        try:
+            iterator = self._make()
+            try:
+                return self._drawn(iterator)
+            finally:
+                if isinstance(iterator, Generator):
+                    iterator.close()
+        except ServingError as error:
+            return error
+        except UserError as error:
+            return InvalidInput(str(error))
+        except Exception as error:
+            LOG.error("a stream failed", exc_info=error, extra={"request": self._request})
+            return Internal()
+
+    def _drawn(self, iterator: Iterator[Piece]) -> _End | ServingError:
+        while self._has_room():
+            piece = next(iterator, _END)
+            if isinstance(piece, _End):
+                return _END
+            self._hand_over(piece)
+        return _END if self._stopped.is_set() else DeadlineExceeded("Nobody reads the stream.")
+
+    def _has_room(self) -> bool:
+        has_room = self._room.acquire(timeout=self._reader_seconds)
+        return has_room and not self._stopped.is_set()
+
+    def _hand_over(self, piece: Any) -> None:
+        self._tell(lambda: self._made.put_nowait(piece))
+
+    def _tell(self, what: Callable[[], None]) -> None:
+        with contextlib.suppress(RuntimeError):  # the loop has gone, and with it every reader
+            self._loop.call_soon_threadsafe(what)

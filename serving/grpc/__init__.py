@@ -1,0 +1,1 @@
+"""The models over gRPC: the inference protocol, prediction, speech, health."""

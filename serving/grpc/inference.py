@@ -1,0 +1,168 @@
+"""The open inference protocol, version 2, over gRPC: `inference.GRPCInferenceService`."""
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from serving.bundles.dtypes import DATATYPES, NAMES
+from serving.errors import InvalidInput, NotFound, ServingError
+from serving.grpc.interceptor import seconds_left
+from serving.grpc.messages import message
+from serving.grpc.prediction import DEFAULT_SIGNATURE, signature_of
+from serving.grpc.tensors import check_name, checked_count, from_bytes, shortened
+from serving.settings import Settings
+
+# The field of InferTensorContents that holds values of a type one by one; FP16 has none.
+CONTENTS = {
+    "BOOL": "bool_contents",
+    **dict.fromkeys(("INT8", "INT16", "INT32"), "int_contents"),
+    **dict.fromkeys(("UINT8", "UINT16", "UINT32"), "uint_contents"),
+    "INT64": "int64_contents",
+    "UINT64": "uint64_contents",
+    "FP32": "fp32_contents",
+    "FP64": "fp64_contents",
+}
+SIGNATURE = "signature_name"  # the parameter that names one
+
+
+class Inference:
+    """Health, metadata and inference by the protocol's names."""
+
+    def __init__(self, table: Any, settings: Settings):
+        self._table, self._settings = table, settings
+
+    def methods(self) -> dict[str, Callable]:
+        """Every method by its name."""
+        return {
+            "ServerLive": self.server_live,
+            "ServerReady": self.server_ready,
+            "ModelReady": self.model_ready,
+            "ServerMetadata": self.server_metadata,
+            "ModelMetadata": self.model_metadata,
+            "ModelInfer": self.model_infer,
+        }
+
+    async def server_live(self, request: Any, context: Any) -> Any:
+        """True: this answers."""
+        return message("inference.ServerLiveResponse")(live=True)
+
+    async def server_ready(self, request: Any, context: Any) -> Any:
+        """Whether the server takes requests."""
+        return message("inference.ServerReadyResponse")(ready=self._table.ready)
+
+    async def model_ready(self, request: Any, context: Any) -> Any:
+        """Whether a model is served; NotFound if there is none of that name."""
+        response = message("inference.ModelReadyResponse")
+        try:
+            self._chosen(request.name, request.version)
+        except (NotFound, InvalidInput):
+            raise
+        except ServingError:
+            return response(ready=False)
+        return response(ready=self._table.ready)
+
+    async def server_metadata(self, request: Any, context: Any) -> Any:
+        """What this server is."""
+        return message("inference.ServerMetadataResponse")(name="onepass", version="2")
+
+    async def model_metadata(self, request: Any, context: Any) -> Any:
+        """Inputs and outputs of a model's `serving_default`."""
+        served = self._chosen(request.name, request.version)
+        response = message("inference.ModelMetadataResponse")(
+            name=served.name, platform="tensorflow_savedmodel"
+        )
+        response.versions.extend(
+            str(status.version)
+            for status in self._table.versions(served.name)
+            if status.state == "AVAILABLE"
+        )
+        signature = signature_of(served, DEFAULT_SIGNATURE)
+        for place, tensors in (
+            (response.inputs, signature.inputs),
+            (response.outputs, signature.outputs),
+        ):
+            for name, info in tensors.items():
+                place.add(
+                    name=name,
+                    datatype=NAMES[np.dtype(info.dtype)],
+                    shape=[-1 if side is None else side for side in info.shape],
+                )
+        return response
+
+    async def model_infer(self, request: Any, context: Any) -> Any:
+        """The outputs for the request's inputs; they come as raw bytes."""
+        served = self._chosen(request.model_name, request.model_version)
+        name = request.parameters[SIGNATURE].string_param if SIGNATURE in request.parameters else ""
+        name = name or DEFAULT_SIGNATURE
+        signature = signature_of(served, name)
+        inputs = _inputs(request, signature.inputs, self._settings.max_body_bytes)
+        wanted = [output.name for output in request.outputs]
+        for output in wanted:
+            if output not in signature.outputs:
+                known = ", ".join(signature.outputs)
+                raise InvalidInput(f"`{shortened(output)}` is no output; there are {known}.")
+        seconds = seconds_left(context, self._settings)
+        outputs = await served.predict(inputs, name, timeout_seconds=seconds)
+        response = message("inference.ModelInferResponse")(
+            model_name=served.name, model_version=str(served.version), id=request.id
+        )
+        for output in dict.fromkeys(wanted or outputs):
+            _add_output(response, output, outputs[output])
+        return response
+
+    def _chosen(self, name: str, version: str) -> Any:
+        if not name:
+            raise InvalidInput("The model's name must be given.")
+        if version and not (version.isascii() and version.isdecimal() and len(version) < 19):
+            raise InvalidInput(f"The version must be a number, got `{shortened(version)}`.")
+        return self._table.get(name, int(version) if version else None)
+
+
+def _inputs(request: Any, known: dict[str, Any], limit_bytes: int) -> dict[str, np.ndarray]:
+    """The arrays of a request, `limit_bytes` at most of all together."""
+    raw = request.raw_input_contents
+    if len(raw) and len(raw) != len(request.inputs):
+        raise InvalidInput(
+            f"`raw_input_contents` must have one entry for each of the {len(request.inputs)} "
+            f"inputs, got {len(raw)}."
+        )
+    arrays: dict[str, np.ndarray] = {}
+    left = limit_bytes
+    for place, tensor in enumerate(request.inputs):
+        check_name(tensor.name, known)
+        if tensor.name in arrays:
+            raise InvalidInput(f"`{tensor.name}` must be given once.")
+        array = _array(tensor, raw[place] if len(raw) else None, left)
+        left -= array.nbytes
+        arrays[tensor.name] = array
+    return arrays
+
+
+def _array(tensor: Any, raw: bytes | None, limit_bytes: int) -> np.ndarray:
+    dtype = DATATYPES.get(tensor.datatype)
+    if dtype is None:
+        got = shortened(tensor.datatype)
+        raise InvalidInput(f"`{tensor.name}` must be of {', '.join(DATATYPES)}, got `{got}`.")
+    shape = tensor.shape
+    count = checked_count(tensor.name, shape, dtype, limit_bytes)
+    if raw is not None:
+        if tensor.HasField("contents"):
+            raise InvalidInput(f"`{tensor.name}` must have raw bytes or `contents`, got both.")
+        return from_bytes(tensor.name, raw, shape, dtype)
+    field = CONTENTS.get(tensor.datatype)
+    if field is None:
+        raise InvalidInput(f"`{tensor.name}` of {tensor.datatype} must come as raw bytes.")
+    values = getattr(tensor.contents, field)
+    if len(values) != count:
+        raise InvalidInput(f"`{tensor.name}` must have {count} `{field}`, got {len(values)}.")
+    try:
+        return np.array(values, dtype).reshape(shape)
+    except OverflowError:
+        raise InvalidInput(f"`{tensor.name}` has values beyond {tensor.datatype}.") from None
+
+
+def _add_output(response: Any, name: str, array: np.ndarray) -> None:
+    array = np.asarray(array)
+    response.outputs.add(name=name, datatype=NAMES[array.dtype], shape=array.shape)
+    response.raw_output_contents.append(array.tobytes())

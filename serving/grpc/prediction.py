@@ -1,0 +1,146 @@
+"""TensorFlow Serving's gRPC services: PredictionService and ModelService."""
+
+from typing import Any
+
+import grpc
+import numpy as np
+
+from serving.errors import InvalidInput, NotFound
+from serving.grpc.interceptor import seconds_left
+from serving.grpc.messages import message
+from serving.grpc.schema import ENUMS
+from serving.grpc.tensors import decode_all, encode, enum_of, shortened
+from serving.settings import Settings
+
+DEFAULT_SIGNATURE = "serving_default"
+METHOD_NAME = "tensorflow/serving/predict"
+METADATA = "signature_def"
+STATES = ENUMS["tensorflow.serving.ModelVersionStatus.State"]
+
+
+def chosen(table: Any, spec: Any) -> Any:
+    """The served model that a ModelSpec names; InvalidInput, NotFound or NotReady otherwise."""
+    return table.get(_name(spec), _version(spec))
+
+
+def signature_of(served: Any, name: str) -> Any:
+    """A model's signature by name; InvalidInput, with the names there are, if it has none such."""
+    if name not in served.signatures:
+        known = ", ".join(served.signatures)
+        raise InvalidInput(f"There is no signature `{shortened(name)}`; there are {known}.")
+    return served.signatures[name]
+
+
+def fill_spec(spec: Any, served: Any, signature: str = "") -> None:
+    """Says in a ModelSpec which model, version and signature answered."""
+    spec.name, spec.signature_name = served.name, signature
+    spec.version.value = served.version
+
+
+class Prediction:
+    """PredictionService; what is not a prediction of tensors is not implemented."""
+
+    def __init__(self, table: Any, settings: Settings):
+        self._table, self._settings = table, settings
+
+    async def predict(self, request: Any, context: Any) -> Any:
+        """The outputs of a signature for the request's inputs."""
+        served = chosen(self._table, request.model_spec)
+        name = request.model_spec.signature_name or DEFAULT_SIGNATURE
+        signature = signature_of(served, name)
+        wanted = _wanted(request.output_filter, signature.outputs)
+        inputs = decode_all(request.inputs, signature.inputs, self._settings.max_body_bytes)
+        seconds = seconds_left(context, self._settings)
+        outputs = await served.predict(inputs, name, timeout_seconds=seconds)
+        response = message("tensorflow.serving.PredictResponse")()
+        fill_spec(response.model_spec, served, name)
+        for output in wanted or outputs:
+            encode(outputs[output], response.outputs[output])
+        return response
+
+    async def get_model_metadata(self, request: Any, context: Any) -> Any:
+        """The signatures of a model."""
+        if list(request.metadata_field) != [METADATA]:
+            raise InvalidInput(f"`metadata_field` must be `{METADATA}` and nothing else.")
+        served = chosen(self._table, request.model_spec)
+        signatures = message("tensorflow.serving.SignatureDefMap")()
+        for name, signature in served.signatures.items():
+            definition = signatures.signature_def[name]
+            definition.method_name = METHOD_NAME
+            _describe(definition.inputs, name, signature.inputs)
+            _describe(definition.outputs, name, signature.outputs)
+        response = message("tensorflow.serving.GetModelMetadataResponse")()
+        fill_spec(response.model_spec, served)
+        response.metadata[METADATA].Pack(signatures)
+        return response
+
+    async def classify(self, request: Any, context: Any) -> None:
+        """Not implemented."""
+        await _refuse(context, "Classify")
+
+    async def regress(self, request: Any, context: Any) -> None:
+        """Not implemented."""
+        await _refuse(context, "Regress")
+
+    async def multi_inference(self, request: Any, context: Any) -> None:
+        """Not implemented."""
+        await _refuse(context, "MultiInference")
+
+
+class Models:
+    """ModelService."""
+
+    def __init__(self, table: Any):
+        self._table = table
+
+    async def get_model_status(self, request: Any, context: Any) -> Any:
+        """The state of every version of a model, or of the one that is asked for."""
+        name, version = _name(request.model_spec), _version(request.model_spec)
+        response = message("tensorflow.serving.GetModelStatusResponse")()
+        for status in self._table.versions(name):
+            if version in (None, status.version):
+                said = response.model_version_status.add(version=status.version)
+                said.state = STATES[status.state]
+                if status.error:
+                    said.status.error_code = grpc.StatusCode.INTERNAL.value[0]
+                    said.status.error_message = status.error
+        if not response.model_version_status:
+            raise NotFound(f"There is no version {version} of {name}.")
+        return response
+
+
+def _name(spec: Any) -> str:
+    if not spec.name:
+        raise InvalidInput("`model_spec.name` must be given.")
+    return spec.name
+
+
+def _version(spec: Any) -> int | None:
+    if spec.WhichOneof("version_choice") == "version_label":
+        raise InvalidInput("`model_spec.version_label` must not be given: versions are numbers.")
+    return spec.version.value if spec.HasField("version") else None
+
+
+def _wanted(output_filter: Any, outputs: dict[str, Any]) -> list[str]:
+    """The outputs of the filter, each once; none: all."""
+    for name in output_filter:
+        if name not in outputs:
+            raise InvalidInput(
+                f"`output_filter` has `{shortened(name)}`; there are {', '.join(outputs)}."
+            )
+    return list(dict.fromkeys(output_filter))
+
+
+def _describe(place: Any, signature: str, tensors: dict[str, Any]) -> None:
+    for name, info in tensors.items():
+        place[name].name = f"{signature}_{name}:0"
+        place[name].dtype = enum_of(np.dtype(info.dtype))
+        for side in info.shape:
+            place[name].tensor_shape.dim.add(size=-1 if side is None else side)
+
+
+async def _refuse(context: Any, method: str) -> None:
+    await context.abort(
+        grpc.StatusCode.UNIMPLEMENTED,
+        f"{method} is for tf.Example models, of which there are none here: use Predict.",
+    )

@@ -1,0 +1,104 @@
+"""The models over gRPC: TensorFlow Serving's protocol, version 2 of inference, health, our own."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import grpc
+from grpc_health.v1 import health_pb2
+from grpc_reflection.v1alpha import reflection, reflection_pb2
+
+from serving.engine.auth import Access
+from serving.engine.rate_limits import Rates
+from serving.grpc.health import Health
+from serving.grpc.inference import Inference
+from serving.grpc.interceptor import Guard
+from serving.grpc.messages import method_types, pool
+from serving.grpc.prediction import Models, Prediction
+from serving.grpc.speech import Speech
+from serving.settings import Settings
+
+HEALTH = "grpc.health.v1.Health"
+MAX_CALLS = 1024  # at the same time, the waiting ones among them
+MAX_CALLS_PER_CONNECTION = 256
+MAX_METADATA_BYTES = 16 * 1024
+IDLE_SECONDS = 600
+ALIVE_SECONDS = 30.0  # between two questions whether a client is still there, and to answer one
+ONLY_IDENTITY = 1  # a compressed message could unfold without end
+
+
+def make_server(
+    table: Any, settings: Settings, metrics: Any = None, rates: Rates | None = None
+) -> grpc.aio.Server:
+    """A gRPC server of the table's models, neither bound to a port nor started.
+
+    Args:
+      table: a `serving.engine.registry.Table`.
+      settings: of it are used the token, `max_body_mib` (of a message, both ways),
+        `timeout_seconds` and `requests_per_minute_per_client`.
+      metrics: a `serving.observability.metrics.Metrics`, or None.
+      rates: of each client's requests, to share with HTTP; None: of gRPC alone.
+
+    Must be called where the event loop runs.
+    """
+    rates = rates or Rates(settings.requests_per_minute_per_client)
+    access = Access(settings.token())
+    guard = Guard(settings, access, rates, metrics, lambda: table.draining)
+    server = grpc.aio.server(
+        interceptors=(guard,), options=_options(settings), maximum_concurrent_rpcs=MAX_CALLS
+    )
+    services = _services(table, settings)
+    for name, methods in services.items():
+        server.add_generic_rpc_handlers((_handler(name, methods),))
+    named = (*services, HEALTH, reflection.SERVICE_NAME)
+    server.add_generic_rpc_handlers((Health(table, named).handler(),))
+    described = pool()
+    for module in (health_pb2, reflection_pb2):
+        described.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
+    reflection.enable_server_reflection(named, server, described)
+    return server
+
+
+def _services(table: Any, settings: Settings) -> dict[str, Mapping[str, Callable]]:
+    prediction, models = Prediction(table, settings), Models(table)
+    return {
+        "tensorflow.serving.PredictionService": {
+            "Predict": prediction.predict,
+            "GetModelMetadata": prediction.get_model_metadata,
+            "Classify": prediction.classify,
+            "Regress": prediction.regress,
+            "MultiInference": prediction.multi_inference,
+        },
+        "tensorflow.serving.ModelService": {"GetModelStatus": models.get_model_status},
+        "inference.GRPCInferenceService": Inference(table, settings).methods(),
+        "onepass.Models": Speech(table, settings).methods(),
+    }
+
+
+def _handler(service: str, methods: Mapping[str, Callable]) -> grpc.GenericRpcHandler:
+    handlers = {}
+    for name, method in methods.items():
+        request, response, streams = method_types(service, name)
+        kind = (
+            grpc.unary_stream_rpc_method_handler
+            if streams
+            else (grpc.unary_unary_rpc_method_handler)
+        )
+        handlers[name] = kind(method, request.FromString, response.SerializeToString)
+    return grpc.method_handlers_generic_handler(service, handlers)
+
+
+def _options(settings: Settings) -> list[tuple[str, int]]:
+    return [
+        ("grpc.max_receive_message_length", settings.max_body_bytes),
+        ("grpc.max_send_message_length", settings.max_body_bytes),
+        ("grpc.compression_enabled_algorithms_bitset", ONLY_IDENTITY),
+        ("grpc.max_concurrent_streams", MAX_CALLS_PER_CONNECTION),
+        ("grpc.max_metadata_size", MAX_METADATA_BYTES),
+        ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
+        ("grpc.max_connection_idle_ms", 1000 * IDLE_SECONDS),
+        ("grpc.keepalive_time_ms", int(1000 * ALIVE_SECONDS)),
+        ("grpc.keepalive_timeout_ms", int(1000 * ALIVE_SECONDS)),
+        ("grpc.keepalive_permit_without_calls", 1),
+        ("grpc.http2.ping_timeout_ms", int(1000 * ALIVE_SECONDS)),
+        ("grpc.so_reuseport", 0),
+    ]

@@ -1,0 +1,180 @@
+"""TensorProto to numpy and back; nothing is made of a message before its size is known to be true.
+
+A TensorProto of 34 bytes can ask for gigabytes: a shape, and one value that is repeated to fill it.
+So the type and product(dims) * itemsize are checked against a limit first, in Python's integers.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from serving.errors import InvalidInput, TooLarge
+from serving.grpc.schema import DATA_TYPES
+
+MAX_DIMENSIONS = 8
+NUMPY = {
+    "DT_FLOAT": "<f4",
+    "DT_DOUBLE": "<f8",
+    "DT_HALF": "<f2",
+    "DT_INT8": "i1",
+    "DT_INT16": "<i2",
+    "DT_INT32": "<i4",
+    "DT_INT64": "<i8",
+    "DT_UINT8": "u1",
+    "DT_UINT16": "<u2",
+    "DT_UINT32": "<u4",
+    "DT_UINT64": "<u8",
+    "DT_BOOL": "?",
+}
+DTYPES = {DATA_TYPES[name]: np.dtype(text) for name, text in NUMPY.items()}
+ENUMS = {dtype: number for number, dtype in DTYPES.items()}
+NAMES = {number: name for name, number in DATA_TYPES.items()}
+# The field that holds the values of a type one by one.
+FIELDS = {
+    "DT_FLOAT": "float_val",
+    "DT_DOUBLE": "double_val",
+    "DT_HALF": "half_val",
+    "DT_INT64": "int64_val",
+    "DT_UINT32": "uint32_val",
+    "DT_UINT64": "uint64_val",
+    "DT_BOOL": "bool_val",
+}
+
+
+def enum_of(dtype: np.dtype) -> int:
+    """The number of a numpy type in tensorflow.DataType; InvalidInput if there is none."""
+    try:
+        return ENUMS[np.dtype(dtype).newbyteorder("<")]
+    except KeyError:
+        raise InvalidInput(f"a tensor cannot be {dtype}.") from None
+
+
+def encode(array: np.ndarray, proto: Any) -> None:
+    """Fills a TensorProto with the array's type, shape and bytes."""
+    array = np.asarray(array)
+    proto.dtype = enum_of(array.dtype)
+    for side in array.shape:
+        proto.tensor_shape.dim.add(size=side)
+    proto.tensor_content = array.astype(array.dtype.newbyteorder("<"), copy=False).tobytes()
+
+
+def decode_all(
+    protos: Mapping[str, Any], known: Mapping[str, Any], limit_bytes: int
+) -> dict[str, np.ndarray]:
+    """The arrays of a request, which together take at most `limit_bytes`.
+
+    Args:
+      protos: input name -> TensorProto.
+      known: the inputs that there are; another name is InvalidInput before anything is read.
+      limit_bytes: of all arrays together, however short the message is.
+    """
+    for name in protos:
+        check_name(name, known)
+    arrays, left = {}, limit_bytes
+    for name, proto in protos.items():
+        arrays[name] = decode(proto, name, left)
+        left -= arrays[name].nbytes
+    return arrays
+
+
+def check_name(name: str, known: Mapping[str, Any]) -> None:
+    """InvalidInput, with the names there are, for one that is no input."""
+    if name not in known:
+        raise InvalidInput(f"`{shortened(name)}` is no input; there are {', '.join(known)}.")
+
+
+def decode(proto: Any, name: str, limit_bytes: int) -> np.ndarray:
+    """The array of a TensorProto, read-only where its bytes are used as they came.
+
+    Values given one by one may be fewer than the shape asks for: the last is repeated, none at all
+    are zeros, as TensorFlow does it.
+
+    Raises:
+      InvalidInput: type, shape and values do not fit together; it names `name` and the rule.
+      TooLarge: the array would take more than `limit_bytes`.
+    """
+    dtype = DTYPES.get(proto.dtype)
+    if dtype is None:
+        got = NAMES.get(proto.dtype, str(proto.dtype))
+        raise InvalidInput(f"`{name}` must be of numbers or of bool, got {got}.")
+    if proto.tensor_shape.unknown_rank:
+        raise InvalidInput(f"`{name}` must have a shape, got one of unknown rank.")
+    if len(proto.tensor_shape.dim) > MAX_DIMENSIONS:  # before a list of them is made
+        raise _many_dimensions(name, len(proto.tensor_shape.dim))
+    shape = [dim.size for dim in proto.tensor_shape.dim]
+    count = checked_count(name, shape, dtype, limit_bytes)
+    content = proto.tensor_content
+    field = FIELDS.get(NAMES[proto.dtype], "int_val")
+    values = getattr(proto, field)
+    if content and len(values):
+        raise InvalidInput(f"`{name}` must have `tensor_content` or `{field}`, got both.")
+    if content:
+        return from_bytes(name, content, shape, dtype)
+    return _filled(name, field, values, count, dtype).reshape(shape)
+
+
+def checked_count(name: str, shape: Sequence[int], dtype: np.dtype, limit_bytes: int) -> int:
+    """How many values an array of the shape has; an error if it cannot be or is too large."""
+    if len(shape) > MAX_DIMENSIONS:
+        raise _many_dimensions(name, len(shape))
+    if any(side < 0 for side in shape):
+        raise InvalidInput(f"`{name}` must have no negative side, got {list(shape)}.")
+    # A side of zero must not hide another that numpy cannot hold.
+    if math.prod(max(side, 1) for side in shape) * dtype.itemsize > limit_bytes:
+        raise TooLarge(
+            f"`{name}` of shape {list(shape)} would bring the request over {limit_bytes} bytes."
+        )
+    return math.prod(shape)
+
+
+def from_bytes(name: str, content: Any, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """A view of bytes, which must be exactly as many as the (checked) shape has."""
+    wanted = math.prod(shape) * dtype.itemsize
+    if len(content) != wanted:
+        raise InvalidInput(
+            f"`{name}` of shape {list(shape)} must have {wanted} bytes, got {len(content)}."
+        )
+    if dtype != np.bool_:
+        return np.frombuffer(content, dtype).reshape(shape)
+    numbers = np.frombuffer(content, np.uint8)
+    if (numbers > 1).any():
+        raise InvalidInput(f"`{name}` must have bytes of 0 or 1, got {numbers.max()}.")
+    return numbers.view(np.bool_).reshape(shape)
+
+
+def shortened(word: str) -> str:
+    """A word of a request, fit to be shown in a line of an answer or of a log."""
+    printable = "".join(c if c.isprintable() else "?" for c in word[:64])
+    return printable + ("..." if len(word) > 64 else "")
+
+
+def _many_dimensions(name: str, count: int) -> InvalidInput:
+    return InvalidInput(f"`{name}` must have at most {MAX_DIMENSIONS} dimensions, got {count}.")
+
+
+def _filled(name: str, field: str, values: Any, count: int, dtype: np.dtype) -> np.ndarray:
+    """[count] of the values, the last one repeated; zeros of none."""
+    if len(values) > count:
+        raise InvalidInput(f"`{name}` must have at most {count} of `{field}`, got {len(values)}.")
+    if not len(values):
+        return np.zeros(count, dtype)
+    given = _narrowed(name, field, values, dtype)
+    if len(given) == count:
+        return given
+    filled = np.full(count, given[-1], dtype)
+    filled[: len(given)] = given
+    return filled
+
+
+def _narrowed(name: str, field: str, values: Any, dtype: np.dtype) -> np.ndarray:
+    """The values as `dtype`, which int_val and half_val hold in wider numbers."""
+    if field not in ("int_val", "half_val"):
+        return np.array(values, dtype)
+    wide = np.array(values, np.int64)
+    stored = np.dtype("<u2") if field == "half_val" else dtype
+    low, high = np.iinfo(stored).min, np.iinfo(stored).max
+    if wide.min() < low or wide.max() > high:
+        raise InvalidInput(f"`{name}` must have `{field}` between {low} and {high}.")
+    return wide.astype(stored).view(dtype)

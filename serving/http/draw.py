@@ -1,0 +1,112 @@
+"""Our own route of pictures: they come one by one, each scale by scale."""
+
+import asyncio
+import base64
+import collections
+import contextlib
+import itertools
+from collections.abc import AsyncGenerator
+
+import numpy as np
+import orjson
+from starlette.requests import Request
+from starlette.routing import Route
+
+from serving.engine.registry import Served, Table
+from serving.errors import ServingError
+from serving.http.fields import MAX_SEED, integer, json_object
+from serving.http.image_requests import CONDITIONS, condition, file_of, inputs, scale_signatures
+from serving.http.model_lookup import of_kind, served_at
+from serving.http.request_bodies import body_of
+from serving.http.streamed_responses import StreamedAnswer
+from serving.settings import Settings
+
+MEDIA_TYPE = "application/x-ndjson"
+Outputs = dict[str, np.ndarray]
+
+
+class Drawing:
+    """The endpoint, over a table of models."""
+
+    def __init__(self, table: Table, settings: Settings):
+        self._table, self._settings = table, settings
+
+    def routes(self) -> list[Route]:
+        """Draw."""
+        return [Route("/v1/models/{name:name}:draw", self.draw, methods=["POST"])]
+
+    async def draw(self, request: Request) -> StreamedAnswer:
+        """Streams pictures as lines of JSON, a line a scale."""
+        served = of_kind(served_at(self._table, request), "picture")
+        body = await body_of(request, self._settings.timeout_seconds)
+        fields = json_object(body)
+        wishes = {n: fields[n] for n in CONDITIONS.values() if fields.get(n) is not None}
+        wished = condition(served, wishes)
+        seed = integer(fields, "seed", 0, 0, MAX_SEED)
+        num = integer(fields, "num", 1, 1, self._settings.max_rows)
+        rows = [
+            inputs(served, wished, seed, range(n, n + 1), fields.get("temperature"))
+            for n in range(num)
+        ]
+        return StreamedAnswer(_lines(served, rows), MEDIA_TYPE, self._settings.timeout_seconds)
+
+
+async def _lines(served: Served, rows: list[Outputs]) -> AsyncGenerator[bytes, None]:
+    """A line for every scale of every picture; an error after the first is a line of its own."""
+    begun = False
+    try:
+        async with contextlib.aclosing(_pictures(served, rows)) as pictures:
+            async for number, picture, last in pictures:
+                yield await asyncio.to_thread(_line, number, picture, last)
+                begun = True
+    except ServingError as error:
+        if not begun:
+            raise
+        yield orjson.dumps({"error": error.message}) + b"\n"
+
+
+async def _pictures(
+    served: Served, rows: list[Outputs]
+) -> AsyncGenerator[tuple[int, np.ndarray, bool], None]:
+    """Pictures in order, their scales as they come, with as many under way as a batch may hold.
+
+    The number of the picture, the pixels of a scale, and whether it is the last.
+    """
+    ahead = int(served.spec["serving"]["limits"]["max_batch"])
+    growing: collections.deque[list[asyncio.Task]] = collections.deque()
+    waiting = collections.deque(rows)
+    try:
+        for number in range(len(rows)):
+            while waiting and len(growing) < ahead:
+                growing.append(_growing(served, waiting.popleft()))
+            for scale in growing[0]:
+                yield number, await scale, scale is growing[0][-1]
+            growing.popleft()
+    finally:
+        tasks = list(itertools.chain.from_iterable(growing))
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _growing(served: Served, inputs: Outputs) -> list[asyncio.Task]:
+    """The scales of a picture, each of which waits for the one before."""
+    tasks: list[asyncio.Task] = []
+    for signature in scale_signatures(served):
+        work = _scale(served, inputs, signature, tasks[-1] if tasks else None)
+        tasks.append(asyncio.create_task(work))
+    return tasks
+
+
+async def _scale(
+    served: Served, inputs: Outputs, signature: str, smaller: asyncio.Task | None
+) -> np.ndarray:
+    """uint8 [side, side, channels]."""
+    start = {} if smaller is None else {"start": (await smaller)[np.newaxis]}
+    return (await served.predict(inputs | start, signature))["picture"][0]
+
+
+def _line(number: int, picture: np.ndarray, last: bool) -> bytes:
+    png = base64.b64encode(file_of(picture)).decode()
+    line = {"picture": number, "side": picture.shape[0], "last": last, "png": png}
+    return orjson.dumps(line) + b"\n"

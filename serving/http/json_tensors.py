@@ -1,0 +1,141 @@
+"""JSON as tensors: every list is measured before an array is made of it."""
+
+import base64
+import itertools
+import math
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from serving.bundles.signature import Signature, TensorInfo
+from serving.errors import InvalidInput
+from serving.http.fields import refused, shown
+
+JSON_TYPES: dict[str, set[type]] = {"f": {float, int}, "i": {int}, "u": {int}, "b": {bool}}
+WORDS = {"f": "numbers", "i": "integers", "u": "integers", "b": "booleans"}
+
+
+def json_tensor(name: str, value: object, info: TensorInfo) -> np.ndarray:
+    """The array of nested lists, of the dtype and the rank that the signature asks for.
+
+    A tensor of bytes may also be `{"b64": text}`, whole or row by row.
+
+    Raises:
+      InvalidInput: naming the field and the rule: ragged, empty, of another depth, or with elements
+        that are no numbers or do not fit the dtype.
+    """
+    if info.dtype == np.uint8 and _is_base64(value):
+        return _from_base64(name, value, info.shape)
+    if info.dtype == np.uint8 and isinstance(value, list) and value and _is_base64(value[0]):
+        return np.concatenate([_from_base64(name, row, (1, *info.shape[1:])) for row in value])
+    shape, leaves = measured(name, value, len(info.shape))
+    return _array(name, leaves, info.dtype).reshape(shape)
+
+
+def measured(name: str, value: object, rank: int) -> tuple[tuple[int, ...], list]:
+    """The shape of nested lists, and their elements one after the other."""
+    level: list = [value]
+    shape: list[int] = []
+    for depth in range(rank):
+        if not all(type(part) is list for part in level):
+            raise InvalidInput(f"`{name}` must be lists {rank} deep, got other at depth {depth}.")
+        lengths = set(map(len, level))
+        if len(lengths) > 1:
+            some = " and ".join(map(str, sorted(lengths)[:2]))
+            raise InvalidInput(f"`{name}` must not be ragged, got {some} at depth {depth}.")
+        shape.append(lengths.pop())
+        if not shape[-1]:
+            raise InvalidInput(f"`{name}` must not be empty, got nothing at depth {depth}.")
+        level = list(itertools.chain.from_iterable(level))
+    return tuple(shape), level
+
+
+def _array(name: str, leaves: list, dtype: np.dtype) -> np.ndarray:
+    allowed = JSON_TYPES.get(dtype.kind, set())
+    if not set(map(type, leaves)) <= allowed:
+        wrong = next(leaf for leaf in leaves if type(leaf) not in allowed)
+        raise InvalidInput(f"`{name}` must hold {WORDS[dtype.kind]}, got {shown(wrong)}.")
+    try:
+        with np.errstate(over="ignore"):
+            return np.array(leaves, dtype)
+    except OverflowError as error:
+        raise InvalidInput(f"`{name}` must fit {dtype}, got a number outside it.") from error
+
+
+def flat_tensor(name: str, value: object, shape: Sequence[int], dtype: np.dtype) -> np.ndarray:
+    """The array of that shape, of its elements in one list or in nested ones."""
+    rank = len(shape)
+    nested = isinstance(value, list) and bool(value) and type(value[0]) is list
+    found, leaves = measured(name, value, rank if nested else 1)
+    if (nested and found != tuple(shape)) or len(leaves) != math.prod(shape):
+        told = list(shape)
+        raise InvalidInput(f"`{name}` must have the shape it says, {told}, got {list(found)}.")
+    return _array(name, leaves, dtype).reshape(shape)
+
+
+def _is_base64(value: object) -> bool:
+    return isinstance(value, dict) and value.keys() == {"b64"}
+
+
+def _from_base64(name: str, value: Any, shape: Sequence[int | None]) -> np.ndarray:
+    data = base64_bytes(name, value["b64"] if _is_base64(value) else None)
+    known = math.prod(side for side in shape if side is not None)
+    unknown = sum(side is None for side in shape)
+    fits = unknown <= 1 and known > 0 and len(data) % known == 0 and len(data) > 0
+    if not fits or (not unknown and len(data) != known):
+        told = [-1 if side is None else side for side in shape]
+        raise InvalidInput(f"`{name}` must have the shape {told}, got {len(data):,} bytes.")
+    return np.frombuffer(data, np.uint8).reshape([-1 if side is None else side for side in shape])
+
+
+def base64_bytes(name: str, value: object) -> bytes:
+    """The bytes that a base64 text stands for."""
+    if not isinstance(value, str):
+        raise refused(name, "base64", value)
+    try:
+        return base64.b64decode(value, validate=True)
+    except ValueError as error:
+        raise refused(name, "base64", value) from error
+
+
+def from_rows(instances: object, signature: Signature) -> dict[str, np.ndarray]:
+    """The inputs of `instances`: a list with an object of inputs for each row.
+
+    Where the signature has one input only that must be given, a row may be its bare value.
+    """
+    if not isinstance(instances, list) or not instances:
+        raise InvalidInput("`instances` must be a list of one row or more.")
+    if all(isinstance(row, dict) and not _is_base64(row) for row in instances):
+        names = instances[0].keys()
+        if any(row.keys() != names for row in instances):
+            raise InvalidInput("`instances` must name the same inputs in every row.")
+        return from_columns({name: [row[name] for row in instances] for name in names}, signature)
+    return from_columns(instances, signature)
+
+
+def from_columns(inputs: object, signature: Signature) -> dict[str, np.ndarray]:
+    """The inputs of `inputs`: an object with a tensor for each name, or the only tensor."""
+    if not isinstance(inputs, dict) or _is_base64(inputs):
+        inputs = {only_input(signature): inputs}
+    return {
+        name: json_tensor(name, value, input_info(signature, name))
+        for name, value in inputs.items()
+    }
+
+
+def only_input(signature: Signature) -> str:
+    """The name of the one input that must be given."""
+    needed = [name for name, info in signature.inputs.items() if info.default is None]
+    if len(needed) != 1:
+        raise InvalidInput(f"Inputs must be named; there are {', '.join(signature.inputs)}.")
+    return needed[0]
+
+
+def input_info(signature: Signature, name: str) -> TensorInfo:
+    """What the signature says of an input; InvalidInput if it has none of that name."""
+    info = signature.inputs.get(name)
+    if info is None:
+        known = ", ".join(signature.inputs)
+        raise InvalidInput(f"`{name[:80]}` is no input of the signature; there are {known}.")
+    return info

@@ -1,0 +1,191 @@
+"""What every request passes before and after anything else: who, how much, and what may leave."""
+
+import logging
+import time
+from typing import ClassVar
+
+from starlette.exceptions import HTTPException
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from serving.engine.auth import Access
+from serving.engine.rate_limits import Rates
+from serving.errors import Internal, NotFound, Overloaded, ServingError
+from serving.http.allowed_hosts import Hosts
+from serving.http.error_responses import error_body, error_headers, protocol_of
+from serving.http.request_bodies import CappedBody, Store
+from serving.observability import traces
+from serving.observability.logs import begin_request, event
+from serving.observability.metrics import Metrics
+from serving.settings import Settings
+
+NOTHING = "default-src 'none'; frame-ancestors 'none'; base-uri 'none'; form-action 'none'"
+DEFAULT_HEADERS = {
+    b"content-security-policy": NOTHING.encode(),
+    b"cache-control": b"no-store",
+    b"x-content-type-options": b"nosniff",
+    b"x-frame-options": b"DENY",
+    b"referrer-policy": b"no-referrer",
+    b"cross-origin-resource-policy": b"same-origin",
+    b"cross-origin-opener-policy": b"same-origin",
+}
+
+LOG = logging.getLogger(__name__)
+
+
+class UnsupportedEncoding(ServingError):  # noqa: N818 - the condition, as the other errors
+    """A compressed body: what it would become is not known before it is."""
+
+    http_status, grpc_status, code = 415, "INVALID_ARGUMENT", "unsupported_encoding"
+
+
+class WrongMethod(ServingError):  # noqa: N818
+    """A path that is there, for other methods."""
+
+    http_status, grpc_status, code = 405, "UNIMPLEMENTED", "method_not_allowed"
+
+    def __init__(self, allowed: str):
+        super().__init__(f"This path answers {allowed} only.")
+        self.allowed = allowed
+
+
+class Answer:
+    """A `send` that adds the headers every answer has, and knows what was sent.
+
+    code: "ok", or what it ended in.
+    """
+
+    def __init__(self, send: Send, request_id: str):
+        self._send, self._request_id = send, request_id.encode()
+        self.status, self.code, self.sent_bytes = 0, "ok", 0
+
+    async def send(self, message: Message) -> None:
+        """Sends on."""
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            headers = [(name.lower(), value) for name, value in message.get("headers", ())]
+            there = {name for name, _ in headers}
+            headers += [pair for pair in DEFAULT_HEADERS.items() if pair[0] not in there]
+            headers.append((b"x-request-id", self._request_id))
+            message = {**message, "headers": headers}
+        else:
+            self.sent_bytes += len(message.get("body", b""))
+        await self._send(message)
+
+
+class Guard:
+    """The ASGI application around another one.
+
+    In this order: the host, the encoding, the token, the rate, the declared size; then the body as
+    it comes. Whatever is raised leaves as an error in the protocol's own words, and what was not
+    foreseen as a status 500 that says nothing of it.
+    """
+
+    passed: ClassVar = ("lifespan",)
+
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
+        self._app, self._metrics = app, metrics
+        self._hosts, self._access = Hosts(settings), Access(settings.token())
+        self._rates = Rates(settings.requests_per_minute_per_client)
+        self._store = Store(settings.max_body_bytes)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+        if scope["type"] != "http":
+            if scope["type"] in self.passed:
+                await self._app(scope, receive, send)
+            else:
+                await send({"type": "websocket.close", "code": 1003})
+            return
+        started = time.perf_counter()
+        headers = dict(scope["headers"])
+        request_id = begin_request(headers.get(b"x-request-id", b"").decode("latin-1"))
+        answer = Answer(send, request_id)
+        body = CappedBody(receive, scope["headers"], self._store)
+        try:
+            with traces.span("http", _trace(headers), method=scope["method"]):
+                await self._answer(scope, headers, body, answer)
+        finally:
+            self._note(scope, body, answer, time.perf_counter() - started)
+            body.release()
+
+    async def _answer(
+        self, scope: Scope, headers: dict[bytes, bytes], body: CappedBody, answer: Answer
+    ) -> None:
+        try:
+            self._check(scope, headers)
+            body.check()
+            await self._app(scope, body.receive, answer.send)
+        except Exception as raised:
+            error = _error_of(raised)
+            answer.code = error.code
+            if not answer.status:  # else the server closes the connection: its answer has no end
+                await _send_error(error, scope, body, answer)
+
+    def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+        self._hosts.check(scope["method"], headers)
+        if headers.get(b"content-encoding", b"identity").lower() not in (b"identity", b""):
+            raise UnsupportedEncoding("The body must not be compressed (`Content-Encoding`).")
+        self._access.check(scope["path"], headers)
+        self._rates.check(scope["path"], scope.get("client"))
+
+    def _note(self, scope: Scope, body: CappedBody, answer: Answer, seconds: float) -> None:
+        path = scope["path"]
+        self._metrics.request(
+            scope.get("model") or scope.get("path_params", {}).get("name"),
+            protocol_of(path),
+            answer.code,
+            seconds,
+            received_bytes=body.received_bytes,
+            sent_bytes=answer.sent_bytes,
+        )
+        event(
+            LOG,
+            f"{scope['method']} {path}",
+            status=answer.status,
+            code=answer.code,
+            seconds=seconds,
+        )
+
+
+def _trace(headers: dict[bytes, bytes]) -> dict[str, str] | None:
+    parent = headers.get(b"traceparent")
+    return None if parent is None else {"traceparent": parent.decode("latin-1")}
+
+
+def _error_of(raised: Exception) -> ServingError:
+    if isinstance(raised, ServingError):
+        return raised
+    if isinstance(raised, HTTPException):
+        if raised.status_code == 405:
+            allowed = (raised.headers or {}).get("Allow", "")
+            return WrongMethod(", ".join(sorted(allowed.split(", "))))
+        return NotFound("There is nothing at this path.")
+    LOG.error("a request failed", exc_info=raised)
+    if isinstance(raised, MemoryError):
+        return Overloaded("There is not enough memory for this request.")
+    return Internal("The server failed; its log has the reason.")
+
+
+async def _send_error(
+    error: ServingError,
+    scope: Scope,
+    body: CappedBody,
+    answer: Answer,
+) -> None:
+    named = {"content-type": "application/json", **error_headers(error)}
+    if error.http_status == 401:
+        named["www-authenticate"] = 'Bearer realm="onepass"'
+    if isinstance(error, WrongMethod):
+        named["allow"] = error.allowed
+    if not body.ended:
+        named["connection"] = "close"
+    content = error_body(scope["path"], error.http_status, error.message, error.code)
+    named["content-length"] = str(len(content))
+    encoded = [(name.encode(), value.encode("latin-1")) for name, value in named.items()]
+    start = {"type": "http.response.start", "status": error.http_status, "headers": encoded}
+    await answer.send(start)
+    if scope["method"] == "HEAD":
+        content = b""
+    await answer.send({"type": "http.response.body", "body": content, "more_body": True})
+    await body.linger()
+    await answer.send({"type": "http.response.body", "body": b"", "more_body": False})

@@ -1,0 +1,81 @@
+"""The models as a list: OpenAI's fields, TensorFlow Serving's, and what a page wants to know."""
+
+import asyncio
+import contextlib
+from typing import Any
+
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from serving.engine.registry import Served, Table
+from serving.errors import ServingError
+from serving.http.image_requests import CONDITIONS, condition_input, scales
+from serving.http.json_responses import json_answer
+from serving.http.model_lookup import version_at
+from serving.http.synthesis_requests import is_conditional, max_seconds, reads_text, speakers
+from serving.http.tensorflow_rest import statuses
+
+OWNER = "onepass"
+FACTS = ("preset", "data_licence", "quality", "size", "channels", "sample_rate_hz", "hop_samples")
+RENAMED = {"data_licence": "licence"}
+
+
+class Listing:
+    """The endpoints, over a table of models."""
+
+    def __init__(self, table: Table):
+        self._table = table
+
+    def routes(self) -> list[Route]:
+        """The list, and a model of it; `GET /v1/models/ID` is in two protocols."""
+        return [
+            Route("/v1/models", self.models),
+            Route("/v1/models/{name:name}", self.model),
+            Route("/v1/models/{name:name}/versions/{version:name}", self.model),
+        ]
+
+    async def models(self, request: Request) -> Response:
+        """Every model."""
+        entries = [await self._entry(name) for name in sorted(self._table.names())]
+        return json_answer({"object": "list", "data": entries})
+
+    async def model(self, request: Request) -> Response:
+        """A model of OpenAI's list, with `model_version_status` as TensorFlow Serving has it."""
+        found = statuses(self._table, request)
+        entry = await self._entry(request.path_params["name"], version_at(request))
+        return json_answer({**entry, "model_version_status": found})
+
+    async def _entry(self, name: str, version: int | None = None) -> dict[str, Any]:
+        entry: dict[str, Any] = {"id": name, "object": "model", "created": 0, "owned_by": OWNER}
+        entry["versions"] = [
+            {"version": status.version, "state": status.state}
+            for status in self._table.versions(name)
+        ]
+        with contextlib.suppress(ServingError):  # one that is loading has no facts yet
+            entry |= await asyncio.to_thread(_facts, self._table.get(name, version))
+        return entry
+
+
+def _facts(served: Served) -> dict[str, Any]:
+    known = {RENAMED.get(n, n): served.spec[n] for n in FACTS if served.spec.get(n) is not None}
+    facts = {"created": _created(served), "kind": served.kind, "version": served.version, **known}
+    if served.kind == "sound":
+        return facts | {
+            "condition": "frames" if is_conditional(served) else None,
+            "text": is_conditional(served) and reads_text(served),
+            "speakers": speakers(served),
+            "max_seconds": max_seconds(served),
+        }
+    return facts | {
+        "condition": CONDITIONS.get(condition_input(served) or ""),
+        "classes": served.spec.get("classes") or [],
+        "sizes": [side for side, _ in scales(served)],
+    }
+
+
+def _created(served: Served) -> int:
+    try:
+        return int((served.bundle.path / "model.json").stat().st_mtime)
+    except OSError:
+        return 0

@@ -1,0 +1,167 @@
+"""What a sound is to be made of, checked before anything is made."""
+
+import asyncio
+import dataclasses
+import logging
+import shutil
+from collections.abc import AsyncGenerator, Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+
+from replicator.runs.errors import UserError
+from serving.bundles.signature import Signature
+from serving.engine.registry import Served
+from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
+from serving.http.fields import MAX_SEED, Fields, integer, number, shown, text
+from serving.http.model_lookup import DEFAULT, MAX_NAME_CHARACTERS
+
+LOG = logging.getLogger(__name__)
+MAX_TEMPERATURE = 10.0
+MAX_ROW = 2**31 - 1
+UNCONDITIONAL_SECONDS = 2.0
+MAX_SECONDS = 3600.0
+WORKERS = 2
+
+
+@dataclasses.dataclass(frozen=True)
+class Wish:
+    """A sound: frames float32 [frames, channels] or None, and how to speak them.
+
+    num_samples: of the sound, known before it is made.
+    """
+
+    frames: np.ndarray | None
+    num_samples: int
+    seed: int
+    row: int
+    temperature: float
+    speaker: str | None
+
+
+def signature(served: Served) -> Signature:
+    """What the whole sound is made from."""
+    return served.signatures[DEFAULT]
+
+
+def is_conditional(served: Served) -> bool:
+    """Whether the model needs frames."""
+    return "frames" in signature(served).inputs
+
+
+def speakers(served: Served) -> list[str]:
+    """The names of the speakers that can be chosen."""
+    return list(served.spec.get("speakers", ())) if "speaker" in signature(served).inputs else []
+
+
+def max_frames(served: Served) -> int:
+    """The most frames of a sound."""
+    return int(served.spec["serving"]["limits"]["max_frames"])
+
+
+def max_seconds(served: Served) -> float:
+    """How long a sound may last."""
+    return max_frames(served) * served.spec["hop_samples"] / served.spec["sample_rate_hz"]
+
+
+def wish(served: Served, fields: Fields, frames: np.ndarray | None) -> Wish:
+    """The sound that the fields ask for, of these frames; InvalidInput, with field and rule."""
+    rate_hz, hop = served.spec["sample_rate_hz"], served.spec["hop_samples"]
+    wanted = number(fields, "seconds", None, 1 / rate_hz, MAX_SECONDS)
+    if frames is None:
+        num_samples = round((wanted or UNCONDITIONAL_SECONDS) * rate_hz)
+        if num_samples > max_frames(served) * hop:
+            raise InvalidInput(f"`seconds` must be at most {max_seconds(served):g}.")
+    else:
+        if len(frames) > max_frames(served):
+            raise TooLarge(
+                f"A sound must have at most {max_frames(served):,} frames, got {len(frames):,}."
+            )
+        num_samples = len(frames) * hop
+        if wanted is not None:
+            num_samples = max(1, min(num_samples, round(wanted * rate_hz)))
+    return Wish(
+        frames,
+        num_samples,
+        integer(fields, "seed", 0, 0, MAX_SEED),
+        integer(fields, "row", 0, 0, MAX_ROW),
+        number(fields, "temperature", 1.0, 0.0, MAX_TEMPERATURE),
+        _speaker(served, text(fields, "speaker", MAX_NAME_CHARACTERS)),
+    )
+
+
+def _speaker(served: Served, name: str | None) -> str | None:
+    known = speakers(served)
+    if name is None or name in known:
+        return name
+    if not known:
+        raise InvalidInput("`speaker` must not be given: the model has one voice.")
+    raise InvalidInput(f"`speaker` must be one of {', '.join(known)}, got {shown(name)}.")
+
+
+def chunks_of(served: Served, found: Wish) -> AsyncGenerator[np.ndarray, None]:
+    """The sound in chunks float32 [samples], as it is made."""
+    return served.stream(
+        found.frames,
+        seed=found.seed,
+        row=found.row,
+        num_samples=found.num_samples,
+        speaker=found.speaker,
+        temperature=found.temperature,
+    )
+
+
+class Workshop:
+    """A few threads for what comes before a model: decoding, features, phonemes.
+
+    Args:
+      seconds: that a piece of work may wait and take.
+    """
+
+    def __init__(self, seconds: float):
+        self._seconds = seconds
+        self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="reading")
+
+    async def do(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        """What the function returns, called in a thread; DeadlineExceeded if it takes too long."""
+        work = asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        try:
+            async with asyncio.timeout(self._seconds):
+                return await work
+        except TimeoutError as error:
+            raise DeadlineExceeded("The input took too long to read.") from error
+
+
+def reads_text(served: Served) -> bool:
+    """Whether the model can speak a text, here and now."""
+    import speech
+    from speech.phonemes import PROGRAM
+
+    try:
+        speech.shipped().check(served.spec)
+    except UserError:
+        return False
+    return shutil.which(PROGRAM) is not None
+
+
+def text_frames(bundle: Any, words: str, speed: float = 1.0) -> np.ndarray:
+    """The frames of a text, float32 [frames, channels].
+
+    Raises:
+      InvalidInput: the text cannot be spoken, or the model reads other frames. NotReady: there is
+        no voice for text, or no espeak-ng.
+    """
+    import speech
+
+    try:
+        speech.shipped()
+    except UserError as error:
+        LOG.error("no text front end: %s", error)
+        raise NotReady("Text cannot be spoken: no voice for it is installed.") from error
+    try:
+        return speech.text_frames(bundle, words, speed=speed)
+    except speech.EspeakError as error:
+        raise NotReady(str(error)) from error
+    except UserError as error:
+        raise InvalidInput(str(error)) from error

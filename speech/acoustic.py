@@ -1,0 +1,126 @@
+"""The networks of `network.py` as a module that TensorFlow trains, and what it is trained on."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from speech import network
+from speech.network import VoiceConfig
+
+
+class OnTensors:
+    """`network.Arithmetic` on tensors [batch, time, channels]."""
+
+    def neighbours(self, hidden, distance: int):
+        """See `network.Arithmetic`."""
+        padded = tf.pad(hidden, [[0, 0], [distance, distance], [0, 0]])
+        length = tf.shape(hidden)[1]
+        before, after = padded[:, :length], padded[:, 2 * distance :]
+        return tf.concat([before, hidden, after], axis=-1)
+
+    def gated(self, mixed):
+        """See `network.Arithmetic`."""
+        first, second = tf.split(mixed, 2, axis=-1)
+        return tf.tanh(first) * tf.sigmoid(second)
+
+    def gather(self, rows, index):
+        """See `network.Arithmetic`; rows without a batch axis are the same for all."""
+        if len(rows.shape) == 2:
+            return tf.gather(rows, index)
+        return tf.gather(rows, index, batch_dims=1)
+
+    def exp(self, values):
+        """See `network.Arithmetic`."""
+        return tf.exp(values)
+
+    def join(self, parts):
+        """See `network.Arithmetic`."""
+        return tf.concat(parts, axis=-1)
+
+
+class AcousticModel(tf.Module):
+    """The weights as variables, and the networks on a batch.
+
+    Args:
+      config: how large. seed: of the first weights.
+    """
+
+    def __init__(self, config: VoiceConfig, seed: int = 0):
+        super().__init__(name="acoustic")
+        self.config = config
+        values = network.initial_weights(config, seed)
+        self.weights = {name: tf.Variable(value, name=name) for name, value in values.items()}
+
+    def __call__(self, batch):
+        """Log-durations [batch, phonemes], melody [batch, frames, 2], mel [batch, frames, bands].
+
+        batch: see `training.batches`; the mel network is given the pitch of the recording.
+        """
+        on, frame_mask = OnTensors(), batch["frame_mask"][..., None]
+        hidden, lengths = network.encoder(
+            on,
+            self.config,
+            self.weights,
+            batch["numbers"],
+            batch["contexts"],
+            batch["phoneme_mask"][..., None],
+        )
+        spread, where = on.gather(hidden, batch["owners"]), batch["positions"]
+        sung = spread * batch["kept_by_melody"][:, None]
+        melody = network.melody(on, self.config, self.weights, sung, where, frame_mask)
+        mel = network.mel(
+            on,
+            self.config,
+            self.weights,
+            spread * batch["kept_by_mel"][:, None],
+            where,
+            batch["pitch"],
+            batch["harmonics"],
+            frame_mask,
+        )
+        return lengths, melody, mel
+
+
+@dataclasses.dataclass(frozen=True)
+class LossConfig:
+    """How much each error counts."""
+
+    mel: float = 1.0
+    """Of the mean absolute error of a band, in its standard deviations."""
+    duration: float = 0.5
+    """Of the mean absolute error of a log-duration."""
+    pitch: float = 1.0
+    """Of the mean absolute error of F0 in octaves, where it is voiced."""
+    voicing: float = 0.2
+    """Of the cross-entropy of voicing in nats."""
+
+
+class AcousticLoss:
+    """Called with a batch; gives the weighted sum of the errors, and each of them."""
+
+    def __init__(self, model: AcousticModel, config: LossConfig):
+        self.model, self.config = model, config
+
+    def __call__(self, batch):
+        """The loss, [], and its parts."""
+        lengths, melody, mel = self.model(batch)
+        voiced, frames = batch["pitch"][..., 1], batch["frame_mask"]
+        logit = melody[..., 1]
+        parts = {
+            "mel": _mean(tf.reduce_mean(tf.abs(mel - batch["mel"]), axis=-1), frames),
+            "duration": _mean(tf.abs(lengths - batch["log_durations"]), batch["duration_mask"]),
+            "pitch": _mean(tf.abs(melody[..., 0] - batch["pitch"][..., 0]), frames * voiced),
+            "voicing": _mean(tf.nn.softplus(logit) - voiced * logit, frames),
+        }
+        loss = tf.add_n([getattr(self.config, name) * value for name, value in parts.items()])
+        return loss, parts
+
+
+def _mean(values, mask):
+    return tf.reduce_sum(values * mask) / tf.maximum(tf.reduce_sum(mask), 1.0)
+
+
+def arrays(model: AcousticModel) -> dict[str, np.ndarray]:
+    """The weights by name."""
+    return {name: variable.numpy() for name, variable in model.weights.items()}

@@ -1,0 +1,97 @@
+"""Phonemes and their lengths as the numbers that the networks read."""
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from speech.phonemes import COMMA, PRIMARY, QUESTION, SECONDARY, Phoneme
+
+CONTEXT_CHANNELS = 10
+POSITION_CHANNELS = 4
+FAR = 20  # phonemes or frames, beyond which a distance is just "far"
+UNKNOWN = 0  # the number of no symbol
+# Phonemes that English recordings lack, which names and foreign words bring, by first letter.
+RELATIVES = {
+    "J": "j",
+    "L": "l",
+    "O": "O:",
+    "Q": "g",
+    "R": "r",
+    "X": "k",
+    "c": "k",
+    "e": "eI",
+    "o": "oU",
+    "q": "k",
+    "u": "u:",
+    "x": "h",
+    "y": "u:",
+}
+ANY_VOWEL = "@"
+
+
+def numbers(spoken: Sequence[Phoneme], symbols: Mapping[str, int]) -> np.ndarray:
+    """int32 [phonemes]: the number of each symbol; of its nearest relative, if it has none.
+
+    espeak-ng marks variants behind the name ("I2", "a#"): the marks go until the name is known.
+    What has no relative either is the vowel of the least effort.
+    """
+    return np.array([_number(p.symbol, symbols) for p in spoken], np.int32)
+
+
+def _number(symbol: str, symbols: Mapping[str, int]) -> int:
+    for length in range(len(symbol), 0, -1):
+        if symbol[:length] in symbols:
+            return symbols[symbol[:length]]
+    return symbols.get(RELATIVES.get(symbol[:1], ANY_VOWEL), symbols.get(ANY_VOWEL, UNKNOWN))
+
+
+def contexts(spoken: Sequence[Phoneme]) -> np.ndarray:
+    """float32 [phonemes, CONTEXT_CHANNELS]: stress, word and place in the clause of each."""
+    rows = np.zeros((len(spoken), CONTEXT_CHANNELS), np.float32)
+    start = 0
+    for place, phoneme in enumerate(spoken):
+        following = spoken[place + 1] if place + 1 < len(spoken) else None
+        rows[place, :7] = (
+            phoneme.stress == PRIMARY,
+            phoneme.stress == SECONDARY,
+            phoneme.starts_word,
+            following is None or following.is_pause or following.starts_word,
+            phoneme.is_pause,
+            phoneme.clause == QUESTION,
+            phoneme.clause == COMMA,
+        )
+        if phoneme.is_pause:
+            _place(rows, start, place)
+            start = place + 1
+    _place(rows, start, len(spoken))
+    return rows
+
+
+def _place(rows: np.ndarray, start: int, end: int) -> None:
+    length = end - start
+    if length < 1:
+        return
+    place = np.arange(length)
+    rows[start:end, 7] = place / length
+    rows[start:end, 8] = np.minimum(place, FAR) / FAR
+    rows[start:end, 9] = np.minimum(length - 1 - place, FAR) / FAR
+
+
+def owners(durations: np.ndarray) -> np.ndarray:
+    """int32 [frames]: the place of the phoneme that each frame belongs to."""
+    return np.repeat(np.arange(len(durations), dtype=np.int32), durations)
+
+
+def positions(durations: np.ndarray) -> np.ndarray:
+    """float32 [frames, POSITION_CHANNELS]: where each frame lies in its phoneme, whose length."""
+    owner = owners(durations)
+    length = durations[owner]
+    since = np.arange(len(owner)) - (np.cumsum(durations) - durations)[owner]
+    left = length - 1 - since
+    columns = (
+        (since + 0.5) / length,
+        np.minimum(since, FAR) / FAR,
+        np.minimum(left, FAR) / FAR,
+        np.minimum(length, 2 * FAR) / FAR,
+    )
+    return np.stack(columns, axis=1).astype(np.float32)

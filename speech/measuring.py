@@ -1,0 +1,180 @@
+"""How close a voice comes to recordings that it was not trained on."""
+
+from collections.abc import Sequence
+from typing import Protocol
+
+import numpy as np
+
+from speech.examples import Example
+from speech.training import Scale, longer
+from speech.voice import Voice
+from wavenet.data import audio
+from wavenet.features import MelConvention, above_silence, fundamental_frequency, mel_spectrogram
+from wavenet.measures import DB_PER_NAT, f0_error_cents, voicing_error
+
+BEFORE, BEHIND = 4, 10  # frames of silence around a recording
+MOST_STRETCH = 1.5
+
+
+class Speaker(Protocol):
+    """A model that speaks mel frames."""
+
+    sample_rate_hz: int
+
+    def generate(self, condition: np.ndarray, *, seed: int) -> np.ndarray:
+        """Sounds, float32 [1, samples]."""
+
+    def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
+        """The frames of a waveform of the model's own level."""
+
+
+def warped_distance_db(frames: np.ndarray, others: np.ndarray, unit_db: float) -> float:
+    """The distance of two sounds said at another pace, in dB; 0 for the same frames.
+
+    It is the mean, along the best path of dynamic time warping (steps of one frame in either or in
+    both; Sakoe and Chiba 1978), of the root mean square difference over bands.
+
+    Args:
+      frames, others: float [frames, bands] each. unit_db: what a difference of one is in dB.
+    """
+    square = np.sum(frames**2, axis=1)[:, None] + np.sum(others**2, axis=1)
+    square = np.maximum(square - 2.0 * frames @ others.T, 0.0)
+    cost = unit_db * np.sqrt(square / frames.shape[1])
+    rows, columns = cost.shape
+    total = np.full((rows + 1, columns + 1), np.inf)
+    steps = np.zeros((rows + 1, columns + 1))
+    total[0, 0] = 0.0
+    for diagonal in range(2, rows + columns + 1):
+        row = np.arange(max(1, diagonal - columns), min(rows, diagonal - 1) + 1)
+        column = diagonal - row
+        before = np.stack(
+            [
+                total[row - 1, column - 1],
+                total[row - 1, column],
+                total[row, column - 1],
+            ]
+        )
+        best = np.argmin(before, axis=0)
+        lengths = np.stack(
+            [steps[row - 1, column - 1], steps[row - 1, column], steps[row, column - 1]]
+        )
+        pick = np.arange(len(row))
+        total[row, column] = before[best, pick] + cost[row - 1, column - 1]
+        steps[row, column] = lengths[best, pick] + 1
+    return float(total[rows, columns] / steps[rows, columns])
+
+
+def unit_db(voice: Voice) -> float:
+    """What a difference of one in `above_silence` frames is in dB."""
+    return voice.spec["harmonics"]["range_nats"] * DB_PER_NAT
+
+
+def aligned(voice: Voice, example: Example, scale: Scale, true_pitch: bool) -> np.ndarray:
+    """The frames that a voice makes for a recording's own durations, float32 [frames, bands]."""
+    example = longer(example, BEFORE, BEHIND, scale)
+    _, hidden = voice.durations(example.phonemes)
+    pitch = example.pitch if true_pitch else None
+    return voice.mel(hidden, example.durations, pitch)[BEFORE:-BEHIND]
+
+
+def stretches(voice: Voice, examples: Sequence[Example], scale: Scale) -> tuple[np.ndarray, float]:
+    """By how much the bands of aligned frames vary too little, [bands]; by how much time is short.
+
+    A mean absolute error is least at medians, which vary less than what they are the medians of.
+    """
+    made = np.concatenate([aligned(voice, e, scale, False) for e in examples])
+    true = np.concatenate([e.mel for e in examples])
+    bands = np.clip(true.std(axis=0) / made.std(axis=0), 1.0, MOST_STRETCH)
+    said = [~np.array([p.is_pause for p in e.phonemes]) for e in examples]
+    exact = sum(e.durations[s].sum() for e, s in zip(examples, said, strict=True))
+    guessed = sum(
+        voice.durations(e.phonemes)[0][s].sum() for e, s in zip(examples, said, strict=True)
+    )
+    return bands.astype(np.float32), float(exact / guessed)
+
+
+def figures(voice: Voice, examples: Sequence[Example], scale: Scale) -> dict[str, float]:
+    """Distances of aligned frames in dB, of durations in ms and per cent, of F0 in cents."""
+    all_voiced = np.concatenate([e.pitch[e.pitch[:, 1] > 0.0, 0] for e in examples])
+    median_hz = 200.0 * 2.0 ** float(np.median(all_voiced))
+    rows = [_row(voice, e, scale, median_hz) for e in examples]
+    result = {name: float(np.nanmean([row[name] for row in rows])) for name in rows[0]}
+    pairs = [_lengths(voice, e) for e in examples]
+    exact, guessed = (np.concatenate(side) for side in zip(*pairs, strict=True))
+    result["duration_error_ms"] = float(np.abs(exact - guessed).mean() * voice.hop_seconds * 1e3)
+    result["duration_spread_ms"] = float(
+        np.abs(exact - np.median(exact)).mean() * voice.hop_seconds * 1e3
+    )
+    result["duration_correlation"] = float(np.corrcoef(exact, guessed)[0, 1])
+    sums = [abs(g.sum() / e.sum() - 1.0) for e, g in pairs]
+    result["sentence_length_error_percent"] = float(100.0 * np.mean(sums))
+    return result
+
+
+def _lengths(voice: Voice, example: Example) -> tuple[np.ndarray, np.ndarray]:
+    said = ~np.array([p.is_pause for p in example.phonemes])
+    return example.durations[said], voice.durations(example.phonemes)[0][said]
+
+
+def _row(voice: Voice, example: Example, scale: Scale, median_hz: float) -> dict[str, float]:
+    made = {own: aligned(voice, example, scale, not own) for own in (True, False)}
+    whole = longer(example, BEFORE, BEHIND, scale)
+    _, hidden = voice.durations(whole.phonemes)
+    pitch = voice.pitch(hidden, whole.durations)[BEFORE:-BEHIND]
+    f0_hz, true_hz = (200.0 * 2.0 ** p[:, 0] * p[:, 1] for p in (pitch, example.pitch))
+    mean = np.broadcast_to(voice.weights["mel_mean"], example.mel.shape)
+    unit = unit_db(voice)
+
+    def distance(frames: np.ndarray) -> float:
+        return unit * float(np.sqrt(np.mean(np.square(frames - example.mel))))
+
+    return {
+        "log_mel_distance_db": distance(made[True]),
+        "log_mel_distance_true_pitch_db": distance(made[False]),
+        "log_mel_distance_mean_frame_db": distance(mean),
+        "f0_error_cents": f0_error_cents(f0_hz, true_hz),
+        "f0_error_constant_cents": f0_error_cents(np.where(f0_hz > 0.0, median_hz, 0.0), true_hz),
+        "voicing_error": voicing_error(f0_hz, true_hz),
+    }
+
+
+def spoken(
+    voice: Voice, model: Speaker, examples: Sequence[Example], mel: MelConvention, count: int
+) -> tuple[dict[str, float], dict[str, dict[str, np.ndarray]]]:
+    """Figures of the first `count` texts of recordings spoken by a model, and sounds by name.
+
+    The distances are of mel frames of sounds, `warped_distance_db` from the recording: of the text
+    spoken, of the recording's own frames spoken by the model, of another recording, and of one
+    frame, the mean of the recording. found_share: how many of the texts lie nearer to their own
+    recording than to any other. level_difference_db is of the mean power.
+    """
+    rows, sounds = [], {}
+    for place, example in enumerate(examples[:count]):
+        made = model.generate(voice.frames(example.text), seed=0)[0]
+        again = model.generate(example.mel, seed=0)[0]
+        heard = above_silence(mel_spectrogram(made, mel), mel)
+        away = [warped_distance_db(heard, e.mel, unit_db(voice)) for e in examples]
+        other = examples[(place + 1) % len(examples)].mel
+        mean = example.mel.mean(axis=0, keepdims=True)
+        compared = {
+            "text": heard,
+            "respoken": above_silence(mel_spectrogram(again, mel), mel),
+            "other_sentence": other,
+            "mean_frame": mean,
+        }
+        row = {
+            f"warped_distance_{name}_db": warped_distance_db(frames, example.mel, unit_db(voice))
+            for name, frames in compared.items()
+        }
+        row["found_share"] = float(np.argmin(away) == place)
+        row["level_difference_db"] = audio.rms_db(made) - audio.rms_db(again)
+        f0_hz, voiced = fundamental_frequency(made, mel.sample_rate_hz, mel.hop_samples)
+        row["voiced_share"] = float(voiced.mean())
+        row["voiced_share_recorded"] = float(example.pitch[:, 1].mean())
+        row["f0_median_hz"] = float(np.median(f0_hz[voiced])) if voiced.any() else float("nan")
+        row["seconds"], row["seconds_recorded"] = (
+            len(x) / mel.sample_rate_hz for x in (made, again)
+        )
+        rows.append(row)
+        sounds[example.name] = {"text": made, "respoken": again}
+    return {name: float(np.nanmean([row[name] for row in rows])) for name in rows[0]}, sounds

@@ -1,0 +1,184 @@
+"""The networks from phonemes to mel frames, in whatever arithmetic they are given.
+
+Training runs them on TensorFlow (`acoustic.py`), speaking on NumPy alone. With h[t] the hidden
+state of phoneme or frame t, every block of dilation d is
+
+    a, b = split([h[t - d] | h[t] | h[t + d]] @ mix + mix_bias);   h += (tanh(a) sigmoid(b)) @ out
+
+    encoder   phonemes -> hidden and log-durations
+    melody    hidden spread over frames, positions -> log2(F0 / 200 Hz) and the logit of voicing
+    mel       the same with F0 and voicing -> smooth + voiced * exp(depth) * harmonics(F0)
+
+harmonics(F0) is the log-mel spectrum of a pulse train, see `harmonics.py`: where the harmonics of a
+voice lie need not be learnt. (Durations, F0 and mel in this order: Ren et al. 2021, FastSpeech 2.)
+"""
+
+import dataclasses
+import math
+from collections.abc import Mapping
+from typing import Any, Protocol
+
+import numpy as np
+
+from speech.inputs import CONTEXT_CHANNELS, POSITION_CHANNELS
+
+Weights = Mapping[str, Any]
+TYPICAL_FRAMES = 6.0  # of a phoneme, where training starts
+
+
+class Arithmetic(Protocol):
+    """What the networks need beside `+`, `*` and `@` of arrays [..., time, channels]."""
+
+    def neighbours(self, hidden: Any, distance: int) -> Any:
+        """[hidden[t - distance] | hidden[t] | hidden[t + distance]], zeros beyond the ends."""
+
+    def gated(self, mixed: Any) -> Any:
+        """tanh of the first half of the channels times the logistic function of the second."""
+
+    def gather(self, rows: Any, index: Any) -> Any:
+        """The rows [..., time, channels] named by the index [..., frames]."""
+
+    def exp(self, values: Any) -> Any:
+        """The exponential function."""
+
+    def join(self, parts: list[Any]) -> Any:
+        """The parts side by side, channels after channels."""
+
+
+@dataclasses.dataclass(frozen=True)
+class VoiceConfig:
+    """How large the networks are; symbols is how many phonemes there are, with the unknown one."""
+
+    symbols: int
+    bands: int = 80
+    encoder_channels: int = 96
+    encoder_dilations: tuple[int, ...] = (1, 1, 2, 4)
+    melody_channels: int = 48
+    melody_dilations: tuple[int, ...] = (1, 2, 4, 8, 16)
+    mel_channels: int = 96
+    mel_dilations: tuple[int, ...] = (1, 2, 4, 1, 2, 4)
+
+
+def initial_weights(config: VoiceConfig, seed: int = 0) -> dict[str, np.ndarray]:
+    """The weights before the first step, float32, by name."""
+    random = np.random.default_rng(seed)
+    weights: dict[str, np.ndarray] = {}
+
+    def dense(name: str, before: int, after: int, scale: float = 1.0) -> None:
+        values = random.normal(0.0, scale / math.sqrt(before), (before, after))
+        weights[name] = values.astype(np.float32)
+        weights[f"{name}_bias"] = np.zeros(after, np.float32)
+
+    def stack(name: str, channels: int, dilations: tuple[int, ...]) -> None:
+        for layer in range(len(dilations)):
+            dense(f"{name}_{layer}_mix", 3 * channels, 2 * channels)
+            dense(f"{name}_{layer}_out", channels, channels, 1.0 / math.sqrt(len(dilations)))
+
+    encoder, melody, mel = config.encoder_channels, config.melody_channels, config.mel_channels
+    embedding = random.normal(0.0, 0.5, (config.symbols, encoder))
+    weights["embedding"] = embedding.astype(np.float32)
+    dense("context", CONTEXT_CHANNELS, encoder)
+    stack("encoder", encoder, config.encoder_dilations)
+    dense("duration", encoder, 1, 0.1)
+    weights["duration_bias"] += math.log(TYPICAL_FRAMES)
+    dense("melody_in", encoder, melody)
+    dense("melody_position", POSITION_CHANNELS, melody)
+    stack("melody", melody, config.melody_dilations)
+    dense("melody_head", melody, 2, 0.1)
+    dense("mel_in", encoder, mel)
+    dense("mel_position", POSITION_CHANNELS + 2, mel)
+    stack("mel", mel, config.mel_dilations)
+    dense("mel_head", mel, 2 * config.bands, 0.1)
+    return weights
+
+
+def _dense(weights: Weights, name: str, values: Any) -> Any:
+    return values @ weights[name] + weights[f"{name}_bias"]
+
+
+def _stack(
+    on: Arithmetic, weights: Weights, name: str, dilations: tuple[int, ...], hidden: Any, mask: Any
+) -> Any:
+    for layer, dilation in enumerate(dilations):
+        mixed = _dense(weights, f"{name}_{layer}_mix", on.neighbours(hidden, dilation))
+        hidden = (hidden + _dense(weights, f"{name}_{layer}_out", on.gated(mixed))) * mask
+    return hidden
+
+
+def encoder(
+    on: Arithmetic, config: VoiceConfig, weights: Weights, numbers: Any, contexts: Any, mask: Any
+) -> tuple[Any, Any]:
+    """The hidden states [..., phonemes, channels] and the log-durations [..., phonemes].
+
+    Args:
+      numbers: int [..., phonemes]. contexts: [..., phonemes, CONTEXT_CHANNELS], see `inputs`.
+      mask: [..., phonemes, 1], 0 in padding; 1.0 where there is none.
+    """
+    hidden = on.gather(weights["embedding"], numbers) + _dense(weights, "context", contexts)
+    hidden = _stack(on, weights, "encoder", config.encoder_dilations, hidden * mask, mask)
+    return hidden, _dense(weights, "duration", hidden)[..., 0]
+
+
+def melody(
+    on: Arithmetic, config: VoiceConfig, weights: Weights, spread: Any, positions: Any, mask: Any
+) -> Any:
+    """log2(F0 / 200 Hz) and the logit of voicing, [..., frames, 2].
+
+    Args:
+      spread: the hidden states of each frame's phoneme, [..., frames, channels].
+      positions: [..., frames, POSITION_CHANNELS]. mask: [..., frames, 1] or 1.0.
+    """
+    hidden = _dense(weights, "melody_in", spread) + _dense(weights, "melody_position", positions)
+    hidden = _stack(on, weights, "melody", config.melody_dilations, hidden * mask, mask)
+    return _dense(weights, "melody_head", hidden)
+
+
+def mel(
+    on: Arithmetic,
+    config: VoiceConfig,
+    weights: Weights,
+    spread: Any,
+    positions: Any,
+    pitch: Any,
+    harmonics: Any,
+    mask: Any,
+) -> Any:
+    """Mel frames, [..., frames, bands], in standard deviations around the mean of each band.
+
+    Args:
+      spread, positions, mask: as for `melody`.
+      pitch: [..., frames, 2], log2(F0 / 200 Hz) and voiced as 0 or 1.
+      harmonics: [..., frames, bands], those of F0 in the unit of the result.
+    """
+    where = on.join([positions, pitch])
+    hidden = _dense(weights, "mel_in", spread) + _dense(weights, "mel_position", where)
+    hidden = _stack(on, weights, "mel", config.mel_dilations, hidden * mask, mask)
+    out = _dense(weights, "mel_head", hidden)
+    depth = on.exp(out[..., config.bands :])
+    return out[..., : config.bands] + pitch[..., 1:] * depth * harmonics
+
+
+class OnNumpy:
+    """`Arithmetic` on NumPy arrays."""
+
+    def neighbours(self, hidden: np.ndarray, distance: int) -> np.ndarray:
+        """See `Arithmetic`."""
+        padded = np.pad(hidden, ((distance, distance), (0, 0)))
+        return np.concatenate([padded[: len(hidden)], hidden, padded[2 * distance :]], axis=1)
+
+    def gated(self, mixed: np.ndarray) -> np.ndarray:
+        """See `Arithmetic`."""
+        first, second = np.split(mixed, 2, axis=-1)
+        return np.tanh(first) * (0.5 + 0.5 * np.tanh(0.5 * second))
+
+    def gather(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
+        """See `Arithmetic`."""
+        return rows[index]
+
+    def exp(self, values: np.ndarray) -> np.ndarray:
+        """See `Arithmetic`."""
+        return np.exp(values)
+
+    def join(self, parts: list[np.ndarray]) -> np.ndarray:
+        """See `Arithmetic`."""
+        return np.concatenate(parts, axis=-1)

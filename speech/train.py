@@ -1,0 +1,163 @@
+"""The command that makes a voice: `python -m speech.train --data DIR --workdir RUN`."""
+
+import dataclasses
+import json
+import math
+import sys
+from pathlib import Path
+from typing import Annotated
+
+import numpy as np
+import tyro
+
+from distill.model import load as load_model
+from replicator.runs.atomic_files import write_npz, write_text
+from replicator.runs.errors import UserError
+from replicator.runs.model_folder import averages, best_or_newest
+from replicator.runs.provenance import machine_name, training_seconds
+from replicator.runs.run_directory import RunDirectory
+from replicator.runs.stored_config import to_json
+from speech.card import card
+from speech.examples import Example, examples, prepared
+from speech.measuring import figures, spoken, stretches
+from speech.network import VoiceConfig
+from speech.training import Scale, SpeechConfig, scale_of, train
+from speech.voice import KIND, SPEC_FILE, WEIGHTS_FILE, Voice
+from wavenet.data import audio
+from wavenet.features import MelConvention
+from wavenet.plots import spectrogram_png
+
+PREFIX = "weights/"
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """Train the text front end on recordings with texts; resumes where it stopped."""
+
+    data: Path
+    """Folder of recordings of one speaker, with their texts in train.tsv and dev.tsv."""
+    workdir: Path
+    """Run directory; one that holds the same configuration is resumed."""
+    config: Annotated[SpeechConfig, tyro.conf.arg(name="")] = dataclasses.field(
+        default_factory=SpeechConfig
+    )
+    out: Path | None = None
+    """Folder to write the voice to: model.json, weights.npz (average weights) and card.md."""
+    model: str = "shipped"
+    """The model that shall speak: its mel frames are learnt, and it speaks for the card."""
+    spoken: int = 8
+    """Dev texts spoken for the card, at least 2; their sounds go to RUN/spoken."""
+    data_licence: str = "unknown"
+    """Licence of the recordings, and whose they are, for the card."""
+    note: str = ""
+    """Anything else that the card shall say of the training."""
+
+
+def main(given: Arguments) -> int:
+    """Trains, and writes the voice once all steps are made; 128 + a signal that stopped it."""
+    model = load_model(Path(given.model))
+    mel = model.data.mel(model.hop_samples)
+    if mel is None:
+        raise UserError(f"{given.model} reads no mel frames: there is nothing to learn for text.")
+    if given.spoken < 2:
+        raise UserError(f"`spoken` must be at least 2, got {given.spoken}.")
+    corpus = prepared(given.data, mel, model.gain_db, given.workdir / "features")
+    found = examples(corpus, mel)
+    scale = scale_of(found["train"], mel)
+    _, outcome = train(found, scale, given.config, given.workdir)
+    print(outcome.in_words(given.workdir, "best dev {:.3f}", ""))
+    if outcome.exit_status or given.out is None:
+        return outcome.exit_status
+    voice = _finished(given, found["train"], scale, mel)
+    quality = _measured(given, voice, model, found["dev"], scale, mel)
+    spec = {
+        **voice.spec,
+        **_origin(given, found["train"], voice),
+        "gain_db": model.gain_db,
+        "quality": quality,
+    }
+    write(given.out, dataclasses.replace(voice, spec=spec))
+    print(json.dumps(quality, indent=2))
+    return 0
+
+
+def write(folder: Path, voice: Voice) -> None:
+    """Writes a voice with its card; weights are stored as float16."""
+    folder.mkdir(parents=True, exist_ok=True)
+    halves = {name: value.astype(np.float16) for name, value in voice.weights.items()}
+    write_npz(folder / WEIGHTS_FILE, halves)
+    write_text(folder / SPEC_FILE, json.dumps(voice.spec, indent=2) + "\n")
+    write_text(folder / "card.md", card(voice.spec))
+
+
+def voice_of(
+    sizes: VoiceConfig, weights: dict[str, np.ndarray], scale: Scale, mel: MelConvention
+) -> Voice:
+    """The voice of trained weights, before anything of it is stretched."""
+    spec = {
+        "kind": KIND,
+        "config": to_json(sizes),
+        "symbols": list(scale.symbols),
+        "mel": mel.to_dict(),
+        "harmonics": scale.table,
+        "duration_stretch": 1.0,
+    }
+    plain = {"mel_stretch": np.ones_like(scale.weights["mel_mean"])}
+    return Voice(sizes, scale.symbols, {**weights, **scale.weights, **plain}, spec)
+
+
+def _finished(
+    given: Arguments, train_split: list[Example], scale: Scale, mel: MelConvention
+) -> Voice:
+    arrays = best_or_newest(RunDirectory.open(given.workdir))
+    weights = averages(arrays)
+    weights = {name.removeprefix(PREFIX): value for name, value in weights.items()}
+    sizes = VoiceConfig(len(scale.symbols) + 1, mel.bands)
+    voice = voice_of(sizes, weights, scale, mel)
+    bands, seconds = stretches(voice, train_split, scale)
+    return dataclasses.replace(
+        voice,
+        weights={**voice.weights, "mel_stretch": bands},
+        spec={**voice.spec, "duration_stretch": seconds, "step": int(arrays["step"])},
+    )
+
+
+def _measured(given, voice, model, dev: list[Example], scale: Scale, mel: MelConvention) -> dict:
+    heard, sounds = spoken(voice, model, dev, mel, given.spoken)
+    folder = given.workdir / "spoken"
+    folder.mkdir(exist_ok=True)
+    for name, pair in sounds.items():
+        path = folder / Path(name).with_suffix(".wav").name
+        audio.write(path, pair["text"], mel.sample_rate_hz)
+        spectrogram_png(path.with_suffix(".png"), pair, mel.sample_rate_hz)
+    seconds = sum(len(e.mel) for e in dev) * voice.hop_seconds
+    return {
+        "frames": figures(voice, dev, scale),
+        "speech": heard,
+        "dev": {"recordings": len(dev), "seconds": seconds, "spoken": len(sounds)},
+    }
+
+
+def _origin(given: Arguments, train_split: list[Example], voice: Voice) -> dict:
+    seconds = sum(len(e.mel) for e in train_split) * voice.hop_seconds
+    count = sum(math.prod(value.shape) for value in voice.weights.values())
+    return {
+        "data": given.data.name,
+        "data_licence": given.data_licence,
+        "train_minutes": round(seconds / 60.0, 1),
+        "weights": count,
+        "steps": given.config.loop.num_steps,
+        "training_seconds": round(training_seconds(given.workdir)),
+        "machine": machine_name(),
+        "model": given.model,
+        "note": given.note,
+        "command": f"python -m speech.train --data {given.data.name} --workdir run "
+        f"--loop.num-steps {given.config.loop.num_steps} --out FOLDER",
+    }
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(tyro.cli(Arguments)))
+    except (UserError, OSError) as error:
+        sys.exit(f"speech: {error}")

@@ -1,0 +1,224 @@
+"""Training a voice: batches of aligned recordings, and the run."""
+
+import dataclasses
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+import numpy as np
+
+from replicator.runs.metrics import MetricsLog
+from replicator.runs.run_directory import RunDirectory
+from replicator.runs.stored_config import to_json
+from replicator.training.config import LoopConfig, OptimizerConfig
+from replicator.training.loop import Outcome, Trainer
+from replicator.training.state import TrainState
+from speech.acoustic import AcousticLoss, AcousticModel, LossConfig
+from speech.examples import Example
+from speech.harmonics import LOW_HZ, STEPS_PER_OCTAVE, harmonics_table
+from speech.inputs import contexts, numbers, owners, positions
+from speech.network import VoiceConfig
+from speech.phonemes import PAUSES, START, Phoneme
+from speech.voice import KIND, harmonics_of
+from wavenet.features import MelConvention
+
+BUCKET_FRAMES = 80
+SILENCE_FRAMES = 30  # at most, put before and behind a recording, which is cut close
+
+
+@dataclasses.dataclass(frozen=True)
+class SpeechConfig:
+    """A training run of a voice."""
+
+    optimizer: OptimizerConfig = dataclasses.field(
+        default_factory=lambda: OptimizerConfig(decay="cosine", clip_norm=1.0, average_decay=0.995)
+    )
+    loop: LoopConfig = dataclasses.field(
+        default_factory=lambda: LoopConfig(2600, evaluate_every_steps=200, save_every_minutes=3.0)
+    )
+    loss: LossConfig = dataclasses.field(default_factory=LossConfig)
+    batch_frames: int = 2400
+    """Frames in a batch, about."""
+    mel_dropout: float = 0.1
+    """Share of hidden channels of a recording's phonemes that the mel network does not see."""
+    melody_dropout: float = 0.4
+    """The same of the network of F0, which learns half an hour of melodies by heart otherwise."""
+    seed: int = 0
+    """Of the first weights and of the batches."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """What is known of all recordings before training.
+
+    symbols: numbers from 1. weights: `harmonics`, `mel_mean`, `mel_std`, as in a voice.
+    silence: float32 [bands], the mean frame of pauses.
+    """
+
+    symbols: dict[str, int]
+    weights: dict[str, np.ndarray]
+    table: dict[str, float]
+    silence: np.ndarray
+
+
+def scale_of(train: Sequence[Example], mel: MelConvention) -> Scale:
+    """The symbols, the mean and deviation of each band and the harmonics of a convention."""
+    frames = np.concatenate([e.mel for e in train])
+    paused = [e.mel[[e.phonemes[i].is_pause for i in owners(e.durations)]] for e in train]
+    names = sorted({p.symbol for e in train for p in e.phonemes} | set(PAUSES))
+    weights = {
+        "harmonics": harmonics_table(mel),
+        "mel_mean": frames.mean(axis=0),
+        "mel_std": frames.std(axis=0),
+    }
+    range_nats = -mel.silence * (np.log(10.0) if mel.log == "log10" else 1.0)
+    table = {
+        "low_hz": LOW_HZ,
+        "steps_per_octave": float(STEPS_PER_OCTAVE),
+        "range_nats": float(range_nats),
+    }
+    symbols = {name: number + 1 for number, name in enumerate(names)}
+    return Scale(symbols, weights, table, np.concatenate(paused).mean(axis=0))
+
+
+def longer(example: Example, before: int, behind: int, scale: Scale) -> Example:
+    """The recording with so many frames of silence before and behind it, as pauses of its own."""
+    spoken, lengths = list(example.phonemes), example.durations.copy()
+    if spoken[0].symbol != START:
+        spoken.insert(0, Phoneme(START, clause=spoken[0].clause))
+        lengths = np.insert(lengths, 0, 0)
+        before = max(before, 1)
+    if not spoken[-1].is_pause:
+        last = spoken[-1].clause
+        spoken.append(Phoneme(last, clause=last))
+        lengths = np.append(lengths, 0)
+        behind = max(behind, 1)
+    lengths[0] += before
+    lengths[-1] += behind
+    silent = scale.silence[None]
+    sound = [silent.repeat(before, 0), example.mel, silent.repeat(behind, 0)]
+    pitch = np.pad(example.pitch, ((before, behind), (0, 0)), mode="edge")
+    pitch[:before, 1] = 0.0
+    pitch[len(pitch) - behind :, 1] = 0.0
+    return dataclasses.replace(
+        example,
+        phonemes=tuple(spoken),
+        durations=lengths,
+        mel=np.concatenate(sound),
+        pitch=pitch,
+    )
+
+
+def row_of(example: Example, scale: Scale) -> dict[str, np.ndarray]:
+    """What the network reads and should give for one recording; see `batches` for the keys."""
+    lengths, weights = example.durations, scale.weights
+    spoken = [not p.is_pause for p in example.phonemes]
+    return {
+        "numbers": numbers(example.phonemes, scale.symbols),
+        "contexts": contexts(example.phonemes),
+        "phoneme_mask": np.ones(len(lengths), np.float32),
+        "duration_mask": np.array(
+            [s or 0 < n < len(spoken) - 1 for n, s in enumerate(spoken)], np.float32
+        ),
+        "log_durations": np.log(np.maximum(lengths, 1)).astype(np.float32),
+        "owners": owners(lengths),
+        "positions": positions(lengths),
+        "frame_mask": np.ones(len(example.mel), np.float32),
+        "pitch": example.pitch.astype(np.float32),
+        "harmonics": harmonics_of(weights, scale.table, example.pitch[:, 0]),
+        "mel": ((example.mel - weights["mel_mean"]) / weights["mel_std"]).astype(np.float32),
+    }
+
+
+def stacked(rows: Sequence[dict[str, np.ndarray]], phonemes: int, frames: int) -> dict:
+    """The rows as one batch, padded with zeros to so many phonemes and frames."""
+    of_phonemes = ("numbers", "contexts", "phoneme_mask", "duration_mask", "log_durations")
+    batch = {}
+    for name in rows[0]:
+        length = phonemes if name in of_phonemes else frames
+        padded = [
+            np.pad(row[name], ((0, length - len(row[name])), *((0, 0),) * (row[name].ndim - 1)))
+            for row in rows
+        ]
+        batch[name] = np.stack(padded)
+    return batch
+
+
+def batches(
+    train: Sequence[Example], scale: Scale, config: SpeechConfig, channels: int, start_step: int = 0
+) -> Iterator[dict[str, np.ndarray]]:
+    """Endless batches from a step on, each a function of the seed and the step.
+
+    Yields:
+      of [batch, phonemes]: "numbers", "contexts" [.., channels], "phoneme_mask", "duration_mask"
+      (0 for the pauses at the ends), "log_durations"; of [batch, frames]: "owners", "positions",
+      "frame_mask", "pitch", "harmonics", "mel" (in standard deviations); of [batch, channels]:
+      "kept_by_mel" and "kept_by_melody", what is left of the hidden channels.
+    """
+    buckets: dict[int, list[Example]] = {}
+    for example in train:
+        place = (len(example.mel) + 2 * SILENCE_FRAMES) // BUCKET_FRAMES + 1
+        buckets.setdefault(place, []).append(example)
+    places = sorted(buckets)
+    share = np.array([sum(len(e.mel) for e in buckets[p]) for p in places], np.float64)
+    most = {p: max(len(e.phonemes) for e in buckets[p]) + 2 for p in places}
+    step = start_step
+    while True:
+        random = np.random.default_rng([config.seed, step])
+        place = places[random.choice(len(places), p=share / share.sum())]
+        members, frames = buckets[place], place * BUCKET_FRAMES
+        count = max(1, config.batch_frames // frames)
+        chosen = random.choice(len(members), count, replace=count > len(members))
+        silence = random.integers(1, SILENCE_FRAMES, (count, 2))
+        rows = [
+            row_of(longer(members[n], before, behind, scale), scale)
+            for n, (before, behind) in zip(chosen, silence.tolist(), strict=True)
+        ]
+        batch = stacked(rows, most[place], frames)
+        for name, rate in (("mel", config.mel_dropout), ("melody", config.melody_dropout)):
+            kept = random.random((count, channels)) >= rate
+            batch[f"kept_by_{name}"] = (kept / (1.0 - rate)).astype(np.float32)
+        yield batch
+        step += 1
+
+
+class Watcher:
+    """Called with the log and the step; gives the loss on dev, with the averaged weights."""
+
+    def __init__(self, state: TrainState, loss: AcousticLoss, dev: Sequence[Example], scale: Scale):
+        self.state, self.loss = state, loss
+        channels = loss.model.config.encoder_channels
+        rows = [row_of(longer(e, 4, 10, scale), scale) for e in dev]
+        self.batch = stacked(
+            rows, max(len(r["numbers"]) for r in rows), max(len(r["mel"]) for r in rows)
+        )
+        everything = np.ones((len(rows), channels), np.float32)
+        self.batch |= {"kept_by_mel": everything, "kept_by_melody": everything}
+
+    def __call__(self, log: MetricsLog, step: int) -> float:
+        """The loss on all of dev."""
+        with self.state.averaged():
+            loss, parts = self.loss(self.batch)
+        log.scalars(step, {f"dev_{name}": float(value) for name, value in parts.items()})
+        return float(loss)
+
+
+def train(
+    examples: dict[str, list[Example]], scale: Scale, config: SpeechConfig, workdir: Path
+) -> tuple[AcousticModel, Outcome]:
+    """Trains, or goes on training, in a run directory; the model and how it ended."""
+    bands = len(scale.weights["mel_mean"])
+    sizes = VoiceConfig(len(scale.symbols) + 1, bands)
+    stored = {"kind": KIND, **to_json(config), "sizes": to_json(sizes)}
+    run = RunDirectory.create(workdir, stored, ("loop",))
+    try:
+        model = AcousticModel(sizes, config.seed)
+        state = TrainState(model, config.optimizer, config.loop.num_steps)
+        loss = AcousticLoss(model, config.loss)
+        trainer = Trainer(run, state, loss, config.loop)
+        for line in trainer.resume():
+            print(line)
+        watcher = Watcher(state, loss, examples["dev"], scale)
+        given = batches(examples["train"], scale, config, sizes.encoder_channels, trainer.step)
+        return model, trainer.train(given, watcher)
+    finally:
+        run.unlock()

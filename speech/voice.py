@@ -1,0 +1,197 @@
+"""A trained voice: text to mel frames, with NumPy alone."""
+
+import dataclasses
+import functools
+import importlib.resources
+import io
+import json
+import zipfile
+import zlib
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from replicator.runs.errors import UserError
+from speech import network
+from speech.inputs import contexts, numbers, owners, positions
+from speech.network import OnNumpy, VoiceConfig
+from speech.phonemes import (
+    COMMA,
+    QUESTION,
+    START,
+    STOP,
+    Phoneme,
+    TextError,
+    phonemes,
+)
+
+SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
+KIND = "speech-acoustic"
+MAX_FRAMES = 12_000
+LONGEST = 60  # frames of a phoneme
+# The recordings are cut close around single sentences, so how long one waits is a rule.
+LEAST_FRAMES = {START: 4, COMMA: 8, STOP: 24, QUESTION: 24}
+LAST_FRAMES = 10
+SLOWEST, FASTEST = 0.25, 4.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Voice:
+    """The networks with all they need.
+
+    config: their sizes. symbols: the number of each phoneme. weights: by name, float32; beside
+    those of the networks `harmonics` [steps, bands] (see `harmonics.py`), `mel_mean`, `mel_std`
+    and `mel_stretch` [bands]. spec: what model.json says.
+    """
+
+    config: VoiceConfig
+    symbols: dict[str, int]
+    weights: dict[str, np.ndarray]
+    spec: dict[str, Any]
+
+    def frames(self, text: str, speed: float = 1.0) -> np.ndarray:
+        """Mel frames, float32 [frames, bands], `above_silence`: 0 in silence, 1 at full scale.
+
+        Args:
+          text: see `phonemes`. speed: how much faster than the recordings, 0.25 to 4.
+
+        Raises:
+          TextError: the text cannot be spoken, or would last more than MAX_FRAMES.
+          EspeakError: espeak-ng is missing or failed.
+        """
+        spoken = phonemes(text)
+        lengths, hidden = self.durations(spoken, speed)
+        if lengths.sum() > MAX_FRAMES:
+            seconds = MAX_FRAMES * self.hop_seconds
+            raise TextError(
+                f"The text may last {seconds:g} s at most, got "
+                f"{lengths.sum() * self.hop_seconds:.0f} s; speak it in parts."
+            )
+        return self.mel(hidden, lengths)
+
+    @property
+    def hop_seconds(self) -> float:
+        """Between two frames."""
+        return self.spec["mel"]["hop_samples"] / self.spec["mel"]["sample_rate_hz"]
+
+    def durations(
+        self, spoken: Sequence[Phoneme], speed: float = 1.0
+    ) -> tuple[np.ndarray, np.ndarray]:
+        """The frames of each phoneme, int [phonemes], at least one; and the hidden states."""
+        if not SLOWEST <= speed <= FASTEST:
+            raise TextError(f"`speed` must be in [{SLOWEST:g}, {FASTEST:g}], got {speed:g}.")
+        hidden, logs = network.encoder(
+            OnNumpy(),
+            self.config,
+            self.weights,
+            numbers(spoken, self.symbols),
+            contexts(spoken),
+            1.0,
+        )
+        exact = np.exp(np.clip(logs.astype(np.float64), 0.0, np.log(LONGEST)))
+        exact *= self.spec["duration_stretch"]
+        least = [LEAST_FRAMES.get(p.symbol, 1) for p in spoken[:-1]] + [LAST_FRAMES]
+        return _whole(np.maximum(exact, least) / speed), hidden
+
+    def pitch(self, hidden: np.ndarray, lengths: np.ndarray) -> np.ndarray:
+        """float32 [frames, 2]: log2(F0 / 200 Hz), and voiced as 0 or 1."""
+        where = owners(lengths)
+        made = network.melody(
+            OnNumpy(), self.config, self.weights, hidden[where], positions(lengths), 1.0
+        )
+        return np.stack([made[:, 0], made[:, 1] > 0.0], axis=1).astype(np.float32)
+
+    def mel(
+        self, hidden: np.ndarray, lengths: np.ndarray, pitch: np.ndarray | None = None
+    ) -> np.ndarray:
+        """The frames of phonemes of these lengths, by their own pitch unless one is given."""
+        pitch = self.pitch(hidden, lengths) if pitch is None else pitch
+        standard = network.mel(
+            OnNumpy(),
+            self.config,
+            self.weights,
+            hidden[owners(lengths)],
+            positions(lengths),
+            pitch,
+            self.harmonics(pitch[:, 0]),
+            1.0,
+        )
+        weights = self.weights
+        frames = weights["mel_mean"] + weights["mel_std"] * weights["mel_stretch"] * standard
+        return np.maximum(frames, 0.0).astype(np.float32)
+
+    def harmonics(self, octaves: np.ndarray) -> np.ndarray:
+        """float32 [frames, bands]: the harmonics of log2(F0 / 200 Hz), in standard deviations."""
+        return harmonics_of(self.weights, self.spec["harmonics"], octaves)
+
+    def check(self, spec: dict[str, Any]) -> None:
+        """Raises UserError unless a model with this model.json reads the frames made here."""
+        features = spec.get("features")
+        reads = features if isinstance(features, dict) else {}
+        if not reads.get("mel"):
+            raise UserError("Text can be spoken by models that read mel frames; this one does not.")
+        if reads.get("f0"):
+            raise UserError("Text gives mel frames alone; this model reads F0 frames beside them.")
+        own, other = self.spec["mel"], reads["mel"]
+        for name, value in own.items():
+            if other.get(name) != value:
+                raise UserError(
+                    f"Text gives mel frames with `{name}` {value}; this model reads them with "
+                    f"{other.get(name)}. `python -m speech.train` makes a voice for it."
+                )
+
+
+def harmonics_of(
+    weights: dict[str, np.ndarray], table: dict[str, float], octaves: np.ndarray
+) -> np.ndarray:
+    """float32 [frames, bands]: rows of the table at log2(F0 / 200 Hz), between its steps linear."""
+    rows = weights["harmonics"]
+    step = (octaves + np.log2(200.0 / table["low_hz"])) * table["steps_per_octave"]
+    step = np.clip(step, 0.0, len(rows) - 1.001)
+    low = step.astype(np.int64)
+    part = (step - low)[:, None].astype(np.float32)
+    nats = rows[low] * (1.0 - part) + rows[low + 1] * part
+    return (nats / (table["range_nats"] * weights["mel_std"])).astype(np.float32)
+
+
+def _whole(exact: np.ndarray) -> np.ndarray:
+    """Whole lengths, at least 1, whose sums stray from those of the exact ones by rounding only."""
+    ends = np.rint(np.cumsum(np.maximum(exact, 1.0))).astype(np.int64)
+    return np.diff(ends, prepend=0)
+
+
+def load(folder: Path) -> Voice:
+    """The voice of a folder that training wrote; UserError where it is none."""
+    try:
+        spec = json.loads((folder / SPEC_FILE).read_text("utf-8"))
+        sizes: dict[str, Any] = {
+            k: tuple(v) if isinstance(v, list) else v for k, v in spec["config"].items()
+        }
+        config = VoiceConfig(**sizes)
+        data = io.BytesIO((folder / WEIGHTS_FILE).read_bytes())
+        with np.load(data, allow_pickle=False) as stored:
+            weights = {name: stored[name].astype(np.float32) for name in stored.files}
+        _check_weights(weights, config)
+        symbols = {name: number + 1 for number, name in enumerate(spec["symbols"])}
+        return Voice(config, symbols, weights, spec)
+    except (OSError, ValueError, KeyError, TypeError, zipfile.BadZipFile, zlib.error) as error:
+        raise UserError(f"{folder} holds no voice that this version can read: {error}.") from error
+
+
+def _check_weights(weights: dict[str, np.ndarray], config: VoiceConfig) -> None:
+    shapes = {name: value.shape for name, value in network.initial_weights(config).items()}
+    bands = (config.bands,)
+    shapes |= {"mel_mean": bands, "mel_std": bands, "mel_stretch": bands}
+    for name, shape in shapes.items():
+        if weights[name].shape != shape or not np.isfinite(weights[name]).all():
+            raise ValueError(f"`{name}` must hold {shape} numbers, got {weights[name].shape}")
+    if weights["harmonics"].shape[1:] != bands or len(weights["harmonics"]) < 2:
+        raise ValueError(f"`harmonics` must have {config.bands} bands")
+
+
+@functools.lru_cache(maxsize=1)
+def shipped() -> Voice:
+    """The voice that comes with the package."""
+    return load(Path(str(importlib.resources.files("speech"))) / "shipped")

@@ -1,0 +1,330 @@
+"""A bundle is checked before it is loaded, runs alone, and its inputs are checked by rule."""
+
+import errno
+import json
+import os
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_bundles import bundle_folder, copied, model, model_folder, resigned
+from tensorflow.core.protobuf import saved_model_pb2
+from tensorflow.python.framework import op_def_registry
+
+import serving
+from replicator.runs.errors import UserError
+from serving.bundles.allowed_operations import ALLOWED, SAVING
+from serving.bundles.manifest import files_of
+from serving.bundles.signature import Signature, TensorInfo, check, example
+from serving.errors import InvalidInput, NotFound
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+# What a signature lets through
+
+SIGNATURE = Signature(
+    {
+        "frames": TensorInfo(np.dtype(np.float32), (None, None, 2), low=-9),
+        "num": TensorInfo(np.dtype(np.int32), (None,), 1, 50),
+        "seed": TensorInfo(np.dtype(np.int64), (None,), default=0),
+        "heat": TensorInfo(np.dtype(np.float32), (None, 3), low=0, default=1),
+        "picture": TensorInfo(np.dtype(np.uint8), (None, 1), default=0),
+    },
+    {"sound": TensorInfo(np.dtype(np.float32), (None, None))},
+)
+GOOD = {"frames": np.zeros([2, 4, 2]), "num": [3, 4]}
+
+
+def test_a_signature_survives_json():
+    assert Signature.from_dict(json.loads(json.dumps(SIGNATURE.to_dict()))) == SIGNATURE
+
+
+def test_what_is_left_out_is_filled_in_for_every_row():
+    arrays = check(SIGNATURE, GOOD)
+    assert list(arrays) == list(SIGNATURE.inputs)
+    for name, info in SIGNATURE.inputs.items():
+        assert arrays[name].dtype == info.dtype
+    np.testing.assert_array_equal(arrays["heat"], np.ones([2, 3]))
+    np.testing.assert_array_equal(arrays["num"], [3, 4])
+
+
+@pytest.mark.parametrize(
+    ("changed", "complaint"),
+    [
+        ({"num": [3, 51]}, "`num` must be between 1 and 50, got 51."),
+        ({"num": [0, 1]}, "`num` must be between 1 and 50, got 0."),
+        ({"num": [1_234_567, 2]}, "`num` must be between 1 and 50, got 1234567."),
+        ({"num": [1.0, 2.0]}, "`num` must be int32, got float64."),
+        ({"num": [2**40, 1]}, f"`num` must be int32, got {2**40}."),
+        ({"num": ["1", "2"]}, "`num` must be int32, got text."),
+        ({"num": [True, False]}, "`num` must be int32, got bool."),
+        ({"num": [[1], [1]]}, "`num` must have the shape [any], got [2, 1]."),
+        ({"num": 3}, "`num` must have the shape [any], got []."),
+        ({"num": [1]}, "`num` must have 2 rows as `frames`, got 1."),
+        ({"num": [None, 1]}, "`num` must be int32, got object."),
+        ({"num": [2**70, 1]}, "`num` must be int32, got object."),
+        ({"frames": [[[1, 2]], [[1]]]}, "`frames` must be rectangular and of numbers."),
+        ({"frames": np.zeros([2, 0, 2])}, "`frames` must not be empty, got [2, 0, 2]."),
+        ({"frames": np.zeros([2, 4, 3])}, "`frames` must have the shape [any, any, 2], got [2, 4,"),
+        ({"frames": np.full([2, 4, 2], np.inf)}, "`frames` must be finite, got inf at [0, 0, 0]."),
+        ({"frames": np.full([2, 1, 2], 1e300)}, "`frames` must be finite, got inf at [0, 0, 0]."),
+        ({"frames": np.full([2, 4, 2], -9.5)}, "`frames` must be at least -9, got -9.5."),
+        ({"heat": np.ones([2, 3]) * 1j}, "`heat` must be float32, got complex128."),
+        ({"picture": [[256], [0]]}, "`picture` must be uint8, got 256."),
+        ({"picture": [[0], [-1]]}, "`picture` must be uint8, got -1."),
+        ({"else": 1}, "There is no input `else`; there are frames, num, seed, heat, picture."),
+        ({"x" * 99: 1}, f"There is no input `{'x' * 40}...`; there are frames"),
+    ],
+)
+def test_a_broken_rule_is_named_with_its_field(changed, complaint):
+    with pytest.raises(InvalidInput) as refused:
+        check(SIGNATURE, GOOD | changed)
+    assert str(refused.value).startswith(complaint)
+
+
+def test_a_nan_is_found_where_it_is():
+    frames = np.zeros([2, 4, 2], np.float32)
+    frames[1, 2, 0] = np.nan
+    with pytest.raises(InvalidInput, match=r"`frames` must be finite, got nan at \[1, 2, 0\]"):
+        check(SIGNATURE, GOOD | {"frames": frames})
+
+
+def test_what_must_be_given_is_asked_for():
+    with pytest.raises(InvalidInput, match="`num` must be given"):
+        check(SIGNATURE, {"frames": np.zeros([1, 1, 2])})
+
+
+def test_examples_pass_the_check_at_every_size():
+    for rows, bucket in ((1, 20), (3, 50)):
+        padded = {"frames": {"axis": 1, "length": "num", "buckets": [20, 50]}}
+        inputs = example(SIGNATURE, rows, padded, bucket)
+        assert inputs["frames"].shape == (rows, bucket, 2) and set(inputs["num"]) == {bucket}
+        checked = check(SIGNATURE, inputs)
+        assert all(np.array_equal(checked[name], inputs[name]) for name in inputs)
+
+
+# What is loaded
+
+
+def refusal(path):
+    with pytest.raises(UserError) as refused:
+        serving.load(path)
+    line = str(refused.value)
+    assert "\n" not in line and len(line) < 400
+    return line
+
+
+def edited(kind, folder, edit):
+    """A copy of a bundle whose program was edited, and whose manifest knows."""
+    path = copied(kind, folder)
+    stored = saved_model_pb2.SavedModel()
+    stored.ParseFromString((path / "saved_model.pb").read_bytes())
+    edit(stored.meta_graphs[0])
+    (path / "saved_model.pb").write_bytes(stored.SerializeToString())
+    return resigned(path)
+
+
+def drawing(graph):
+    """The functions of a program but for those that save and restore."""
+    functions = graph.graph_def.library.function
+    return [f for f in functions if "traced" not in f.signature.name]
+
+
+@pytest.mark.parametrize(
+    "op", ["ReadFile", "WriteFile", "PyFunc", "EagerPyFunc", "SendTPU", "Evil"]
+)
+@pytest.mark.parametrize("place", ["function", "graph"])
+def test_a_program_that_could_reach_out_is_refused_by_name(tmp_path, op, place):
+    def edit(graph):
+        nodes = drawing(graph)[0].node_def if place == "function" else graph.graph_def.node
+        nodes.add(name="innocent", op=op)
+
+    path = edited("pixelcnn", tmp_path, edit)
+    line = refusal(path)
+    assert line == f"{path}/saved_model.pb holds an operation that bundles may not: {op}."
+
+
+@pytest.mark.parametrize("op", sorted(SAVING.split()))
+def test_what_saves_variables_must_not_be_reached_by_a_call(tmp_path, op):
+    def edit(graph):
+        inner = graph.graph_def.library.function.add()
+        inner.signature.name = "inner"
+        inner.node_def.add(name="innocent", op=op)
+        (root,) = [
+            f
+            for f in drawing(graph)
+            if f.signature.name in graph.object_graph_def.concrete_functions
+        ][:1]
+        root.node_def.add(name="call", op="PartitionedCall").attr["f"].func.name = "inner"
+
+    assert f"bundles may not: {op}." in refusal(edited("pixelcnn", tmp_path, edit))
+
+
+def test_a_real_program_with_python_in_it_is_refused(tmp_path):
+    class Module(tf.Module):
+        @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
+        def __call__(self, x):
+            return tf.py_function(lambda x: x, [x], tf.float32)
+
+    path = copied("pixelcnn", tmp_path)
+    module = Module()
+    tf.saved_model.save(module, str(path), signatures=module.__call__)
+    assert "may not: EagerPyFunc." in refusal(resigned(path))
+
+
+def test_an_object_of_another_library_is_refused(tmp_path):
+    def edit(graph):
+        graph.object_graph_def.nodes[0].user_object.identifier = "_tf_keras_model"
+
+    assert "holds an object that bundles may not: _tf_keras_model." in refusal(
+        edited("pixelcnn", tmp_path, edit)
+    )
+
+
+def test_a_constant_that_would_fill_the_memory_is_refused(tmp_path):
+    def edit(graph):
+        tensor = next(n for f in drawing(graph) for n in f.node_def if n.op == "Const")
+        tensor = tensor.attr["value"].tensor
+        tensor.dtype = tf.float32.as_datatype_enum
+        for size in (2**20, 2**20):
+            tensor.tensor_shape.dim.add(size=size)
+
+    assert "1048576], too large for a bundle." in refusal(edited("pixelcnn", tmp_path, edit))
+
+
+def test_a_signature_that_is_missing_or_another_is_named(tmp_path):
+    path = edited("pixelcnn", tmp_path / "a", lambda graph: graph.signature_def.pop("complete"))
+    assert refusal(path) == (
+        f"{path}/saved_model.pb has no signature `complete`, which model.json declares."
+    )
+
+    def edit(graph):
+        graph.signature_def["complete"].inputs["given"].tensor_shape.dim[1].size = 16
+
+    assert "model.json differ in the signature `complete`." in refusal(
+        edited("pixelcnn", tmp_path / "b", edit)
+    )
+
+
+def test_a_program_that_is_none_is_one_line(tmp_path):
+    path = copied("pixelcnn", tmp_path)
+    (path / "saved_model.pb").write_bytes(b"\xff" * 100)
+    assert refusal(resigned(path)).startswith(f"{path}/saved_model.pb cannot be read: ")
+    (path / "saved_model.pb").unlink()
+    assert refusal(resigned(path)) == f"{path} is no bundle: it has no saved_model.pb."
+
+
+def test_variables_that_are_gone_or_cut_are_one_line(tmp_path):
+    path = copied("pixelcnn", tmp_path)
+    (variables,) = (path / "variables").glob("*.data*")
+    variables.write_bytes(variables.read_bytes()[:100])
+    assert refusal(path).endswith(f"variables/{variables.name} was changed.")
+    assert refusal(resigned(path)).startswith(f"{path} cannot be loaded: ")
+    variables.unlink()
+    assert refusal(resigned(path)).startswith(f"{path} cannot be loaded: ")
+
+
+def test_a_file_on_a_broken_disk_is_named(monkeypatch):
+    def broken(path):
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    path = bundle_folder("pixelcnn")
+    monkeypatch.setattr("serving.bundles.manifest.digest", broken)
+    first = files_of(path)[0]
+    assert refusal(path) == f"{path}/{first} cannot be read: Input/output error."
+
+
+def rewritten(folder, **changes):
+    """A copy of a bundle whose model.json says something else."""
+    path = copied("pixelcnn", folder)
+    spec = json.loads((path / "model.json").read_text())
+    (path / "model.json").write_text(json.dumps(spec | changes))
+    return resigned(path)
+
+
+@pytest.mark.parametrize(
+    ("changes", "complaint"),
+    [
+        ({"kind": "sorcery"}, "must be of a wavenet, parallel-wavenet, pixelcnn, multiscale."),
+        ({"serving": {"format": 2}}, "is of format 2; this version reads 1."),
+        ({"serving": {"format": 1}}, "does not say how to serve it: 'signatures'."),
+        (
+            {"serving": {"format": 1, "signatures": {}, "allowed_batches": [1]}},
+            "does not say how to serve it: 'compiled'.",
+        ),
+        (
+            {"serving": {"format": 1, "signatures": {"compiled": 3}, "allowed_batches": [1]}},
+            "does not say how to serve it: 'int' object",
+        ),
+    ],
+)
+def test_a_model_json_of_another_version_is_one_line(tmp_path, changes, complaint):
+    assert complaint in refusal(rewritten(tmp_path, **changes))
+
+
+def test_a_model_folder_without_a_program_says_how_to_make_one(tmp_path):
+    path = rewritten(tmp_path, serving=None)
+    line = refusal(path)
+    assert line == f"{path} has no program; onepass export {path} --out DIR makes one."
+
+
+def test_a_folder_that_holds_no_version_is_one_line(tmp_path):
+    assert refusal(tmp_path / "no") == f"{tmp_path / 'no'} is no folder."
+    assert refusal(tmp_path) == f"{tmp_path} is no bundle, and holds no version of one."
+    folder = model_folder("pixelcnn")
+    assert refusal(folder) == f"The folder of a bundle is called by its version, got {folder}."
+
+
+def test_the_highest_version_is_loaded_in_the_order_of_numbers(tmp_path):
+    for version in ("9", "10"):
+        path = copied("pixelcnn", tmp_path, version)
+    (path.parent / "latest").mkdir()
+    (path.parent / ".half").mkdir()
+    found = serving.load(path.parent)
+    assert (found.name, found.version, found.path) == ("pixelcnn", 10, path)
+    assert serving.load(path.parent / "9").version == 9
+
+
+def test_a_signature_that_there_is_not_is_named():
+    bundle = serving.load(bundle_folder("pixelcnn"))
+    for ask in (bundle.call, bundle.check):
+        with pytest.raises(NotFound, match="has no signature `x`; it has serving_default, comp"):
+            ask("x", {})
+
+
+def test_every_operation_that_is_allowed_exists():
+    assert [op for op in ALLOWED.union(SAVING.split()) if op_def_registry.get(op) is None] == []
+
+
+ALONE = """
+    import sys
+    import numpy as np
+
+    class Without:
+        def find_spec(self, name, path=None, target=None):
+            floor = name.split(".")[0]
+            if floor in ("wavenet", "pixelcnn", "distill", "likelihoods"):
+                raise ImportError(name)
+            if floor == "replicator" and not "replicator.runs.errors".startswith(name):
+                raise ImportError(name)
+
+    sys.meta_path.insert(0, Without())
+    import serving
+
+    bundle = serving.load(sys.argv[1])
+    np.save(sys.argv[2], bundle.generate("dog", seed=5, num=2))
+"""
+
+
+def test_a_bundle_draws_the_same_in_a_process_without_the_training_packages(tmp_path):
+    words = [sys.executable, "-c", textwrap.dedent(ALONE)]
+    words += [str(bundle_folder("pixelcnn")), str(tmp_path / "drawn.npy")]
+    done = subprocess.run(words, cwd=ROOT, capture_output=True, text=True, timeout=200, check=False)
+    assert done.returncode == 0, done.stderr
+    expected = model("pixelcnn").generate("dog", seed=5, num=2)
+    np.testing.assert_array_equal(np.load(tmp_path / "drawn.npy"), expected)

@@ -1,0 +1,586 @@
+"""The client: what it gets is what the bundle gives, and what goes wrong it says in one line."""
+
+import base64
+import contextlib
+import http.server
+import io
+import json
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import grpc_running
+import http_running
+import numpy as np
+import pytest
+import soundfile
+from fake_bundle import FakePicture, FakeSound, Shelf
+from PIL import Image
+
+import onepass
+from replicator.runs.errors import UserError
+from serving import Client
+from serving.client.client import Stream
+from serving.client.retrying import Again, ClientError, Deadline, Retrying
+
+TOKEN = "a token of sixteen characters"
+HALF_STEP = 0.5 / 32767.5
+FRAMES = np.linspace(-1, 1, 120, dtype=np.float32).reshape(40, 3)
+
+
+def models(root):
+    made = Shelf(root)
+    made.add("voice")
+    made.add("shapes", kind=FakePicture)
+    return made
+
+
+@contextlib.contextmanager
+def served(kind, root, **settings):
+    """A server of `voice` and `shapes`; yields its address and the shelf."""
+    runner = http_running if kind == "http" else grpc_running
+    shelf = models(root)
+    with runner.Running(shelf, **settings) as running:
+        yield f"{kind}://127.0.0.1:{running.port}", shelf
+
+
+@pytest.fixture(scope="module", params=["http", "grpc"])
+def address(request, tmp_path_factory):
+    with served(request.param, tmp_path_factory.mktemp("models")) as (address, _):
+        yield address
+
+
+@pytest.fixture
+def client(address):
+    with Client(address, retries=0, timeout_seconds=10) as client:
+        yield client
+
+
+class Scripted:
+    """An HTTP server that answers with one (status, headers, body) after the other, the last again
+    and again; a body may be an iterator of parts. `asked` holds the paths."""
+
+    def __init__(self, *answers):
+        self.answers, self.asked = list(answers), []
+        outer = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_GET(self):
+                outer.asked.append(self.path)
+                self.rfile.read(int(self.headers.get("content-length", 0)))
+                place = min(len(outer.asked), len(outer.answers)) - 1
+                status, headers, body = outer.answers[place]
+                self.send_response(status)
+                for name, value in headers.items():
+                    self.send_header(name, value)
+                if isinstance(body, bytes):
+                    self.send_header("content-length", str(len(body)))
+                    body = [body]
+                else:
+                    self.send_header("content-length", "1000000")
+                self.end_headers()
+                with contextlib.suppress(OSError):
+                    for part in body:
+                        self.wfile.write(part)
+                self.close_connection = True
+
+            do_POST = do_GET  # noqa: N815 - as http.server calls it
+
+            def log_message(self, *words):
+                pass
+
+        self._server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.address = f"http://127.0.0.1:{self._server.server_port}"
+
+    def __enter__(self):
+        self._thread = threading.Thread(target=self._server.serve_forever, args=(0.01,))
+        self._thread.start()
+        return self
+
+    def __exit__(self, *exception):
+        self._server.shutdown()
+        self._thread.join()
+        self._server.server_close()
+
+
+BUSY = (503, {"retry-after": "0"}, b'{"error": "The queue is full."}')
+LIMITED = (429, {"retry-after": "0"}, b'{"error": {"message": "Too often."}}')
+LISTED = (200, {}, b'{"data": [{"id": "voice"}]}')
+
+
+def free_port():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        return server.getsockname()[1]
+
+
+# What it gets
+
+
+def test_outputs_are_those_of_the_bundle(client):
+    inputs = {
+        "frames": np.stack([FRAMES, FRAMES]),
+        "num_frames": np.array([40, 10], np.int32),
+        "seed": np.array([5, 6], np.int64),
+        "row": np.array([0, 1], np.int32),
+        "temperature": np.array([1, 0.5], np.float32),
+        "speaker": np.array([0, 1], np.int32),
+    }
+    expected = FakeSound().call("compiled", inputs)
+    got = client.predict("voice", inputs, "compiled", 1)
+    assert got.keys() == expected.keys()
+    for name in expected:
+        assert got[name].dtype == expected[name].dtype
+        assert np.array_equal(got[name], expected[name])
+
+
+def test_lists_become_what_the_signature_asks_for(client):
+    got = client.predict("shapes", {"label": [3], "seed": [1]})
+    assert (got["picture"] == 61).all() and got["picture"].shape == (1, 16, 16, 3)
+
+
+def test_models_are_listed_and_described(client):
+    assert [(m["id"], m["kind"]) for m in client.models()] == [
+        ("shapes", "picture"),
+        ("voice", "sound"),
+    ]
+    assert client.spec("voice")["sample_rate_hz"] == FakeSound.sample_rate_hz
+    shape = client.signatures("voice")["serving_default"]["frames"].shape
+    assert shape == (None, None, 3)
+
+
+def test_sound_comes_in_chunks_and_is_the_bundles(client):
+    with client.speak("voice", frames=FRAMES, seed=4, row=2, speaker="ben") as speech:
+        chunks = list(speech)
+    expected = FakeSound().generate(FRAMES, seed=4, row=2)[0]
+    assert speech.sample_rate_hz == FakeSound.sample_rate_hz
+    assert {chunk.dtype for chunk in chunks} == {np.dtype(np.float32)}
+    assert np.abs(np.concatenate(chunks) - expected).max() <= HALF_STEP + 1e-7
+
+
+def test_a_sound_may_be_shorter_than_its_frames(client):
+    seconds = 50 / FakeSound.sample_rate_hz
+    assert sum(map(len, client.speak("voice", frames=FRAMES, seconds=seconds))) == 50
+
+
+def test_a_recording_is_spoken_again(tmp_path):
+    waveform = np.sin(np.arange(200) / 5).astype(np.float32)
+    soundfile.write(tmp_path / "a.flac", waveform, FakeSound.sample_rate_hz, subtype="PCM_16")
+    with served("http", tmp_path / "models") as (address, _), Client(address) as client:
+        assert "text" in client.examples("voice")[0]
+        spoken = np.concatenate(list(client.speak("voice", recording=tmp_path / "a.flac")))
+        with pytest.raises(UserError, match=r"Cannot read .*b\.flac"):
+            client.speak("voice", recording=tmp_path / "b.flac")
+    frames = FakeSound().frames(waveform)
+    assert np.abs(spoken - FakeSound().generate(frames)[0]).max() < 1e-3
+
+
+def test_pictures_come_scale_by_scale(client):
+    drawn = list(client.draw("shapes", label="class 2", num=2, seed=3))
+    assert [(d.picture, d.side, d.last) for d in drawn] == [
+        (0, 8, False),
+        (0, 16, True),
+        (1, 8, False),
+        (1, 16, True),
+    ]
+    assert [int(d.pixels.max()) for d in drawn] == [43, 43, 44, 44]
+    assert drawn[1].pixels.shape == (16, 16, 3) and drawn[1].pixels.dtype == np.uint8
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_the_first_chunk_is_here_before_the_last_is_made(kind, tmp_path):
+    with served(kind, tmp_path) as (address, shelf), Client(address) as client:
+        control = shelf.controls["voice", 1]
+        control.chunk_seconds = 0.05
+        chunks = iter(client.speak("voice", frames=FRAMES))
+        next(chunks)
+        assert control.chunks <= 6
+        assert len(list(chunks)) >= 1 and control.chunks == 10
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+@pytest.mark.parametrize("taken", [0, 1])
+def test_leaving_a_stream_stops_the_server(kind, taken, tmp_path):
+    with served(kind, tmp_path) as (address, shelf), Client(address) as client:
+        control = shelf.controls["voice", 1]
+        control.chunk_seconds = 0.1
+        with client.speak("voice", frames=FRAMES) as speech:
+            for _ in range(taken):
+                next(speech)
+        end = time.monotonic() + 5
+        while not control.closed and time.monotonic() < end:
+            time.sleep(0.01)
+        assert control.closed == 1 and control.chunks < 10
+
+
+# What goes wrong
+
+
+@pytest.mark.parametrize("call", ["spec", "predict", "speak", "draw"])
+def test_a_wrong_name_is_told_the_near_one(client, call):
+    more = {"predict": ({},), "speak": (), "draw": (), "spec": ()}[call]
+    with pytest.raises(ClientError, match="no model `voise`; did you mean `voice`") as raised:
+        getattr(client, call)("voise", *more)
+    assert raised.value.code == "not_found"
+
+
+def test_a_wrong_version_keeps_its_own_words(client):
+    with pytest.raises(ClientError, match="version 7"):
+        client.predict("voice", {"seed": np.zeros(1, np.int64)}, version=7)
+
+
+def test_a_wrong_input_is_told_the_field_and_the_rule(client):
+    inputs = {"frames": FRAMES[None] * np.nan, "num_frames": np.array([40], np.int32)}
+    with pytest.raises(ClientError, match="`frames` must be finite") as raised:
+        client.predict("voice", inputs)
+    assert raised.value.code == "invalid_input"
+    with pytest.raises(ClientError, match="`seed` must be rectangular"):
+        client.predict("voice", {"seed": [[1], [2, 3]]})
+
+
+def test_a_model_of_another_kind_says_so(client):
+    with pytest.raises(ClientError, match="picture"):
+        client.speak("shapes", frames=FRAMES)
+    with pytest.raises(ClientError, match=r"sound|pictures"):
+        list(client.draw("voice"))
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_a_token_is_needed_and_must_be_right(kind, tmp_path, monkeypatch):
+    monkeypatch.setenv("ONEPASS_TOKEN", TOKEN)
+    with served(kind, tmp_path) as (address, _):
+        for token, words in ((None, "wants a token"), ("wrong", "refuses the token")):
+            with (
+                Client(address, token=token) as client,
+                pytest.raises(ClientError, match=words) as raised,
+            ):
+                client.models()
+            assert raised.value.code == "unauthorized"
+        with Client(address, token=TOKEN) as client:
+            assert len(client.models()) == 2
+
+
+@pytest.mark.parametrize("scheme", ["http", "grpc"])
+def test_where_there_is_no_server_the_line_says_so(scheme):
+    address = f"{scheme}://127.0.0.1:{free_port()}"
+    with (
+        Client(address, retries=1) as client,
+        pytest.raises(ClientError, match=f"There is no server at {address}") as raised,
+    ):
+        client.models()
+    assert raised.value.code == "unreachable" and isinstance(raised.value, UserError)
+
+
+def test_what_is_no_server_of_models_is_told():
+    page = (200, {"content-type": "text/html"}, b"<html>")
+    for answer in (page, (404, {}, b"<html>"), (302, {"location": "/"}, b"")):
+        with Scripted(answer) as server, Client(server.address) as client:
+            for call in (client.models, lambda: client.speak("voice", frames=FRAMES)):
+                with pytest.raises(ClientError, match="is no server of these models"):
+                    call()
+
+
+@pytest.mark.parametrize(
+    "address",
+    [
+        "127.0.0.1:8500",
+        "ftp://127.0.0.1",
+        "http://",
+        "http://host:port",
+        "http://host/voice",
+        "grpc://host",
+        "http://user:word@host",
+    ],
+)
+def test_an_address_that_is_none_is_told(address):
+    with pytest.raises(UserError, match="The address must be http://HOST:PORT"):
+        Client(address)
+
+
+@pytest.mark.parametrize("name", ["", "a/b", "a:speak", "a?b", "a b", "a\nb", "%2e"])
+def test_a_name_that_is_none_is_not_asked_for(name):
+    with Client("http://127.0.0.1:1") as client, pytest.raises(UserError, match="`name` must be"):
+        client.spec(name)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        ({"retries": -1}, "`retries` must be at least 0, got -1"),
+        ({"timeout_seconds": 0}, "`timeout_seconds` must be positive, got 0"),
+        ({"token": "a\nb"}, "`token` must be printable"),
+    ],
+)
+def test_an_option_that_cannot_be_is_told(options, words):
+    with pytest.raises(UserError, match=words):
+        Client("http://127.0.0.1:1", **options)
+
+
+# Trying again
+
+
+@pytest.mark.parametrize("refusal", [BUSY, LIMITED])
+def test_a_busy_server_is_asked_again(refusal):
+    with Scripted(refusal, refusal, LISTED) as server, Client(server.address) as client:
+        assert client.models() == [{"id": "voice"}]
+        assert len(server.asked) == 3
+
+
+def test_after_the_last_retry_the_servers_words_are_told():
+    with Scripted(BUSY) as server, Client(server.address, retries=2) as client:
+        with pytest.raises(ClientError, match=r"^The queue is full\.$") as raised:
+            client.models()
+        assert len(server.asked) == 3 and raised.value.code == "overloaded"
+
+
+@pytest.mark.parametrize("status", [400, 401, 404, 413, 500, 504])
+def test_what_will_not_change_is_not_asked_again(status):
+    with Scripted((status, {}, b'{"error": "No."}')) as server, Client(server.address) as client:
+        with pytest.raises(ClientError):
+            client.models()
+        assert len(server.asked) == 1
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_a_server_that_comes_late_is_waited_for(kind, tmp_path):
+    port, shelf = free_port(), models(tmp_path)
+    came = []
+
+    def ask():
+        with Client(f"{kind}://127.0.0.1:{port}", retries=20) as client:
+            came.extend(client.models())
+
+    asking = threading.Thread(target=ask)
+    asking.start()
+    time.sleep(0.3)
+    with listening(kind, shelf, port):
+        asking.join(10)
+    assert len(came) == 2
+
+
+@contextlib.contextmanager
+def listening(kind, shelf, port):
+    """A server at a given port: a relay of bytes to one at a port of its own."""
+    runner = http_running if kind == "http" else grpc_running
+    with (
+        runner.Running(shelf) as running,
+        socket.create_server(("127.0.0.1", port)) as front,
+        socket.create_connection(("127.0.0.1", running.port)) as back,
+    ):
+        near, _ = front.accept()
+        pumps = [threading.Thread(target=_pump, args=pair) for pair in ((near, back), (back, near))]
+        for pump in pumps:
+            pump.start()
+        try:
+            yield
+        finally:
+            for end in (near, back):
+                with contextlib.suppress(OSError):
+                    end.shutdown(socket.SHUT_RDWR)
+            for pump in pumps:
+                pump.join(5)
+            near.close()
+
+
+def _pump(source, sink):
+    with contextlib.suppress(OSError):
+        while data := source.recv(65536):
+            sink.sendall(data)
+
+
+def test_pauses_double_and_are_never_shorter_than_the_server_asked_for():
+    pauses, asked_for = [], iter([0.0, 0.0, 0.0, 3.0, 0.0])
+    retrying = Retrying(4, pauses.append, lambda: 1.0)
+
+    def attempt():
+        raise Again(ClientError("busy", "overloaded"), next(asked_for))
+
+    with pytest.raises(ClientError, match="busy"):
+        retrying.do(attempt, Deadline(60))
+    assert pauses == [0.1, 0.2, 0.4, 3.0]
+
+
+def test_pauses_differ_between_clients():
+    factors = {Retrying(0).shorten() for _ in range(20)}
+    assert len(factors) > 10 and all(0.5 <= factor <= 1.0 for factor in factors)
+
+
+def test_no_pause_goes_beyond_the_deadline():
+    clock, pauses = [0.0], []
+
+    def sleep(seconds):
+        pauses.append(seconds)
+        clock[0] += seconds
+
+    def attempt():
+        clock[0] += 0.5
+        raise Again(ClientError("busy", "overloaded"), 2.0)
+
+    with pytest.raises(ClientError, match="busy"):
+        Retrying(100, sleep).do(attempt, Deadline(6.0, lambda: clock[0]))
+    assert pauses == [2.0, 2.0] and clock[0] < 6.0
+
+
+# Deadlines and streams
+
+
+def test_an_answer_that_never_comes_ends_at_the_deadline():
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        address = f"http://127.0.0.1:{silent.getsockname()[1]}"
+        start = time.monotonic()
+        with (
+            Client(address, timeout_seconds=0.3) as client,
+            pytest.raises(ClientError, match=r"No answer came within 0\.3 s") as raised,
+        ):
+            client.models()
+    assert time.monotonic() - start < 2 and raised.value.code == "deadline_exceeded"
+
+
+def slowly(part, seconds=0.05):
+    for _ in range(200):
+        yield part
+        time.sleep(seconds)
+
+
+def test_an_answer_that_drips_ends_at_the_deadline():
+    sound = {"content-type": "audio/L16;rate=16000"}
+    for headers, call in (
+        ({}, lambda client: client.models(timeout_seconds=0.4)),
+        (sound, lambda client: list(client.speak("voice", timeout_seconds=0.4))),
+    ):
+        with Scripted((200, headers, slowly(b"  "))) as server, Client(server.address) as client:
+            start = time.monotonic()
+            with pytest.raises(ClientError, match=r"within 0\.4 s"):
+                call(client)
+            assert time.monotonic() - start < 2
+
+
+def test_the_server_stops_at_the_clients_deadline(tmp_path):
+    with served("http", tmp_path) as (address, shelf), Client(address) as client:
+        shelf.controls["shapes", 1].seconds = 1.0
+        start = time.monotonic()
+        with pytest.raises(ClientError):
+            client.predict("shapes", {"seed": np.zeros(1, np.int64)}, timeout_seconds=0.2)
+        assert time.monotonic() - start < 0.9
+
+
+def test_a_stream_that_breaks_off_is_not_begun_again():
+    answer = (200, {"content-type": "audio/L16;rate=16000"}, iter([b"\0\0\0"]))
+    with Scripted(answer, LISTED) as server, Client(server.address) as client:
+        speech = client.speak("voice")
+        assert np.allclose(next(speech), 1 / 65535)
+        with pytest.raises(ClientError, match="broke off") as raised:
+            list(speech)
+        assert raised.value.code == "broken_off" and len(server.asked) == 1
+
+
+def test_pictures_that_stop_coming_are_missed():
+    ending = (200, {}, b'{"error": "The model failed."}\n')
+    for answer, words in ((ending, "^The model failed.$"), ((200, {}, b""), "0 of 3 pictures")):
+        with (
+            Scripted(answer) as server,
+            Client(server.address) as client,
+            pytest.raises(ClientError, match=words),
+        ):
+            list(client.draw("shapes", num=3))
+
+
+@pytest.mark.parametrize(("side", "told"), [(10_000, 10_000), (10_000, 8), (8, 16)])
+def test_a_picture_is_measured_before_it_is_decoded(side, told):
+    file = io.BytesIO()
+    Image.new("1", (side, side)).save(file, "PNG")
+    png = base64.b64encode(file.getvalue()).decode()
+    line = json.dumps({"picture": 0, "side": told, "last": True, "png": png}).encode()
+    with (
+        Scripted((200, {}, line + b"\n")) as server,
+        Client(server.address) as client,
+        pytest.raises(ClientError, match="no server of these models"),
+    ):
+        list(client.draw("shapes"))
+
+
+def test_the_client_needs_no_tensorflow_and_nothing_of_the_server():
+    code = (
+        "import sys, serving\n"
+        "for scheme in ('http', 'grpc'): serving.Client(f'{scheme}://127.0.0.1:1').close()\n"
+        "print([m for m in ('tensorflow', 'starlette', 'uvicorn', 'orjson', 'wavenet')"
+        " if m in sys.modules])"
+    )
+    root = Path(__file__).resolve().parents[2]
+    done = subprocess.run(
+        [sys.executable, "-c", code], cwd=root, capture_output=True, text=True, timeout=60
+    )
+    assert done.stdout.strip() == "[]", done.stderr
+
+
+# The command
+
+
+def test_the_command_writes_sounds_and_their_pictures(address, tmp_path, capsys):
+    np.save(tmp_path / "mel.npy", FRAMES)
+    words = ["--mel", tmp_path / "mel.npy", "--num", "2", "--seed", "3", "--speaker", "anna"]
+    status = onepass.main(
+        ["sample", f"{address}/voice", "--out", str(tmp_path / "out"), *map(str, words)]
+    )
+    assert status == 0
+    for row in range(2):
+        sound, rate_hz = soundfile.read(tmp_path / f"out/sample_3_{row}.wav", dtype="int16")
+        expected = FakeSound().generate(FRAMES, seed=3, row=row)[0]
+        levels = np.rint(expected * 32767.5 - 0.5)
+        assert np.abs(sound - levels).max() <= 1 and rate_hz == FakeSound.sample_rate_hz
+        assert (tmp_path / f"out/sample_3_{row}.png").read_bytes()[1:4] == b"PNG"
+    assert "sample_3_1.wav: 0.01 s in" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("kind", ["http", "grpc"])
+def test_an_interrupted_command_keeps_what_has_come(kind, tmp_path, monkeypatch):
+    np.save(tmp_path / "mel.npy", FRAMES)
+    with served(kind, tmp_path / "models") as (address, shelf):
+        words = ["--mel", str(tmp_path / "mel.npy"), "--out", str(tmp_path / "out")]
+        begun = Stream.__next__
+        taken = []
+
+        def interrupted(stream):
+            if taken:
+                raise KeyboardInterrupt
+            taken.append(begun(stream))
+            return taken[0]
+
+        monkeypatch.setattr(Stream, "__next__", interrupted)
+        shelf.controls["voice", 1].chunk_seconds = 0.05
+        assert onepass.main(["sample", f"{address}/voice", *words]) == 130
+    sound, _ = soundfile.read(tmp_path / "out/sample_0_0.wav")
+    assert len(sound) == len(taken[0]) > 0
+
+
+def test_the_command_draws_all_classes_in_turn_or_one(address, tmp_path):
+    out = tmp_path / "out"
+    common = ["sample", f"{address}/shapes", "--out", str(out)]
+    assert onepass.main([*common, "--num", "9"]) == 0
+    values = [np.asarray(Image.open(out / f"sample_0_{row}.png")).max() for row in range(9)]
+    assert values == [row * 20 + row for row in range(9)]
+    assert onepass.main([*common, "--num", "2", "--label", "3", "--seed", "1"]) == 0
+    values = [np.asarray(Image.open(out / f"sample_1_{row}.png")).max() for row in range(2)]
+    assert values == [61, 62]
+    for name in ("grid.png", "progression.png", "progression.gif"):
+        assert (out / name).stat().st_size > 100
+
+
+def test_the_command_says_in_one_line_what_is_wrong(address, tmp_path, capsys):
+    out = ["--out", str(tmp_path / "out")]
+    nowhere = f"http://127.0.0.1:{free_port()}"
+    for words, told in (
+        ([f"{address}/voise", *out], "did you mean `voice`?"),
+        ([address, *out], "The model must be"),
+        ([f"{nowhere}/voice", *out], f"There is no server at {nowhere}."),
+        ([f"{address}/voice", *out, "--label", "3"], "--label"),
+        ([f"{address}/voice", *out, "--text", "a", "--example", "b"], "Give one of"),
+        ([f"{address}/voice"], "--out"),
+    ):
+        assert onepass.main(["sample", *words]) == 2
+        error = capsys.readouterr().err
+        assert told in error and len(error.splitlines()) == 1

@@ -1,0 +1,328 @@
+"""An exported model of speech speaks as the live one: whole, streamed, batched, by any engine."""
+
+import json
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sound_bundles import BATCH, SPEAKERS, STUDENTS, TEACHERS, bundle, bundle_folder, model
+
+import serving
+from replicator.runs.errors import UserError
+from serving.bundles.bundle import COMPILED, PLAIN, Bundle
+from serving.errors import InvalidInput
+
+ROOT = Path(__file__).resolve().parents[2]
+STEP = 2.0 / 65535  # from one 16-bit level to the next
+SEED = 2**63 + 5  # beyond int64, as seeds may be
+HEAT = 0.8
+DRAFT, PLAIN_STUDENT, FRAMED, FREE = *STUDENTS, *TEACHERS
+LENGTHS = {DRAFT: 900, PLAIN_STUDENT: 230, FRAMED: 39}  # in frames
+FREE_SAMPLES = 200
+
+
+def sound_of(kind, frames=None):
+    """What is asked for of a kind: frames, or a number of samples, and the last speaker."""
+    wish = {"num_samples": FREE_SAMPLES} if kind == FREE else {}
+    if kind in LENGTHS:
+        count, network = frames or LENGTHS[kind], model(kind).network.config
+        drawn = np.random.default_rng(count).random((count, network.feature_channels))
+        wish["condition"] = drawn.astype(np.float32)
+    if "speakers" in kind:
+        wish["speaker"] = model(kind).known_speakers[-1]
+    return wish
+
+
+def assert_same(one, other):
+    assert one.shape == other.shape and one.dtype == other.dtype == np.float32
+    assert np.abs(one).max() > 100 * STEP
+    np.testing.assert_allclose(one, other, atol=1.01 * STEP)
+
+
+# Whole and streamed
+
+
+@pytest.mark.parametrize("kind", [*STUDENTS, *TEACHERS])
+def test_a_bundle_speaks_what_the_live_model_speaks(kind):
+    wish = {**sound_of(kind), "seed": SEED, "num": 2, "temperature": HEAT}
+    spoken = bundle(kind).generate(**wish)
+    assert_same(spoken, model(kind).generate(**wish))
+    assert np.abs(spoken[0] - spoken[1]).max() > 100 * STEP
+
+
+@pytest.mark.parametrize("kind", [DRAFT, FRAMED, FREE])
+def test_a_streamed_sound_is_the_whole(kind):
+    made, wish = bundle(kind), {**sound_of(kind), "seed": 3, "num": 2}
+    chunks = list(made.stream(**wish, chunk_samples=100 if kind in TEACHERS else 5000))
+    first = made.serving["streaming"]["unit_samples"]
+    assert len(chunks) > 1
+    assert chunks[0].shape[1] == min(first, made.generate(**wish).shape[1])
+    assert_same(np.concatenate(chunks, axis=1), made.generate(**wish))
+
+
+def test_a_sound_may_be_shorter_than_its_frames_and_sounds_more_than_a_batch():
+    wish = {**sound_of(DRAFT), "seed": 3, "num": BATCH + 1}
+    every = bundle(DRAFT).generate(**wish)
+    short = bundle(DRAFT).generate(**wish, num_samples=1999)
+    streamed = np.concatenate(list(bundle(DRAFT).stream(**wish, num_samples=1999)), axis=1)
+    assert_same(short, every[:, :1999])
+    assert_same(streamed, short)
+    later = bundle(DRAFT).generate(**{**wish, "num": 1}, row=BATCH)
+    assert_same(later, every[BATCH:])
+
+
+# Batches
+
+
+@pytest.mark.parametrize("signature", [PLAIN, COMPILED])
+@pytest.mark.parametrize("kind", [DRAFT, FRAMED])
+def test_rows_padded_together_are_the_rows_alone(kind, signature):
+    made, hop = bundle(kind), bundle(kind).hop_samples
+    counts = [37, 230, 11] if kind == DRAFT else [7, 39, 2]
+    seeds, rows, heats = [5, 2**40, 5], [4, 0, 2**31 - 1], [1.0, 0.5, 0.0]
+    alone = [sound_of(kind, count)["condition"] for count in counts]
+    frames = np.zeros([BATCH, max(counts) + 3, alone[0].shape[1]], np.float32)
+    for n, count in enumerate(counts):
+        frames[n, :count] = alone[n]
+    inputs = dict(frames=frames, num_frames=counts, seed=seeds, row=rows, temperature=heats)
+    spoken = Bundle.call(made, signature, made.check(signature, inputs))
+    assert spoken["sound"].shape == (BATCH, frames.shape[1] * hop)
+    np.testing.assert_array_equal(spoken["num_samples"], np.array(counts) * hop)
+    for n, count in enumerate(counts):
+        wish = dict(seed=seeds[n], row=rows[n], temperature=heats[n])
+        sound = made.generate(alone[n], **wish)[0]
+        assert_same(spoken["sound"][n, : count * hop], sound)
+        assert not spoken["sound"][n, count * hop :].any()
+
+
+def test_a_batch_of_chunks_may_be_at_different_places():
+    made, hop = bundle(FRAMED), bundle(FRAMED).hop_samples
+    unit = made.serving["streaming"]["unit_samples"] // hop
+    wish = sound_of(FRAMED, 3 * unit)
+    whole = made.generate(**wish, seed=3, num=BATCH)
+    frames = np.repeat(wish["condition"][None], BATCH, 0)
+
+    def chunk(first, state):
+        # Every row gets all frames: what is a neighbour too far away changes nothing.
+        before = np.minimum(first, made.serving["streaming"]["side_frames"])
+        shifted = np.stack(
+            [np.roll(f, b - n, 0) for f, b, n in zip(frames, before, first, strict=True)]
+        )
+        after = np.minimum(3 * unit - first - unit, made.serving["streaming"]["side_frames"])
+        counts = dict(frames_before=before, num_frames=[unit] * BATCH, frames_after=after)
+        place = dict(start=first * hop, seed=[3] * BATCH, row=range(BATCH))
+        return made.call(
+            "chunk", made.check("chunk", dict(frames=shifted, **counts, **place, **state))
+        )
+
+    made_first = chunk(np.zeros(BATCH, int), {})
+    state = {name: array for name, array in made_first.items() if name.startswith("state_")}
+    second = chunk(np.full(BATCH, unit), state)
+    later = {name: second[name] for name in state}
+    fresh = {
+        n: np.full_like(state[n][0], made.signatures["chunk"].inputs[n].default) for n in state
+    }
+    mixed = {n: np.stack([state[n][0], later[n][1], fresh[n]]) for n in state}
+    third = chunk(np.array([1, 2, 0]) * unit, mixed)["sound"]
+    samples = unit * hop
+    for row, piece in enumerate((1, 2, 0)):
+        assert_same(third[row], whole[row, piece * samples :][:samples])
+
+
+def test_a_batch_changes_no_bit_of_a_teacher():
+    made, frames = bundle(FRAMED), np.random.default_rng(0).random((BATCH, 13, 7), np.float32)
+    inputs = dict(frames=frames, num_frames=[13] * BATCH, seed=[1, 2, 3])
+    together = made.call("chunk", made.check("chunk", inputs))
+    for n in range(BATCH):
+        row = {name: np.asarray(value)[n : n + 1] for name, value in inputs.items()}
+        alone = made.call("chunk", made.check("chunk", row))
+        for name, value in alone.items():
+            np.testing.assert_array_equal(together[name][n], value[0])
+
+
+# Engines and types
+
+
+@pytest.mark.parametrize("kind", [DRAFT, FRAMED])
+def test_the_engine_speaks_the_same(kind):
+    fast, made = bundle(kind, "numba"), bundle(kind)
+    assert (fast.engine, made.engine) == ("numba", "tensorflow")
+    wish = {**sound_of(kind), "seed": SEED, "num": 2, "row": 1, "temperature": HEAT}
+    assert_same(fast.generate(**wish), made.generate(**wish))
+    assert_same(
+        np.concatenate(list(fast.stream(**wish, chunk_samples=999)), 1), made.generate(**wish)
+    )
+
+
+def test_a_warm_bundle_with_the_engine_streams_the_same_by_its_program():
+    made, wish = serving.load(bundle_folder(DRAFT)), {**sound_of(DRAFT, 230), "seed": 7}
+    cold = np.concatenate(list(made.stream(**wish)), 1)
+    made.warm()
+    made._engine.stream = None  # a call of it would fail
+    assert_same(np.concatenate(list(made.stream(**wish)), 1), cold)
+
+
+@pytest.mark.parametrize("kind", [DRAFT, FREE])
+def test_the_engine_answers_a_call_as_the_program(kind):
+    fast, made = bundle(kind, "numba"), bundle(kind)
+    inputs = dict(seed=[3, -1, 4], row=[0, 1, 2], temperature=[1.0, 0.5, 0.7])
+    if kind == DRAFT:
+        inputs["frames"] = np.random.default_rng(0).random((BATCH, 40, 7), np.float32)
+        inputs["num_frames"] = [40, 3, 21]
+    else:
+        inputs |= dict(num_samples=[100, 16, 77], speaker=[0, 1, 1])
+    ours, theirs = (b.call(PLAIN, b.check(PLAIN, inputs)) for b in (fast, made))
+    assert_same(ours["sound"], theirs["sound"])
+    np.testing.assert_array_equal(ours["num_samples"], theirs["num_samples"])
+
+
+def test_auto_takes_the_engine_for_students_in_float32():
+    engines = [bundle(kind, "auto").engine for kind in (DRAFT, FREE)]
+    assert engines == ["numba", "tensorflow"]
+
+
+def test_a_student_in_bfloat16_is_near_and_streams_its_own_sound():
+    half, wish = bundle(PLAIN_STUDENT, "auto", "--bfloat16"), sound_of(PLAIN_STUDENT)
+    assert half.engine == "tensorflow"
+    spoken, exact = half.generate(**wish), bundle(PLAIN_STUDENT).generate(**wish)
+    error = np.sqrt(np.mean(np.square(spoken - exact)) / np.mean(np.square(exact)))
+    assert 1e-5 < error < 0.05
+    streamed = np.concatenate(list(half.stream(**wish, chunk_samples=1600)), 1)
+    np.testing.assert_allclose(streamed, spoken, atol=4 * error * np.abs(exact).max())
+    with pytest.raises(UserError, match="computes in float32"):
+        serving.load(bundle_folder(PLAIN_STUDENT, "--bfloat16"), "numba")
+
+
+ALONE = """
+    import sys
+    import numpy as np
+
+    class Without:
+        def find_spec(self, name, path=None, target=None):
+            floor = name.split(".")[0]
+            if floor in ("wavenet", "pixelcnn", "distill", "likelihoods"):
+                raise ImportError(name, name=floor)
+            if floor == "replicator" and not "replicator.runs.errors".startswith(name):
+                raise ImportError(name, name=floor)
+
+    sys.meta_path.insert(0, Without())
+    import serving
+
+    bundle = serving.load(sys.argv[1])
+    frames = np.load(sys.argv[2])
+    chunks = list(bundle.stream(frames, seed=5, num=2))
+    try:
+        bundle.frames(chunks[0][0])
+    except ValueError as error:
+        print(error)
+    np.savez(sys.argv[3], whole=bundle.generate(frames, seed=5, num=2), parts=np.hstack(chunks))
+"""
+
+
+def test_a_bundle_speaks_the_same_in_a_process_without_the_training_packages(tmp_path):
+    wish = sound_of(DRAFT, 230)
+    np.save(tmp_path / "frames.npy", wish["condition"])
+    words = [sys.executable, "-c", textwrap.dedent(ALONE), bundle_folder(DRAFT)]
+    words += [tmp_path / "frames.npy", tmp_path / "spoken.npz"]
+    done = subprocess.run(
+        list(map(str, words)), cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stdout == "To hear a recording takes the package replicator.\n"
+    spoken, expected = (
+        np.load(tmp_path / "spoken.npz"),
+        model(DRAFT).generate(**wish, seed=5, num=2),
+    )
+    assert_same(spoken["whole"], expected)
+    assert_same(spoken["parts"], expected)
+
+
+# What a bundle knows
+
+
+def test_a_bundle_hears_what_the_live_model_hears():
+    waveform = 0.1 * np.random.default_rng(0).normal(size=999).astype(np.float32)
+    np.testing.assert_array_equal(bundle(DRAFT).frames(waveform), model(DRAFT).frames(waveform))
+    with pytest.raises(UserError, match="reads no frames"):
+        bundle(FREE).frames(waveform)
+
+
+def test_a_bundle_says_what_it_speaks():
+    made = bundle(FREE)
+    assert (made.kind, made.sample_rate_hz, made.hop_samples) == ("sound", 4000, 1)
+    assert made.known_speakers == SPEAKERS
+    assert bundle(PLAIN_STUDENT).known_speakers == SPEAKERS[:2]
+    assert not made.conditional and bundle(DRAFT).conditional
+    assert bundle(DRAFT).known_speakers == ()
+
+
+def test_what_is_warmed_is_every_piece_by_every_batch():
+    made = bundle(DRAFT)
+    short, long = made.serving["streaming"]["pieces"]
+    calls = list(made.warming())
+    assert [name for name, _ in calls] == [COMPILED, "chunk"]
+    for _, inputs in calls:
+        assert len(inputs["seed"]) == BATCH
+        assert (inputs["num_frames"] * made.hop_samples == short + long).all()
+
+
+@pytest.mark.parametrize(("signature", "number"), [(PLAIN, 0), (COMPILED, 2), ("chunk", 2)])
+def test_pieces_alone_are_compiled_and_none_by_default(signature, number):
+    graph = bundle(DRAFT)._functions[signature].graph.as_graph_def()
+    bodies = {f.signature.name: f for f in graph.library.function}
+    reached, waiting = set(), [graph.node]
+    while waiting:
+        for node in waiting.pop():
+            named = [value.func.name for value in node.attr.values()]
+            for name in {node.op, *named} & bodies.keys() - reached:
+                reached.add(name)
+                waiting.append(bodies[name].node_def)
+    compiled = {name for name in reached if bodies[name].attr["_XlaMustCompile"].b}
+    assert len(compiled) == number
+
+
+def test_the_program_holds_the_filters_of_a_draft_once():
+    size = (bundle_folder(DRAFT) / "saved_model.pb").stat().st_size
+    assert size < 1.5 * (bundle_folder(PLAIN_STUDENT) / "saved_model.pb").stat().st_size + 2**20
+    spec = json.loads((bundle_folder(DRAFT) / "model.json").read_text())
+    assert spec["serving"]["padded"]["frames"]["buckets"][-1] == 120 * 4000 // 20
+
+
+@pytest.mark.parametrize(
+    ("kind", "wish", "message"),
+    [
+        (DRAFT, dict(condition=None), "`condition` must be given"),
+        (
+            DRAFT,
+            dict(condition=np.zeros([3, 6])),
+            r"`frames` must have the shape \[any, any, 7\]",
+        ),
+        (DRAFT, dict(condition=np.full([3, 7], np.nan)), "`frames` must be finite"),
+        (DRAFT, dict(condition=np.full([3, 7], 9.0)), "`frames` must be between -4 and 4"),
+        (DRAFT, dict(condition=np.zeros([3, 7]), num_samples=61), "between 1 and 60, got 61"),
+        (DRAFT, dict(condition=np.zeros([3, 7]), seed=2**64), "`seed` must be at most"),
+        (DRAFT, dict(condition=np.zeros([3, 7]), seed=-1), "`seed` must be at least 0"),
+        (DRAFT, dict(condition=np.zeros([3, 7]), num=0), "`num` must be at least 1"),
+        (DRAFT, dict(condition=np.zeros([3, 7]), speaker="anna"), "the model has one voice"),
+        (DRAFT, dict(condition=np.zeros([3, 7]), temperature=-1.0), "`temperature` must be"),
+        (FREE, dict(), "`num_samples` must be given"),
+        (FREE, dict(num_samples=0), "`num_samples` must be at least 1"),
+        (FREE, dict(num_samples=9, speaker="dora"), "must be one of anna, ben, cleo"),
+    ],
+)
+def test_what_cannot_be_spoken_is_refused_at_once(kind, wish, message):
+    for speak in (bundle(kind).generate, bundle(kind).stream):
+        with pytest.raises(InvalidInput, match=message):
+            speak(**wish)
+
+
+@pytest.mark.parametrize(("signature", "counts"), [(PLAIN, [4]), ("chunk", [3])])
+def test_more_frames_than_there_are_cannot_be_asked_for(signature, counts):
+    inputs = dict(frames=np.zeros([1, 3, 7], np.float32), num_frames=counts)
+    if signature == "chunk":
+        inputs["frames_after"] = [1]
+    with pytest.raises(InvalidInput, match="must be at most the 3 `frames`, got 4"):
+        bundle(DRAFT).check(signature, inputs)

@@ -1,0 +1,228 @@
+"""Clients, disks and versions that fail a running `onepass serve`, over real sockets."""
+
+import contextlib
+import json
+import signal
+import threading
+
+import grpc
+import pytest
+from fake_bundle import CHANNELS, HOP, Shelf
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from grpc_reflection.v1alpha import reflection_pb2_grpc
+from serve_command import Command
+from serve_load import (
+    ANSWERED,
+    GRPC_PREDICT,
+    INFER,
+    LEFT,
+    REFUSED,
+    GrpcClient,
+    GrpcListener,
+    HttpClient,
+    HttpListener,
+    at_work,
+    method,
+    predict_request,
+    speak,
+    totals,
+    until,
+)
+
+from serving.engine.registry import UNTOLD
+
+INFER_PATH = "/v2/models/voice/infer"
+TIMEOUT_SECONDS = 3
+GROWTH_MIB = 32  # that a listener may cost: some chunks, and what the system's buffers hold
+STREAMS = 'onepass_streams{{model="{}"}}'
+
+
+def shelf(root):
+    made = Shelf(root / "models")
+    made.root.mkdir()
+    return made
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory):
+    """`voice`, one whose chunks take time and one without end."""
+    models = shelf(tmp_path_factory.mktemp("faults"))
+    models.add("voice", seconds=0.02)
+    models.add("slow", chunk_seconds=0.02)
+    models.add("endless", endless=True)
+    limits = ("--timeout-seconds", TIMEOUT_SECONDS, "--max-streams", 1, "--queue-rows", 16)
+    with Command(models, *limits) as command:
+        yield command
+
+
+@pytest.fixture(scope="module")
+def channel(server):
+    with server.channel() as channel:
+        yield channel
+
+
+@pytest.fixture
+def fresh(tmp_path):
+    return shelf(tmp_path)
+
+
+def listen(server, name, count, receive_bytes=None):
+    """A bare socket on which the sound of so many frames has been asked for."""
+    body = json.dumps({"frames": [[0.5] * CHANNELS] * count, "format": "l16"}).encode()
+    head = f"POST /v1/models/{name}:speak HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n"
+    connection = server.socket(receive_bytes)
+    connection.sendall(f"{head}Content-Length: {len(body)}\r\n\r\n".encode() + body)
+    return connection
+
+
+def read_to_end(connection):
+    data = b""
+    while piece := connection.recv(65536):
+        data += piece
+    return data
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_listener_that_leaves_stops_the_work_and_frees_its_place(server, channel, protocol):
+    if protocol == "http":
+        with listen(server, "slow", 12_000) as connection:  # a minute of work
+            assert connection.recv(100).startswith(b"HTTP/1.1 200")
+    else:
+        call = speak(channel, 12_000, name="slow")
+        next(call)
+        call.cancel()
+    server.wait_for(STREAMS.format("slow"), 0.0)
+    chunks = list(speak(channel, 8, name="slow"))  # the only place there is
+    assert sum(len(chunk.samples) for chunk in chunks) == 4 * 8 * HOP
+
+
+@pytest.mark.parametrize("protocol", ["http", "grpc"])
+def test_a_listener_that_does_not_read_costs_little_and_loses_its_place(server, protocol):
+    before = server.memory_mib()
+    with contextlib.ExitStack() as stack:
+        if protocol == "http":
+            stack.enter_context(listen(server, "endless", 1, 4096))
+        else:
+            channel = stack.enter_context(server.channel())
+            call = speak(channel, 1, name="endless", timeout=60)
+            next(call)
+        server.wait_for(STREAMS.format("endless"), 1.0)
+        assert server.asked("POST", INFER_PATH, INFER)[0] == 200  # others do not notice
+        server.wait_for(STREAMS.format("endless"), 0.0, seconds=TIMEOUT_SECONDS + 10)
+    assert server.memory_mib() - before < GROWTH_MIB
+
+
+def test_silent_connections_keep_nobody_out(server):
+    files = server.count("fd")
+    with contextlib.ExitStack() as stack:
+        for number in range(200):
+            connection = stack.enter_context(server.socket())
+            if number % 2:
+                connection.sendall(b"POST /v1/models/voice:predict HTTP/1.1\r\nHo")
+        assert server.asked("POST", INFER_PATH, INFER)[0] == 200
+    until(lambda: server.count("fd") <= files + 5)
+
+
+def test_a_burst_of_forty_is_answered_or_told_when_to_come_again(server):
+    clients = [HttpClient(server) for _ in range(20)] + [GrpcClient(server) for _ in range(20)]
+    with at_work(clients):
+        until(lambda: all(client.ended[ANSWERED] for client in clients))
+        until(lambda: totals(clients)[REFUSED])
+    assert totals(clients).keys() == {ANSWERED, REFUSED}
+
+
+def versions_of(command):
+    _, _, content = command.asked("GET", "/v1/models/voice")
+    found = json.loads(content)["model_version_status"]
+    return {
+        status["version"]: (status["state"], status["status"]["error_message"]) for status in found
+    }
+
+
+def test_reloads_under_load_of_both_protocols_are_no_error(fresh):
+    fresh.add(seconds=0.002, chunk_seconds=0.001)
+    with Command(fresh, "--max-streams", 8) as command:
+        clients = [HttpClient(command), HttpClient(command, keeps=False), HttpListener(command)]
+        clients += [GrpcClient(command), GrpcClient(command), GrpcListener(command)]
+        askers = [client for client in clients if "Listener" not in type(client).__name__]
+        with at_work(clients):
+            for version in (2, 3, 4):
+                fresh.add(version=version, seconds=0.002, chunk_seconds=0.001)
+                until(lambda v=version: all(v in client.versions for client in askers))
+        assert set().union(*(client.versions for client in askers)) == {1, 2, 3, 4}
+        assert totals(clients).keys() == {ANSWERED}
+        until(lambda: "unloaded model=voice version=3" in command.process.output())
+
+
+def test_a_broken_new_version_and_a_disk_that_vanishes_leave_the_old_one_serving(fresh):
+    fresh.add()
+    with Command(fresh) as command:
+        fresh.add(version=2, warm_fails=True)
+        until(lambda: versions_of(command).get("2") == ("END", UNTOLD))
+        away = fresh.root.with_name("elsewhere")
+        clients = [HttpClient(command), GrpcClient(command)]
+        with at_work(clients):
+            until(lambda: all(1 in client.versions for client in clients))
+            fresh.root.rename(away)
+            until(lambda: "goes on being served" in versions_of(command)["1"][1])
+            assert str(fresh.root) not in versions_of(command)["1"][1]
+            assert command.asked("GET", "/readyz")[0] == 200
+            away.rename(fresh.root)
+            fresh.add(version=3)
+            until(lambda: all(3 in client.versions for client in clients))
+        assert all(client.versions == {1, 3} for client in clients)
+        assert totals(clients).keys() == {ANSWERED}
+
+
+def test_all_that_was_accepted_is_answered_when_the_server_leaves(fresh):
+    fresh.add(seconds=1.5, chunk_seconds=0.02)
+    asked = threading.Event()
+    with Command(fresh) as command, contextlib.ExitStack() as stack:
+        channels = [stack.enter_context(command.channel()) for _ in range(3)]
+        ask = method(channels[0], GRPC_PREDICT, answer="tensorflow.serving.PredictResponse")
+        calls = [ask.future(predict_request(), timeout=20) for _ in range(4)]
+        asking = [stack.enter_context(contextlib.closing(command.connection())) for _ in range(4)]
+        for connection in asking:
+            connection.request("POST", INFER_PATH, INFER)
+        heard = stack.enter_context(listen(command, "voice", 400))
+        chunks = speak(channels[1])
+        first = next(chunks)
+        watch = health_pb2_grpc.HealthStub(channels[2]).Watch(health_pb2.HealthCheckRequest())
+        assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
+        questions = reflection_pb2_grpc.ServerReflectionStub(channels[2])
+        described = questions.ServerReflectionInfo(slowly(asked))
+        half = channels[2].stream_unary(GRPC_PREDICT).future(slowly(asked), timeout=20)
+        command.wait_for(STREAMS.format("voice"), 2.0)
+        command.wait_for('onepass_queue_rows{model="voice"}', 7.0)  # and one is being answered
+        command.process.signal(signal.SIGTERM)
+        sound = first.samples + b"".join(chunk.samples for chunk in chunks)
+        assert len(sound) == 4 * 400 * HOP
+        assert [call.result(20).model_spec.version.value for call in calls] == [1] * 4
+        assert [connection.getresponse().status for connection in asking] == [200] * 4
+        assert read_to_end(heard).endswith(b"\r\n0\r\n\r\n")
+        assert [answer.status for answer in watch] == [health_pb2.HealthCheckResponse.NOT_SERVING]
+        assert list(described) == []
+        with pytest.raises(grpc.RpcError, match="The server is stopping"):
+            half.result(20)
+        assert command.process.ended(10) == 0
+        asked.set()
+
+
+def slowly(asked):
+    """Messages that do not come."""
+    asked.wait(30)
+    yield from ()
+
+
+def test_clients_of_all_kinds_leave_nothing_behind(fresh):
+    fresh.add(seconds=0.001, chunk_seconds=0.001)
+    with Command(fresh, "--max-streams", 4) as command:
+        files, threads = command.count("fd"), command.count("task")
+        clients = [kind(command) for kind in (HttpClient, GrpcClient) for _ in range(4)]
+        clients += [HttpListener(command, hasty=True), GrpcListener(command, hasty=True)]
+        with at_work(clients):
+            until(lambda: all(sum(client.ended.values()) > 10 for client in clients))
+        assert {ANSWERED, LEFT} <= totals(clients).keys() <= {ANSWERED, LEFT, REFUSED}
+        command.wait_for(STREAMS.format("voice"), 0.0)
+        until(lambda: command.count("fd") <= files + 2)
+        assert command.count("task") <= threads + 16

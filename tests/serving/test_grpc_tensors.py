@@ -1,0 +1,236 @@
+"""TensorProto: what goes round comes back, and what lies is refused before it costs anything."""
+
+import tracemalloc
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from hypothesis import given
+from hypothesis import settings as examples
+from hypothesis import strategies as some
+from tensorflow.core.framework import tensor_pb2
+from tensorflow_serving.apis import (
+    get_model_metadata_pb2,
+    get_model_status_pb2,
+    predict_pb2,
+)
+
+from serving.errors import InvalidInput, ServingError, TooLarge
+from serving.grpc.messages import message, method_types
+from serving.grpc.schema import SERVICES
+from serving.grpc.tensors import DTYPES, decode, decode_all, encode
+
+MIB = 2**20
+NAMES = sorted(dtype.name for dtype in DTYPES.values())
+TensorProto = message("tensorflow.TensorProto")
+THEIRS = {
+    "tensorflow.TensorProto": tensor_pb2.TensorProto,
+    "tensorflow.serving.PredictRequest": predict_pb2.PredictRequest,
+    "tensorflow.serving.PredictResponse": predict_pb2.PredictResponse,
+    "tensorflow.serving.GetModelMetadataRequest": get_model_metadata_pb2.GetModelMetadataRequest,
+    "tensorflow.serving.GetModelMetadataResponse": get_model_metadata_pb2.GetModelMetadataResponse,
+    "tensorflow.serving.SignatureDefMap": get_model_metadata_pb2.SignatureDefMap,
+    "tensorflow.serving.GetModelStatusRequest": get_model_status_pb2.GetModelStatusRequest,
+    "tensorflow.serving.GetModelStatusResponse": get_model_status_pb2.GetModelStatusResponse,
+}
+
+
+def proto(dtype="DT_FLOAT", shape=(), **fields):
+    made = TensorProto(dtype=dtype, **fields)
+    for side in shape:
+        made.tensor_shape.dim.add(size=side)
+    return made
+
+
+def values(name, shape=(2, 3, 4)):
+    numbers = np.arange(np.prod(shape, dtype=int)).reshape(shape)
+    return (numbers % 2 if name == "bool" else numbers).astype(name)
+
+
+def theirs(ours):
+    return tensor_pb2.TensorProto.FromString(ours.SerializeToString())
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("shape", [(), (1,), (2, 3, 4), (0, 3)])
+def test_an_array_comes_back_as_it_went(name, shape):
+    array, made = values(name, shape), TensorProto()
+    encode(array, made)
+    back = decode(TensorProto.FromString(made.SerializeToString()), "x", MIB)
+    assert back.dtype == array.dtype
+    assert np.array_equal(back, array) and back.shape == array.shape
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("shape", [(), (2, 3, 4)])
+def test_tensorflow_reads_what_is_written_and_is_read(name, shape):
+    array, made = values(name, shape), TensorProto()
+    encode(array, made)
+    assert np.array_equal(tf.make_ndarray(theirs(made)), array)
+    came = TensorProto.FromString(tf.make_tensor_proto(array).SerializeToString())
+    assert np.array_equal(decode(came, "x", MIB), array)
+
+
+def test_a_sliced_and_a_big_endian_array_are_written_in_order():
+    made = TensorProto()
+    encode(np.arange(12.0, dtype=">f8").reshape(3, 4).T, made)
+    assert np.array_equal(decode(made, "x", MIB), np.arange(12.0).reshape(3, 4).T)
+
+
+@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("given", [0, 1, 3, 5])
+def test_values_one_by_one_mean_what_they_mean_to_tensorflow(name, given):
+    field = {
+        "float32": "float_val",
+        "float64": "double_val",
+        "float16": "half_val",
+        "int64": "int64_val",
+        "uint32": "uint32_val",
+        "uint64": "uint64_val",
+        "bool": "bool_val",
+    }.get(name, "int_val")
+    numbers = values(name, (5,))[:given]
+    written = numbers.view(np.uint16).tolist() if name == "float16" else numbers.tolist()
+    made = proto(tf.as_dtype(name).as_datatype_enum, (5,), **{field: written})
+    expected = tf.make_ndarray(theirs(made)) if given else np.zeros(5, name)
+    assert np.array_equal(decode(made, "x", MIB), expected)
+
+
+def test_a_message_of_a_few_bytes_makes_no_gigabytes():
+    bomb = proto("DT_FLOAT", (400_000_000,), float_val=[1.0])
+    assert len(bomb.SerializeToString()) <= 34
+    tracemalloc.start()
+    try:
+        with pytest.raises(TooLarge, match=r"`x` of shape \[400000000\]"):
+            decode(bomb, "x", 16 * MIB)
+        assert tracemalloc.get_traced_memory()[1] < MIB
+    finally:
+        tracemalloc.stop()
+
+
+def test_small_splats_together_stay_within_the_limit():
+    splats = {name: proto("DT_DOUBLE", (MIB // 16,), double_val=[1.0]) for name in "abc"}
+    assert len(decode_all({"a": splats["a"], "b": splats["b"]}, splats, MIB)) == 2
+    with pytest.raises(TooLarge, match="over"):
+        decode_all(splats, splats, MIB)
+
+
+@pytest.mark.parametrize(
+    ("lie", "error", "words"),
+    [
+        (proto(shape=(-1,)), InvalidInput, "no negative side, got [-1]"),
+        (proto(shape=(-2, -2), float_val=[1] * 4), InvalidInput, "no negative side"),
+        (proto(shape=(2**62, 2**62)), TooLarge, "would bring the request over"),
+        (proto(shape=(0, 2**62)), TooLarge, "would bring the request over"),
+        (proto(shape=(1,) * 9), InvalidInput, "at most 8 dimensions, got 9"),
+        (proto(shape=(1,) * 5000), InvalidInput, "at most 8 dimensions, got 5000"),
+        (proto(shape=(2,), tensor_content=b"1234"), InvalidInput, "must have 8 bytes, got 4"),
+        (proto(shape=(), tensor_content=b"12345678"), InvalidInput, "must have 4 bytes, got 8"),
+        (proto(shape=(1,), float_val=[1, 2]), InvalidInput, "at most 1 of `float_val`, got 2"),
+        (proto(shape=(0,), float_val=[1]), InvalidInput, "at most 0 of `float_val`, got 1"),
+        (
+            proto(shape=(1,), tensor_content=b"1234", float_val=[1]),
+            InvalidInput,
+            "`tensor_content` or `float_val`, got both",
+        ),
+        (proto("DT_STRING", string_val=[b"x"]), InvalidInput, "got DT_STRING"),
+        (proto("DT_RESOURCE"), InvalidInput, "got DT_RESOURCE"),
+        (proto("DT_VARIANT"), InvalidInput, "got DT_VARIANT"),
+        (proto("DT_COMPLEX64"), InvalidInput, "got DT_COMPLEX64"),
+        (proto("DT_INVALID"), InvalidInput, "got DT_INVALID"),
+        (proto(101), InvalidInput, "got 101"),
+        (proto(-7), InvalidInput, "got -7"),
+        (proto("DT_UINT8", (1,), int_val=[256]), InvalidInput, "between 0 and 255"),
+        (proto("DT_INT8", (1,), int_val=[-129]), InvalidInput, "between -128 and 127"),
+        (proto("DT_HALF", (1,), half_val=[65536]), InvalidInput, "between 0 and 65535"),
+        (proto("DT_BOOL", (1,), tensor_content=b"\2"), InvalidInput, "0 or 1, got 2"),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_field_and_the_rule(lie, error, words):
+    with pytest.raises(error) as raised:
+        decode(lie, "x", MIB)
+    assert words in str(raised.value) and str(raised.value).startswith("`x` ")
+
+
+def test_a_tensor_without_rank_is_refused():
+    made = proto()
+    made.tensor_shape.unknown_rank = True
+    with pytest.raises(InvalidInput, match="unknown rank"):
+        decode(made, "x", MIB)
+
+
+def test_an_unknown_input_is_refused_before_any_is_read():
+    with pytest.raises(InvalidInput, match="`wrong` is no input; there are seed"):
+        decode_all({"wrong": proto("DT_STRING")}, {"seed": None}, MIB)
+
+
+def test_a_large_tensor_is_read_where_it_lies():
+    made = TensorProto()
+    encode(np.ones([8, 400, 80], np.float32), made)
+    array = decode(made, "x", 16 * MIB)
+    assert array.sum() == 8 * 400 * 80
+    assert not (array.flags.owndata or array.flags.writeable)
+
+
+def fields(descriptor, seen):
+    """Yields `(message.field, number, wire type, label)` of a message and all within it."""
+    if descriptor.full_name in seen:
+        return
+    seen.add(descriptor.full_name)
+    for field in descriptor.fields:
+        kind = "integer" if field.type in (field.TYPE_ENUM, field.TYPE_INT32) else field.type
+        group = field.containing_oneof.name if field.containing_oneof else ""
+        yield field.full_name, field.number, kind, field.is_repeated, group
+        if field.message_type is not None:
+            yield from fields(field.message_type, seen)
+
+
+@pytest.mark.parametrize("name", THEIRS)
+def test_every_field_has_the_number_and_type_of_tensorflows(name):
+    ours = set(fields(message(name).DESCRIPTOR, set()))
+    assert ours and ours <= set(fields(THEIRS[name].DESCRIPTOR, set()))
+
+
+def test_every_service_has_the_methods_of_tensorflows():
+    from tensorflow_serving.apis import model_service_pb2, prediction_service_pb2
+
+    for module, service in (
+        (prediction_service_pb2, "PredictionService"),
+        (model_service_pb2, "ModelService"),
+    ):
+        methods = module.DESCRIPTOR.services_by_name[service].methods_by_name
+        for name in SERVICES[f"tensorflow.serving.{service}"]:
+            request, response, _ = method_types(f"tensorflow.serving.{service}", name)
+            assert request.DESCRIPTOR.full_name == methods[name].input_type.full_name
+            assert response.DESCRIPTOR.full_name == methods[name].output_type.full_name
+
+
+SIDES = some.integers(-(2**63), 2**63 - 1) | some.integers(-1, 9)
+PROTOS = some.builds(
+    lambda dtype, shape, content, fields: proto(dtype, shape, tensor_content=content, **fields),
+    some.integers(-1, 30),
+    some.lists(SIDES, max_size=10),
+    some.binary(max_size=64),
+    some.fixed_dictionaries(
+        {},
+        optional={
+            "float_val": some.lists(some.floats(width=32), max_size=9),
+            "int_val": some.lists(some.integers(-(2**31), 2**31 - 1), max_size=9),
+            "half_val": some.lists(some.integers(-(2**31), 2**31 - 1), max_size=9),
+            "int64_val": some.lists(some.integers(-(2**63), 2**63 - 1), max_size=9),
+            "bool_val": some.lists(some.booleans(), max_size=9),
+        },
+    ),
+)
+
+
+@given(made=PROTOS)
+@examples(max_examples=400, deadline=None, derandomize=True, database=None)
+def test_any_tensor_is_an_array_within_the_limit_or_an_error_in_words(made):
+    try:
+        array = decode(made, "x", MIB)
+    except ServingError as error:
+        assert str(error).startswith("`x` ")
+    else:
+        assert array.nbytes <= MIB
+        assert list(array.shape) == [dim.size for dim in made.tensor_shape.dim]

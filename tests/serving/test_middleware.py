@@ -1,0 +1,312 @@
+"""The guard: who may come in, how much of what, and what never leaves."""
+
+import base64
+import gzip
+import time
+
+import pytest
+from http_running import Running, ask, shelf
+
+from serving.engine.rate_limits import MAX_CLIENTS, Rates
+from serving.errors import Overloaded, TooManyRequests
+from serving.http.request_bodies import BODIES_AT_ONCE, Store
+
+TOKEN = "a token of some length"
+PREDICT = "/v1/models/shapes:predict"
+SMALL = {"max_body_mib": 0.01}
+LIMIT = int(0.01 * 2**20)
+UPLOAD = f"POST {PREDICT} HTTP/1.1\nHost: localhost\nContent-Length: {{}}\n\n"
+
+
+@pytest.fixture
+def models(tmp_path):
+    return shelf(tmp_path)
+
+
+@pytest.fixture
+def with_token(monkeypatch):
+    monkeypatch.setenv("ONEPASS_TOKEN", TOKEN)
+
+
+def head(connection, text):
+    connection.sendall(text.replace("\n", "\r\n").encode())
+
+
+def answer_of(connection):
+    """Status and all bytes of the answer to a request on a bare socket, read to its end."""
+    data = b""
+    while piece := connection.recv(65536):
+        data += piece
+    return int(data.split(b" ", 2)[1]), data
+
+
+def test_a_body_declared_too_large_is_refused_before_it_is_sent(models):
+    with Running(models, **SMALL) as running, running.connection() as connection:
+        head(
+            connection, f"POST {PREDICT} HTTP/1.1\nHost: localhost\nContent-Length: 9000000000\n\n"
+        )
+        status, data = answer_of(connection)
+    assert status == 413
+    assert f"{LIMIT:,} bytes" in data.decode()
+
+
+def test_a_body_that_grows_too_large_is_refused_while_it_is_sent(models):
+    def endless():
+        yield b'{"instances": ['
+        for _ in range(20 * LIMIT // 1000):
+            yield b"0," * 500
+
+    with Running(models, **SMALL) as running:
+        response = running.client.post(PREDICT, content=endless())
+        assert running.client.get("/healthz").status_code == 200
+    assert response.status_code == 413
+    assert response.headers["connection"] == "close"
+    assert "at most" in response.json()["error"]
+
+
+def test_a_body_of_the_largest_size_is_read(models):
+    row = b'{"instances": [{"label": 1}]}'
+    bodies = [row + b" " * (LIMIT - len(row)), row + b" " * (LIMIT - len(row) + 1)]
+    statuses = [ask(models, "POST", PREDICT, settings=SMALL, content=b).status_code for b in bodies]
+    assert statuses == [200, 413]
+
+
+@pytest.mark.parametrize("length", ["-1", "x", "1" * 30, "0x10"])
+def test_a_content_length_that_is_no_number_is_refused(models, length):
+    response = ask(models, "POST", PREDICT, headers={"content-length": length})
+    assert response.status_code == 400
+
+
+@pytest.mark.parametrize("length", [70_000, 300_000, 3_000_000])
+def test_a_body_larger_than_any_head_is_read(models, length):
+    body = b'{"instances": [{"label": 1}]}'.ljust(length)
+    with Running(models) as running:
+        answers = [running.client.post(PREDICT, content=body) for _ in range(5)]
+    assert [answer.status_code for answer in answers] == [200] * 5
+
+
+def test_all_bodies_together_are_bounded():
+    store = Store(100)
+    store.take(100 * BODIES_AT_ONCE)
+    with pytest.raises(Overloaded):
+        store.take(1)
+    store.give_back(100)
+    store.take(100)
+
+
+def test_what_requests_held_is_given_back(models):
+    with Running(models, **SMALL) as running:
+        for _ in range(3 * BODIES_AT_ONCE):
+            assert running.client.post(PREDICT, content=b" " * (LIMIT - 1)).status_code == 400
+            assert running.client.post(PREDICT, content=iter([b" " * LIMIT] * 2)).status_code == 413
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "GZIP", "gzip, identity"])
+def test_a_compressed_body_is_refused_unread(models, encoding):
+    bomb = gzip.compress(b" " * 10**7)
+    headers = {"content-encoding": encoding}
+    response = ask(models, "POST", PREDICT, content=bomb, headers=headers)
+    assert response.status_code == 415
+    assert "compressed" in response.json()["error"]
+
+
+def test_an_identity_encoding_is_none(models):
+    headers = {"content-encoding": "identity"}
+    response = ask(models, "POST", PREDICT, json={"instances": [{}]}, headers=headers)
+    assert response.status_code == 200
+
+
+def test_a_body_that_never_ends_is_given_up(models):
+    with (
+        Running(models, timeout_seconds=0.3) as running,
+        running.connection() as connection,
+    ):
+        head(connection, UPLOAD.format(100))
+        connection.sendall(b'{"instances"')
+        start = time.monotonic()
+        status, data = answer_of(connection)
+        assert status == 408
+        assert b"within 0.3 seconds" in data
+        assert time.monotonic() - start < 5
+
+
+def test_a_body_whose_sender_leaves_is_forgotten(models):
+    with Running(models) as running:
+        with running.connection() as connection:
+            head(connection, UPLOAD.format(100))
+            connection.sendall(b'{"instances"')
+        deadline = time.monotonic() + 5
+        while b'status="cancelled"} 1.0' not in running.metrics.render()[0]:
+            assert time.monotonic() < deadline
+            time.sleep(0.01)
+
+
+@pytest.mark.parametrize(
+    ("headers", "status"),
+    [
+        ({}, 401),
+        ({"authorization": "Bearer " + TOKEN}, 200),
+        ({"authorization": "bearer   " + TOKEN}, 200),
+        ({"authorization": "Bearer " + TOKEN + "x"}, 401),
+        ({"authorization": "Bearer " + TOKEN[:-1]}, 401),
+        ({"authorization": "Bearer "}, 401),
+        ({"authorization": "Bearer"}, 401),
+        ({"authorization": TOKEN}, 401),
+        ({"authorization": "Token " + TOKEN}, 401),
+        ({"authorization": b"Bearer \xff\xfe"}, 401),
+        ({"authorization": "Basic " + base64.b64encode(b":" + TOKEN.encode()).decode()}, 401),
+        ({"x-token": TOKEN}, 401),
+    ],
+)
+def test_only_who_bears_the_token_comes_in(models, with_token, headers, status):
+    assert ask(models, "GET", "/v1/models", headers=headers).status_code == status
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        *("/page", "/pages/page.js", "/readyz", "/monitoring/prometheus/metrics", "/openapi.json"),
+        *("/v1/models", "/v1/models/voice", "/v2", "/v2/health/live", "/nothing", "/healthz/"),
+        *("/page/../v1/models", "/healthz/../v1/models", "/v1/models/voice/metadata"),
+    ],
+)
+def test_every_path_of_models_needs_the_token(models, with_token, path):
+    response = ask(models, "GET", path)
+    assert response.status_code == 401
+    assert response.headers["www-authenticate"].startswith("Bearer")
+    assert TOKEN not in response.text
+
+
+def test_health_without_a_token_says_nothing_else(models, with_token):
+    response = ask(models, "GET", "/healthz")
+    assert (response.status_code, response.json()) == (200, {"status": "ok"})
+
+
+@pytest.mark.parametrize("path", ["/", "/page/page.js"])
+def test_the_page_which_asks_for_the_token_needs_none(models, with_token, path):
+    assert ask(models, "GET", path).status_code in (200, 404)
+
+
+def test_a_token_given_in_the_address_is_none(models, with_token):
+    assert ask(models, "GET", f"/v1/models?token={TOKEN}").status_code == 401
+
+
+@pytest.mark.parametrize(
+    ("host", "status"),
+    [
+        ("localhost", 200),
+        ("LOCALHOST:8500", 200),
+        ("127.0.0.1:9", 200),
+        ("[::1]:8500", 200),
+        ("evil.example", 421),
+        ("localhost.evil.example", 421),
+        ("127.0.0.1.evil.example", 421),
+        ("10.0.0.1", 421),
+        ("", 400),
+        ("a b", 400),
+        ("localhost:port", 400),
+        ("user@localhost", 400),
+        ("localhost/..", 400),
+    ],
+)
+def test_only_the_own_host_is_answered(models, host, status):
+    assert ask(models, "GET", "/healthz", headers={"host": host}).status_code == status
+
+
+def test_other_hosts_can_be_allowed(models):
+    for host, status in (("models.example", 200), ("MODELS.example:80", 200), ("x.example", 421)):
+        settings = {"allowed_hosts": ("models.example",)}
+        response = ask(models, "GET", "/healthz", settings=settings, headers={"host": host})
+        assert response.status_code == status
+
+
+def test_a_server_that_others_reach_answers_to_any_address_but_not_to_any_name(models, with_token):
+    for host, status in (("10.1.2.3:8500", 200), ("evil.example", 421)):
+        settings = {"host": "0.0.0.0"}
+        response = ask(models, "GET", "/healthz", settings=settings, headers={"host": host})
+        assert response.status_code == status
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:81"])
+def test_a_page_of_another_site_cannot_start_work(models, origin):
+    headers = {"origin": origin}
+    response = ask(models, "POST", PREDICT, json={"instances": [{}]}, headers=headers)
+    assert response.status_code == 403
+    assert models.controls["shapes", 1].calls == []
+    assert "access-control-allow-origin" not in response.headers
+
+
+def test_the_own_page_can(models):
+    headers = {"origin": "http://localhost"}
+    response = ask(models, "POST", PREDICT, json={"instances": [{}]}, headers=headers)
+    assert response.status_code == 200
+
+
+def test_no_answer_lets_another_origin_read_it(models):
+    response = ask(models, "GET", "/v1/models", headers={"origin": "https://evil.example"})
+    assert not [name for name in response.headers if name.startswith("access-control")]
+    preflight = ask(models, "OPTIONS", PREDICT, headers={"origin": "https://evil.example"})
+    assert preflight.status_code == 405
+
+
+def test_a_client_over_its_rate_is_told_when_to_come_again(models):
+    with Running(models, requests_per_minute_per_client=3) as running:
+        statuses = [running.client.get("/v2").status_code for _ in range(4)]
+        refused = running.client.get("/v2")
+        assert running.client.get("/healthz").status_code == 200
+    assert statuses == [200, 200, 200, 429]
+    assert 1 <= int(refused.headers["retry-after"]) <= 20
+
+
+def test_the_rate_is_each_clients_own_and_comes_back_with_time():
+    seconds = [0.0]
+    rates = Rates(60, lambda: seconds[0])
+    for _ in range(60):
+        rates.check("/v2", ("10.0.0.1", 1))
+    with pytest.raises(TooManyRequests):
+        rates.check("/v2", ("10.0.0.1", 2))
+    rates.check("/v2", ("10.0.0.2", 1))
+    seconds[0] = 1.0
+    rates.check("/v2", ("10.0.0.1", 3))
+    with pytest.raises(TooManyRequests):
+        rates.check("/v2", ("10.0.0.1", 4))
+
+
+def test_a_customer_with_many_addresses_is_one_client():
+    rates = Rates(1, lambda: 0.0)
+    rates.check("/v2", ("2001:db8::1", 1))
+    with pytest.raises(TooManyRequests):
+        rates.check("/v2", ("2001:db8::2", 1))
+    rates.check("/v2", ("2001:db8:0:1::1", 1))
+
+
+def test_the_memory_of_clients_is_bounded():
+    rates = Rates(1, lambda: 0.0)
+    for n in range(MAX_CLIENTS + 100):
+        rates.check("/v2", (f"client {n}", 1))
+    assert len(rates._buckets) == MAX_CLIENTS
+
+
+def test_the_request_id_is_the_clients_own_or_a_new_one(models):
+    given = ask(models, "GET", "/healthz", headers={"x-request-id": "abc-1.2_3"})
+    assert given.headers["x-request-id"] == "abc-1.2_3"
+    made = {ask(models, "GET", "/healthz").headers["x-request-id"] for _ in range(2)}
+    assert len(made) == 2 and all(len(identity) == 16 for identity in made)
+
+
+@pytest.mark.parametrize("identity", ["a b", "a\tb", "x" * 65, "<script>", "é"])
+def test_a_request_id_that_is_no_short_word_is_replaced(models, identity):
+    headers = {"x-request-id": identity.encode("latin-1")}
+    response = ask(models, "GET", "/healthz", headers=headers)
+    assert response.headers["x-request-id"] != identity
+
+
+@pytest.mark.parametrize("path", ["/healthz", "/nothing", "/v1/models", "/"])
+def test_every_answer_has_the_headers_of_safety(models, path):
+    headers = ask(models, "GET", path).headers
+    assert "default-src 'none'" in headers["content-security-policy"]
+    assert "frame-ancestors 'none'" in headers["content-security-policy"]
+    assert "unsafe" not in headers["content-security-policy"]
+    assert headers["x-content-type-options"] == "nosniff"
+    assert headers["x-frame-options"] == "DENY"
+    assert headers["referrer-policy"] == "no-referrer"

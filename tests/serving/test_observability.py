@@ -1,0 +1,242 @@
+"""What the server tells of itself: logs, metrics, traces."""
+
+import asyncio
+import contextvars
+import http.server
+import io
+import json
+import logging
+import re
+import sys
+import threading
+
+import numpy as np
+import pytest
+from fake_bundle import FakeSound
+from opentelemetry.sdk.trace import TracerProvider
+from opentelemetry.sdk.trace.export import SimpleSpanProcessor
+from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+
+from serving.engine.served_model import Served
+from serving.errors import InvalidInput
+from serving.observability import logs, traces
+from serving.observability.metrics import Metrics
+from serving.settings import Settings
+
+FRAMES = {"frames": np.ones([5, 3, 3], np.float32), "num_frames": np.full([5], 3, np.int32)}
+
+
+@pytest.fixture
+def told():
+    """Configures the log and returns what it has said."""
+    kept = [(logging.getLogger(name), {}) for name in ("serving", "uvicorn", "grpc", "onepass")]
+    for logger, state in kept:
+        state.update(handlers=logger.handlers, propagate=logger.propagate, level=logger.level)
+    written = io.StringIO()
+
+    def told(log_format, level="info"):
+        logs.configure(log_format, level).setStream(written)
+        return written
+
+    yield told
+    for logger, state in kept:
+        logger.__dict__.update(state)
+        logger.setLevel(state["level"])
+
+
+def in_a_request(function, given=None):
+    """Calls the function within a request; returns the request's id."""
+
+    def run():
+        identity = logs.begin_request(given)
+        function()
+        return identity
+
+    return contextvars.copy_context().run(run)
+
+
+def test_no_text_can_forge_a_line_of_the_log(told):
+    written = told("text")
+    logger = logging.getLogger("serving.test")
+    forged = "x\n2026-01-01T00:00:00.000Z info all is well\x1b[2J"
+    logs.event(logger, f"asked for {forged}", name=forged, plain="voice/1")
+    assert written.getvalue().count("\n") == 1 and "\x1b" not in written.getvalue()
+    assert written.getvalue().endswith("plain=voice/1\n")
+
+
+def test_a_line_bears_the_id_of_its_request(told):
+    written = told("json")
+    logger = logging.getLogger("serving.test")
+    identity = in_a_request(lambda: logs.event(logger, "within", rows=3), "client-7")
+    logs.event(logger, "outside")
+    within, outside = map(json.loads, written.getvalue().splitlines())
+    assert identity == within["request"] == "client-7"
+    assert (within["message"], within["rows"], within["level"]) == ("within", 3, "info")
+    assert "request" not in outside
+
+
+@pytest.mark.parametrize("given", [None, "", "two words", "line\nbreak", "x" * 65, "ü"])
+def test_an_id_that_is_no_short_word_is_replaced(given):
+    first, second = (in_a_request(lambda: None, given) for _ in range(2))
+    assert re.fullmatch("[0-9a-f]{16}", first) and first != second
+
+
+def test_a_failure_in_the_model_is_in_the_log_with_the_id_of_its_request(told):
+    written = told("json")
+    bundle = FakeSound()
+    bundle.control.fails_on = 0
+
+    async def run():
+        logs.begin_request("the-bad-one")
+        with pytest.raises(Exception, match="the server's log has the reason"):
+            await Served(bundle, Settings()).predict(FRAMES)
+
+    asyncio.run(run())
+    lines = [json.loads(line) for line in written.getvalue().splitlines()]
+    assert [line["request"] for line in lines] == ["the-bad-one"]
+    assert "secret detail" in lines[0]["exception"]
+
+
+def test_only_lines_of_the_level_and_above_are_written(told):
+    written = told("text", "warning")
+    logger = logging.getLogger("serving.test")
+    logs.event(logger, "too low")
+    logs.event(logger, "high enough", logging.WARNING)
+    assert "too low" not in written.getvalue() and "high enough" in written.getvalue()
+
+
+def value(metrics, name, **labels):
+    return metrics.registry.get_sample_value(name, labels)
+
+
+def test_what_a_model_does_is_counted():
+    bundle, metrics = FakeSound("voice"), Metrics()
+
+    async def run():
+        served = Served(bundle, Settings(), metrics)
+        await served.predict(FRAMES)
+        stream = served.stream(np.zeros([200, 3], np.float32))
+        await anext(stream)
+        assert value(metrics, "onepass_streams", model="voice") == 1
+        await stream.aclose()
+        async with asyncio.timeout(5):
+            while served.is_busy:
+                await asyncio.sleep(0.001)
+
+    asyncio.run(run())
+    assert bundle.control.rows == [4, 1]
+    assert value(metrics, "onepass_batch_rows_sum", model="voice") == 5
+    assert value(metrics, "onepass_call_seconds_count", model="voice") == 2
+    for gauge in ("onepass_queue_rows", "onepass_calls_running", "onepass_streams"):
+        assert value(metrics, gauge, model="voice") == 0
+
+
+def test_names_that_clients_invent_become_no_labels():
+    metrics = Metrics()
+    metrics.of_model("voice")
+    for number in range(1000):
+        metrics.request(f"guess {number}", "v2", "not_found", 0.001)
+    metrics.request("voice", "v2", "ok", 0.001, received_bytes=3, sent_bytes=5)
+    assert value(metrics, "onepass_requests_total", model="", protocol="v2", status="not_found")
+    page = metrics.render()[0].decode()
+    assert "guess" not in page and len(page.splitlines()) < 150
+    assert value(metrics, "onepass_bytes_total", protocol="v2", direction="sent") == 5
+
+
+def test_dashboards_of_tensorflow_serving_find_its_name():
+    metrics = Metrics()
+    metrics.of_model("voice")
+    for protocol in ("v2", "grpc"):
+        metrics.request("voice", protocol, "ok", 0.001)
+    page = metrics.render()[0].decode()
+    assert ':tensorflow:serving:request_count{model_name="voice",status="OK"} 2.0' in page
+
+
+def test_two_servers_in_a_process_count_apart():
+    one, other = Metrics(), Metrics()
+    one.request(None, "v2", "ok", 0.001)
+    labels = {"model": "", "protocol": "v2", "status": "ok"}
+    assert value(one, "onepass_requests_total", **labels) == 1
+    assert value(other, "onepass_requests_total", **labels) is None
+
+
+@pytest.fixture
+def spans():
+    exporter = InMemorySpanExporter()
+    provider = TracerProvider()
+    provider.add_span_processor(SimpleSpanProcessor(exporter))
+    assert traces.configure(provider)
+    yield exporter
+    traces.configure()
+
+
+def test_a_prediction_is_a_span_in_the_trace_of_its_client(spans):
+    trace_id = "0af7651916cd43dd8448eb211c80319c"
+
+    async def run():
+        headers = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
+        with traces.span("request", headers):
+            await Served(FakeSound("voice"), Settings()).predict(FRAMES)
+
+    asyncio.run(run())
+    predict, request = spans.get_finished_spans()
+    assert (predict.name, request.name) == ("predict", "request")
+    assert predict.parent.span_id == request.context.span_id
+    assert f"{request.context.trace_id:032x}" == trace_id
+    assert predict.attributes["model"] == "voice"
+
+
+def test_a_failed_span_says_that_and_nothing_of_why(spans):
+    async def run():
+        with pytest.raises(InvalidInput):
+            await Served(FakeSound(), Settings()).predict({"secret": [1]})
+
+    asyncio.run(run())
+    (span,) = spans.get_finished_spans()
+    assert not span.status.is_ok and span.events == ()
+    assert "secret" not in str(span.to_json())
+
+
+class Collector(http.server.BaseHTTPRequestHandler):
+    """Takes what an exporter sends."""
+
+    def do_POST(self):
+        length = int(self.headers["content-length"])
+        self.server.taken.append((self.path, self.rfile.read(length)))
+        self.send_response(200)
+        self.end_headers()
+
+    def log_message(self, *arguments):
+        """Nothing."""
+
+
+def test_spans_reach_a_collector_before_the_server_ends(monkeypatch):
+    with http.server.HTTPServer(("127.0.0.1", 0), Collector) as collector:
+        collector.taken = []
+        threading.Thread(target=collector.serve_forever, daemon=True).start()
+        address = f"http://127.0.0.1:{collector.server_port}"
+        monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", address)
+        assert traces.configure()
+        with traces.span("predict", model="voice"):
+            assert not collector.taken
+        traces.close()
+        collector.shutdown()
+    monkeypatch.delenv("OTEL_EXPORTER_OTLP_ENDPOINT")
+    assert traces.configure() is False
+    [(path, body)] = collector.taken
+    assert path == "/v1/traces" and b"predict" in body and b"voice" in body and b"onepass" in body
+
+
+def test_a_missing_exporter_is_said(monkeypatch, caplog):
+    monkeypatch.setenv("OTEL_EXPORTER_OTLP_ENDPOINT", "http://127.0.0.1:9")
+    monkeypatch.setitem(sys.modules, "opentelemetry.exporter.otlp.proto.http.trace_exporter", None)
+    assert traces.configure() is False
+    assert "pip install 'onepass[traces]'" in caplog.text
+
+
+def test_without_being_asked_for_nothing_is_traced(monkeypatch):
+    for name in traces.ASKED_BY:
+        monkeypatch.delenv(name, raising=False)
+    assert traces.configure() is False
+    with traces.span("anything", {"traceparent": "nonsense"}):
+        pass

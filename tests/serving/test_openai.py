@@ -1,0 +1,246 @@
+"""OpenAI's endpoints, asked by the openai package."""
+
+import base64
+import io
+import json
+
+import numpy as np
+import pytest
+import soundfile
+from fake_bundle import CHANNELS, HOP, RATE
+from http_running import Running, ask, shelf, speak_text_with
+from PIL import Image
+
+import speech
+
+openai = pytest.importorskip("openai")
+
+IMAGES = "/v1/images/generations"
+SPEECH = "/v1/audio/speech"
+
+
+def frames_of(words):
+    """Two frames a character: the fake front end."""
+    codes = np.frombuffer(words.encode(), np.uint8).repeat(2).astype(np.float32)
+    return np.stack([codes / 100] * CHANNELS, 1)
+
+
+@pytest.fixture
+def front_end(monkeypatch):
+    told = []
+
+    def text_frames(bundle, words, *, speed=1.0):
+        told.append((bundle.name, words, speed))
+        return frames_of(words)
+
+    speak_text_with(monkeypatch, text_frames)
+    return told
+
+
+@pytest.fixture
+def models(tmp_path):
+    return shelf(tmp_path)
+
+
+@pytest.fixture
+def running(models):
+    with Running(models) as running:
+        yield running
+
+
+@pytest.fixture
+def client(running):
+    with openai.OpenAI(base_url=f"{running.url}/v1", api_key="none", max_retries=0) as client:
+        yield client
+
+
+def spoken(models, words, seed=0):
+    return models.load(models.root / "voice" / "1").generate(frames_of(words), seed=seed)[0]
+
+
+def test_the_models_are_listed_with_their_facts(client):
+    models = {model.id: model for model in client.models.list()}
+    assert models.keys() == {"shapes", "voice"}
+    assert (models["voice"].kind, models["voice"].sample_rate_hz) == ("sound", RATE)
+    assert models["voice"].speakers == ["anna", "ben"]
+    assert (models["shapes"].sizes, models["shapes"].condition) == ([8, 16], "class")
+    assert models["shapes"].classes[3] == "class 3"
+    assert client.models.retrieve("voice").object == "model"
+
+
+def test_a_model_that_is_not_there_is_not_found(client):
+    with pytest.raises(openai.NotFoundError):
+        client.models.retrieve("other")
+
+
+@pytest.mark.parametrize("prompt", ["class 3", "CLASS 3", " 3 "])
+def test_a_prompt_is_a_class_by_name_or_number(client, prompt):
+    drawn = client.images.generate(
+        model="shapes", prompt=prompt, n=3, quality="hd", style="vivid", extra_body={"seed": 0}
+    )
+    pictures = [Image.open(io.BytesIO(base64.b64decode(p.b64_json))) for p in drawn.data]
+    assert [np.unique(picture).tolist() for picture in pictures] == [[60], [61], [62]]
+    assert {(picture.format, picture.size) for picture in pictures} == {("PNG", (16, 16))}
+
+
+@pytest.mark.parametrize(("size", "side"), [("8x8", 8), ("16x16", 16), ("auto", 16)])
+def test_the_size_is_one_of_the_models_scales(client, size, side):
+    drawn = client.images.generate(model="shapes", prompt="1", size=size, output_format="webp")
+    picture = Image.open(io.BytesIO(base64.b64decode(drawn.data[0].b64_json)))
+    assert (picture.format, picture.size) == ("WEBP", (side, side))
+
+
+def test_the_only_model_of_a_kind_need_not_be_named(client):
+    assert client.images.generate(prompt="1").data
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({"prompt": "zebra"}, "there are class 0, class 1"),
+        ({"prompt": "10"}, "there are class 0, class 1"),
+        ({"prompt": "-1"}, "names no class"),
+        ({"prompt": "1" * 400}, "names no class"),
+        ({"prompt": "\u0663"}, "names no class"),
+        ({"prompt": ""}, "`prompt` must be given"),
+        ({"prompt": "x" * 5000}, "`prompt` must be a text"),
+        ({"prompt": ["1"]}, "`prompt` must be a text"),
+        ({"prompt": "1", "n": 0}, "`n` must be an integer from 1 to 10"),
+        ({"prompt": "1", "n": 11}, "`n` must be"),
+        ({"prompt": "1", "n": 1.0}, "`n` must be"),
+        ({"prompt": "1", "n": True}, "`n` must be"),
+        ({"prompt": "1", "size": "1024x1024"}, "`size` must be one of auto, 8x8, 16x16"),
+        ({"prompt": "1", "size": 8}, "`size` must be"),
+        ({"prompt": "1", "response_format": "url"}, "`response_format` must be one of b64_json"),
+        ({"prompt": "1", "seed": -1}, "`seed` must be"),
+        ({"prompt": "1", "stream": True}, "`stream` must be false"),
+    ],
+)
+def test_what_breaks_a_rule_is_400_in_openais_words(models, fields, words):
+    response = ask(models, "POST", IMAGES, json=fields)
+    error = response.json()["error"]
+    assert response.status_code == 400
+    assert words in error["message"]
+    assert (error["type"], error["code"]) == ("invalid_request_error", "invalid_input")
+    assert models.controls["shapes", 1].calls == []
+
+
+@pytest.mark.parametrize(("path", "model"), [(IMAGES, "voice"), (SPEECH, "shapes")])
+def test_a_model_of_another_kind_is_not_found(models, path, model):
+    body = {"model": model, "prompt": "1", "input": "x"}
+    response = ask(models, "POST", path, json=body)
+    assert response.status_code == 404
+    assert "makes no" in response.json()["error"]["message"]
+
+
+def test_without_a_front_end_speech_says_what_is_missing(models, monkeypatch):
+    def missing(bundle, words, *, speed=1.0):
+        raise speech.EspeakError("Text needs espeak-ng, which is not installed.")
+
+    speak_text_with(monkeypatch, missing)
+    response = ask(models, "POST", SPEECH, json={"input": "hello"})
+    assert response.status_code == 503
+    assert "espeak-ng" in response.json()["error"]["message"]
+
+
+def test_a_voice_that_is_not_installed_does_not_say_where(models, monkeypatch):
+    def missing():
+        raise speech.TextError("/secret/place holds no voice.")
+
+    monkeypatch.setattr(speech, "shipped", missing)
+    response = ask(models, "POST", SPEECH, json={"input": "hello"})
+    assert response.status_code == 503
+    assert "/secret" not in response.text
+
+
+def test_wav_is_streamed_and_is_the_models_sound(models, running, client, front_end):
+    asked = client.audio.speech.with_streaming_response.create(
+        model="voice", input="hello", voice="anna", response_format="wav", speed=1.5
+    )
+    with asked as response:
+        data = b"".join(response.iter_bytes())
+    assert front_end == [("voice", "hello", 1.5)]
+    samples = np.frombuffer(data[44:], "<i2") / 32767.5
+    np.testing.assert_allclose(samples, spoken(models, "hello"), atol=1e-4)
+
+
+@pytest.mark.parametrize(
+    ("name", "container"), [("flac", "FLAC"), ("mp3", "MP3"), ("opus", "OGG"), (None, "MP3")]
+)
+def test_other_formats_are_whole_files(models, client, front_end, name, container):
+    words = "hello there " * 30
+    chosen = {"response_format": name} if name else {}
+    answer = client.audio.speech.create(model="voice", input=words, voice="default", **chosen)
+    info = soundfile.info(io.BytesIO(answer.content))
+    assert (info.format, info.samplerate, info.channels) == (container, RATE, 1)
+    assert info.frames == pytest.approx(len(words) * 2 * HOP, abs=2500)
+    if container == "FLAC":
+        samples, _ = soundfile.read(io.BytesIO(answer.content))
+        np.testing.assert_allclose(samples, spoken(models, words), atol=1e-4)
+
+
+def test_pcm_has_openais_rate(models, client, front_end):
+    words = "hello there " * 30
+    answer = client.audio.speech.create(
+        model="voice", input=words, voice="ben", response_format="pcm"
+    )
+    samples = np.frombuffer(answer.content, "<i2")
+    assert len(samples) == pytest.approx(len(words) * 2 * HOP * 24_000 / RATE, abs=2)
+    whole = spoken(models, words)
+    mean = whole[: len(whole) // 100 * 100].reshape(-1, 100).mean(1)
+    found = samples[: len(mean) * 150].reshape(-1, 150).mean(1) / 32767.5
+    np.testing.assert_allclose(found, mean, atol=0.02)
+
+
+def test_events_carry_the_same_sound(models, front_end):
+    given = {"input": "hello", "response_format": "wav"}
+    whole = ask(models, "POST", SPEECH, json=given).content
+    response = ask(models, "POST", SPEECH, json={**given, "stream_format": "sse"})
+    assert response.headers["content-type"].startswith("text/event-stream")
+    events = [json.loads(line.removeprefix("data: ")) for line in response.text.split("\n\n")[:-1]]
+    audio = b"".join(base64.b64decode(event["audio"]) for event in events[:-1])
+    assert audio == whole
+    assert {event["type"] for event in events[:-1]} == {"speech.audio.delta"}
+    assert events[-1]["type"] == "speech.audio.done"
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "`input` must be given"),
+        ({"input": "x" * 5000}, "`input` must be a text of at most 4,096"),
+        ({"input": "x", "voice": "carl"}, "one of default, anna, ben"),
+        ({"input": "x", "voice": 3}, "`voice` must be"),
+        ({"input": "x", "response_format": "aac"}, "`response_format` must be one of mp3"),
+        ({"input": "x", "speed": 5}, "`speed` must be"),
+        ({"input": "x", "stream_format": "other"}, "`stream_format`"),
+        ({"input": "x", "temperature": -1}, "`temperature`"),
+    ],
+)
+def test_speech_that_breaks_a_rule_is_400(models, front_end, fields, words):
+    response = ask(models, "POST", SPEECH, json=fields)
+    assert response.status_code == 400
+    assert words in response.json()["error"]["message"]
+
+
+def test_a_text_that_cannot_be_spoken_is_400(models, monkeypatch):
+    def refusing(bundle, words, *, speed=1.0):
+        raise speech.TextError("There is nothing in the text that can be spoken.")
+
+    speak_text_with(monkeypatch, refusing)
+    response = ask(models, "POST", SPEECH, json={"input": "..."})
+    assert (response.status_code, response.json()["error"]["code"]) == (400, "invalid_input")
+
+
+def test_the_token_is_the_api_key(models, monkeypatch):
+    token = "a token of some length"
+    monkeypatch.setenv("ONEPASS_TOKEN", token)
+    with Running(models) as running:
+        for key in (token, "sk-of somebody else"):
+            client = openai.OpenAI(base_url=f"{running.url}/v1", api_key=key, max_retries=0)
+            with client:
+                if key == token:
+                    assert client.images.generate(prompt="1").data
+                else:
+                    with pytest.raises(openai.AuthenticationError):
+                        client.images.generate(prompt="1")

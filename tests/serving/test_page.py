@@ -1,0 +1,343 @@
+"""The page in a browser without a screen, against the application with bundles of no cost."""
+
+import base64
+import contextlib
+import importlib.resources
+import io
+import itertools
+import re
+import socket
+import threading
+import wave
+from pathlib import Path
+
+import numpy as np
+import pytest
+from fake_bundle import SIDES, Shelf
+from http_running import Running
+from page_visits import BROWSER, CHUNK, CONTRAST, FLAGS, PHONE, TOKEN, Gate, Shapes, Speech, Visitor
+from PIL import Image
+
+playwright = pytest.importorskip("playwright.sync_api", reason="playwright is not installed")
+pytestmark = pytest.mark.skipif(not Path(BROWSER).exists(), reason=f"there is no {BROWSER}")
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory):
+    shelf = Shelf(tmp_path_factory.mktemp("models"))
+    shelf.add("voice", kind=Speech)
+    shelf.add("shapes", kind=Shapes)
+    shelf.add("wide_shapes_whose_name_is_longer_than_a_telephone_is_wide", kind=Shapes)
+    with Running(shelf) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser():
+    with playwright.sync_playwright() as driver:
+        browser = driver.chromium.launch(executable_path=BROWSER, args=FLAGS)
+        yield browser
+        browser.close()
+
+
+@pytest.fixture
+def visit(browser, running):
+    """Makes visitors; at the end nothing was complained of and nothing left the machine."""
+    visitors = []
+    with contextlib.ExitStack() as stack:
+
+        def visit(at=running, **wishes):
+            context = stack.enter_context(browser.new_context(**wishes))
+            visitors.append(Visitor(context.new_page(), at))
+            return visitors[-1]
+
+        yield visit
+    for visitor in visitors:
+        visitor.check()
+
+
+@pytest.fixture
+def voice(running):
+    """The control of the voice, which is let go afterwards."""
+    control = running.shelf.controls["voice", 1]
+    yield control
+    control.open.set()
+    control.open = threading.Event()
+    control.open.set()
+
+
+def held_after(control, chunks):
+    control.open = Gate(chunks)
+    return control.open
+
+
+def samples_of(wav):
+    with wave.open(io.BytesIO(wav)) as file:
+        assert (file.getframerate(), file.getnchannels(), file.getsampwidth()) == (16_000, 1, 2)
+        return np.frombuffer(file.readframes(file.getnframes()), "<i2")
+
+
+def gaps(scheduled):
+    pairs = itertools.pairwise(scheduled)
+    return sum(abs(following[0] - piece[1]) > 1e-6 for piece, following in pairs)
+
+
+def test_speech_sounds_and_is_drawn_before_the_whole_is_there(visit, voice, running):
+    visitor, gate = visit().open(), held_after(voice, 6)
+    visitor.click("Speak")
+    visitor.until_scheduled(0.5)
+    assert max(loudest for *_, loudest in visitor.scheduled()) > 0.1
+    assert gaps(visitor.scheduled()) == 0
+    visitor.until("!document.getElementById('playhead').hidden")
+    for canvas, most in {"wave": 3, "spectrum": 1}.items():
+        left, right = visitor.colours(canvas)
+        assert left > right and right <= most
+    first, factor, made = visitor.readings()
+    assert re.fullmatch("[0-9]+ ms", first) and re.fullmatch("[0-9.]+ [0-9.]+ . real time", factor)
+    assert made.endswith("of 2.42 s")
+    gate.set()
+    visitor.hears("^Made 2.42 s of sound")
+    assert visitor.readings()[2] == "2.42 s"
+    assert all(visitor.colours("spectrum")[n] > 30 for n in (0, 1))
+    assert gaps(visitor.scheduled()) <= 1  # where it was held
+    name, wav = visitor.download("Download WAV")
+    example = visitor.page.locator("#example").input_value()
+    told = {"example": example, "speaker": "anna"}
+    answer = running.client.post("/v1/models/voice:speak", json=told)
+    assert name == "voice-0.wav"
+    np.testing.assert_array_equal(samples_of(wav), np.frombuffer(answer.content[44:], "<i2"))
+
+
+def test_stop_ends_the_work_and_keeps_what_is_there(visit, voice):
+    visitor, closed = visit().open(), voice.closed
+    gate = held_after(voice, 6)
+    visitor.click("Speak")
+    visitor.until_scheduled(0.5)
+    visitor.click("Stop")
+    visitor.hears("Stopped")
+    assert visitor.page.evaluate("document.activeElement.id") == "go"
+    gate.set()
+    visitor.page.wait_for_timeout(100)
+    assert voice.closed == closed + 1
+    _, wav = visitor.download("Download WAV")
+    assert 5 * CHUNK <= len(samples_of(wav)) <= 8 * CHUNK
+    visitor.click("Play")
+    visitor.page.get_by_role("button", name="Pause").wait_for()
+
+
+def test_pictures_grow_scale_by_scale(visit, running):
+    visitor = visit().open("shapes")
+    visitor.page.get_by_label("Class", exact=True).select_option("class 3")
+    visitor.page.get_by_label("Seed", exact=True).fill("5")
+    visitor.click("Draw")
+    visitor.hears("^Drew 4 pictures in")
+    sides = visitor.page.evaluate("window.sides")
+    assert [shown[:2] for shown in sides.values()] == 4 * [list(SIDES)]
+    image = visitor.page.get_by_role("img", name="shapes class 3 seed 5, picture 2, 16 by 16")
+    assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
+    assert image.bounding_box()["width"] > 4 * SIDES[-1]
+    assert visitor.readings()[2].startswith("4 of 4 in ")
+    name, png = visitor.download("Download PNG of picture 2")
+    assert name == "shapes-class-3-seed-5-picture-2.png"
+    request = {"class": "class 3", "seed": 5, "num": 2}
+    lines = running.client.post("/v1/models/shapes:draw", json=request).text.splitlines()
+    assert base64.b64encode(png).decode() in lines[-1] and Image.open(io.BytesIO(png)).size[0] == 16
+    visitor.page.get_by_label("Scale").press("ArrowLeft")
+    visitor.page.get_by_role("img", name="picture 2, 8 by 8").wait_for()
+
+
+def test_everything_works_from_the_keyboard(visit, voice):
+    visitor = visit()
+    visitor.page.goto(visitor.url)
+    visitor.page.get_by_text("voice", exact=True).first.wait_for()
+    keys = visitor.page.keyboard
+    way = visitor.tab("go")
+    assert way == [
+        "voice",
+        "Example",
+        "example",
+        "speaker",
+        "seed",
+        "new-seed",
+        "temperature",
+        "go",
+    ]
+    gate = held_after(voice, 4)
+    keys.press("Enter")
+    visitor.until_scheduled(0.3)
+    keys.press("Escape")
+    visitor.hears("Stopped")
+    gate.set()
+    assert visitor.tab("wav") == ["play", "position", "wav"]
+    keys.press("Shift+Tab")
+    keys.press("Shift+Tab")
+    keys.press("Space")
+    visitor.page.get_by_role("button", name="Pause").wait_for()
+    for _ in way:
+        keys.press("Shift+Tab")
+    assert visitor.focused() == "voice"
+    keys.press("ArrowUp")
+    way = visitor.tab("go")
+    assert way == ["class", "seed", "new-seed", "temperature", "num", "go"]
+    keys.press("Space")
+    visitor.hears("^Drew 4 pictures")
+
+
+def test_fits_a_telephone(visit):
+    visitor = visit(viewport=PHONE, is_mobile=True, has_touch=True)
+    for model, button in {"voice": "Speak", "wide": "Draw"}.items():
+        visitor.open(model)
+        visitor.click(button)
+        visitor.hears("^(Made|Drew)")
+        assert visitor.page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
+        assert visitor.page.locator("#readings").is_visible()
+        heights = visitor.page.evaluate(
+            "[...document.querySelectorAll('button, select, .button')]"
+            ".map((n) => n.offsetHeight).filter(Boolean)"
+        )
+        assert min(heights) >= 36
+        visitor.until(
+            "document.getElementById('readings').getBoundingClientRect().top < innerHeight"
+        )
+
+
+def test_text_can_be_read_in_light_and_dark(visit):
+    visitor = visit().open("shapes")
+    visitor.click("Draw")
+    visitor.hears("^Drew")
+    for scheme in ("light", "dark"):
+        visitor.page.emulate_media(color_scheme=scheme, reduced_motion="reduce")
+        assert visitor.page.evaluate(CONTRAST) >= 4.5
+        paper = visitor.page.evaluate("getComputedStyle(document.body).backgroundColor")
+        assert (int(re.findall("[0-9]+", paper)[0]) > 128) == (scheme == "light")
+
+
+def test_what_the_server_says_is_shown(visit):
+    visitor = visit().open()
+    visitor.expected = "status of 400"
+    visitor.page.get_by_role("radio", name="Recording").check()
+    visitor.click("Speak")
+    assert visitor.alert() == "Choose a recording first."
+    broken = {"name": "broken.wav", "mimeType": "audio/wav", "buffer": b"RIFF and nothing more"}
+    visitor.page.locator("#recording").set_input_files(broken)
+    visitor.click("Speak")
+    visitor.page.get_by_role("alert").filter(has_text="`recording` must be").wait_for()
+    assert visitor.page.evaluate(CONTRAST) >= 4.5
+    visitor.page.get_by_role("radio", name="Example").check()
+    visitor.click("Speak")
+    visitor.hears("^Made")
+    assert visitor.page.get_by_role("alert").inner_text() == ""
+
+
+def test_recordings_and_texts_are_sent(visit, running, monkeypatch):
+    words = []
+
+    def frames_of(bundle, text):
+        words.append(text)
+        return np.zeros([800, 3], np.float32)
+
+    monkeypatch.setattr("serving.http.model_listing.reads_text", lambda served: True)
+    monkeypatch.setattr("serving.http.speak.text_frames", frames_of)
+    visitor = visit().open()
+    visitor.page.get_by_role("radio", name="Text").check()
+    visitor.page.get_by_label("English text").fill("Hello, house.")
+    visitor.click("Speak")
+    visitor.hears("^Made 200 ms of sound")
+    assert words == ["Hello, house."]
+    memory = io.BytesIO()
+    with wave.open(memory, "wb") as file:
+        file.setparams((1, 2, 16_000, 0, "NONE", None))
+        file.writeframes(np.zeros(8_000, "<i2").tobytes())
+    given = {"name": "half.wav", "mimeType": "audio/wav", "buffer": memory.getvalue()}
+    visitor.page.get_by_role("radio", name="Recording").check()
+    visitor.page.locator("#recording").set_input_files(given)
+    visitor.click("Speak")
+    visitor.hears("^Made 500 ms of sound")
+
+
+def test_text_is_offered_by_models_that_read_it_only(visit):
+    visitor = visit().open()
+    visitor.page.get_by_role("radio", name="Example").wait_for()
+    assert not visitor.page.get_by_role("radio", name="Text").is_visible()
+
+
+def test_token_is_asked_for_and_kept_until_the_tab_closes(visit, tmp_path):
+    shelf, file = Shelf(tmp_path / "models"), tmp_path / "token"
+    shelf.add("voice", kind=Speech)
+    file.write_text(TOKEN, encoding="utf-8")
+    bearer = {"authorization": f"Bearer {TOKEN}"}
+    with Running(shelf, token_file=file) as guarded:
+        visitor = visit(guarded)
+        visitor.expected = "status of 401"
+        page = visitor.page
+
+        def opened(route):  # as a browser that was given the password
+            route.continue_(headers={**route.request.headers, **bearer})
+
+        page.route(re.compile(r":[0-9]+/(page/.*)?$"), opened)
+        page.goto(guarded.url)
+        assert "token" in visitor.alert()
+        assert visitor.focused() == "token"
+        page.keyboard.type("a guess of some length")
+        page.keyboard.press("Enter")
+        page.get_by_role("alert").filter(has_text="not the right one").wait_for()
+        page.get_by_label("Token").fill(TOKEN)
+        page.keyboard.press("Enter")
+        page.get_by_role("radio", name="voice").wait_for()
+        assert not page.get_by_label("Token").is_visible()
+        page.reload()
+        page.get_by_role("radio", name="voice").wait_for()
+        visitor.click("Speak")
+        visitor.hears("^Made")
+        assert page.evaluate("localStorage.length + document.cookie.length") == 0
+
+
+def test_model_that_is_loading_can_be_chosen_once_it_is_ready(visit, tmp_path):
+    shelf = Shelf(tmp_path)
+    shelf.add("shapes", kind=Shapes)
+    with Running(shelf, poll_seconds=0.05) as running:
+        control = shelf.add("voice", kind=Speech)
+        control.warm_open.clear()
+        visitor = visit(running)
+        visitor.page.goto(running.url)
+        refresh = "dispatchEvent(new Event('focus')), document.body.innerText.includes('loading')"
+        visitor.until(refresh)
+        assert visitor.page.get_by_role("radio", name="voice").is_disabled()
+        control.warm_open.set()
+        visitor.until(refresh.replace("document", "!document"))
+        visitor.page.get_by_role("radio", name="voice").check()
+        visitor.click("Speak")
+        visitor.hears("^Made")
+
+
+def test_policy_keeps_foreign_and_inline_code_out(visit):
+    visitor = visit().open()
+    visitor.expected = "Content Security Policy"
+    foreign = socket.create_server(("127.0.0.1", 0))
+    foreign.setblocking(False)
+    visitor.page.evaluate(
+        """(url) => {
+            const made = (tag, rest) => document.body.append(
+                Object.assign(document.createElement(tag), rest));
+            made("script", { textContent: "window.isIn = true" });
+            made("div", { innerHTML: "<p id=styled style='color: red'>" });
+            made("img", { src: url });
+            return fetch(url).catch(() => {});
+        }""",
+        f"http://127.0.0.1:{foreign.getsockname()[1]}/",
+    )
+    with foreign, pytest.raises(BlockingIOError):
+        foreign.accept()
+    visitor.foreign.clear()
+    assert visitor.page.evaluate("window.isIn") is None
+    assert visitor.page.locator("#styled").evaluate("n => n.style.color") == ""
+    assert len(visitor.complaints) >= 4
+
+
+def test_page_is_small_and_names_no_other_address():
+    folder = importlib.resources.files("serving") / "page"
+    files = {file.name: file.read_text(encoding="utf-8") for file in folder.iterdir()}
+    assert sum(len(text.encode()) for text in files.values()) < 50_000
+    for name, text in files.items():
+        outside = set(re.findall(r"https?://[^\s\"']+", text)) - {"http://www.w3.org/2000/svg"}
+        assert not outside, name

@@ -1,0 +1,483 @@
+import asyncio
+import contextlib
+import importlib.util
+import json
+import re
+import signal
+import socket
+import threading
+import time
+
+import grpc
+import numpy as np
+import pytest
+from fake_bundle import HOP, Shelf
+from grpc_health.v1 import health_pb2, health_pb2_grpc
+from serve_command import Command
+
+import onepass
+from serving.engine.registry import Table
+from serving.http.server import IDLE_SECONDS
+from serving.observability import logs
+from serving.observability.metrics import Metrics
+from serving.server import Serving, ready_line
+from serving.settings import Settings
+
+BODY = json.dumps({"instances": [{"frames": [[0.0] * 3] * 3, "num_frames": 3}]})
+TOKEN = "a token of enough letters"
+
+
+@pytest.fixture
+def shelf(tmp_path):
+    root = tmp_path / "models"
+    root.mkdir()
+    return Shelf(root)
+
+
+@pytest.fixture(autouse=True)
+def apart(monkeypatch):
+    """The command in this process brings no TensorFlow, and leaves the log to the other tests."""
+    monkeypatch.setattr(onepass.command, "_import_tensorflow_quietly", lambda: None)
+    monkeypatch.setattr(logs, "configure", lambda *how: None)
+
+
+@contextlib.contextmanager
+def a_call_under_way(command):
+    """A prediction that has left the queue and is being made."""
+    with contextlib.closing(command.connection()) as asking:
+        asking.request("POST", "/v1/models/voice:predict", BODY)
+        command.wait_for('onepass_calls_running{model="voice"}', 1.0)
+        yield
+
+
+def ask(connection):
+    """The status of one prediction, its answer checked."""
+    connection.request("POST", "/v1/models/voice:predict", BODY)
+    answer = connection.getresponse()
+    content = json.loads(answer.read())
+    if answer.status == 200:
+        assert len(content["predictions"][0]["sound"]) == 3 * HOP
+    return answer.status
+
+
+def test_the_command_answers_over_both_protocols_and_leaves_when_told(shelf):
+    shelf.add()
+    with Command(shelf, "--log-format", "json") as command:
+        assert command.names == "voice"
+        with contextlib.closing(command.connection()) as connection:
+            assert ask(connection) == 200
+        with grpc.insecure_channel(command.grpc_address) as channel:
+            stub = health_pb2_grpc.HealthStub(channel)
+            answer = stub.Check(health_pb2.HealthCheckRequest(service="voice"), timeout=10)
+            assert answer.status == health_pb2.HealthCheckResponse.SERVING
+        assert command.ended(signal.SIGTERM) == 0
+    lines = command.process.output().splitlines()
+    told = [json.loads(line) for line in lines if not line.startswith("serving ")]
+    assert {line["message"] for line in told} >= {"loading", "ready"}
+
+
+def test_ctrl_c_is_a_wish_to_leave_as_well(shelf):
+    with Command(shelf) as command:
+        assert command.names == "no model yet"
+        assert command.ended(signal.SIGINT) == 0
+
+
+class Client(threading.Thread):
+    """Asks until nobody listens; anything else that goes wrong is a failure."""
+
+    def __init__(self, command, keeps, started):
+        super().__init__(daemon=True)
+        self.command, self.keeps, self.started = command, keeps, started
+        self.statuses, self.failures = [], []
+
+    def run(self):
+        connection = self.command.connection()
+        while True:
+            try:
+                connection.connect()
+            except OSError:  # nobody accepted it
+                return
+            try:
+                for _ in range(50 if self.keeps else 1):
+                    self.statuses.append(ask(connection))
+                    self.started.release()
+                    if connection.sock is None:
+                        break
+            except Exception as error:
+                self.failures.append(repr(error))
+                return
+            finally:
+                connection.close()
+
+
+def test_every_accepted_request_is_answered_when_the_server_leaves_under_load(shelf):
+    shelf.add(seconds=0.01)
+    started = threading.Semaphore(0)
+    with Command(shelf) as command:
+        clients = [Client(command, number % 2 == 0, started) for number in range(12)]
+        for client in clients:
+            client.start()
+        for _ in range(60):
+            assert started.acquire(timeout=10)
+        shelf.add(version=2, seconds=0.01)  # and a reload on the way
+        for _ in range(60):
+            assert started.acquire(timeout=10)
+        assert command.ended(signal.SIGTERM) == 0
+        for client in clients:
+            client.join(10)
+    assert [failure for client in clients for failure in client.failures] == []
+    assert {status for client in clients for status in client.statuses} == {200}
+    assert "unloaded model=voice version=1" in command.process.output()
+
+
+def test_a_call_that_hangs_does_not_keep_the_process(shelf):
+    shelf.add(seconds=60)
+    with Command(shelf, "--drain-seconds", 0.3) as command, a_call_under_way(command):
+        assert command.ended(signal.SIGTERM) == 128 + signal.SIGTERM
+
+
+def test_a_second_signal_insists(shelf):
+    shelf.add(seconds=60)
+    with Command(shelf, "--drain-seconds", 60) as command, a_call_under_way(command):
+        command.process.signal(signal.SIGTERM)
+        end = time.monotonic() + 10
+        while "SIGTERM" not in command.process.output() and time.monotonic() < end:
+            time.sleep(0.02)
+        assert command.ended(signal.SIGTERM, 3) == 128 + signal.SIGTERM
+
+
+@pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org"])
+def test_others_are_not_let_in_without_a_token(shelf, mistake, monkeypatch, host):
+    monkeypatch.delenv("ONEPASS_TOKEN", raising=False)
+    assert "needs a token: --token-file FILE" in mistake("serve", shelf.root, "--host", host)
+
+
+def test_a_token_that_anybody_could_guess_is_refused(shelf, mistake, monkeypatch, tmp_path):
+    monkeypatch.setenv("ONEPASS_TOKEN", "short")
+    assert "ONEPASS_TOKEN must be at least 16" in mistake("serve", shelf.root)
+    (tmp_path / "token").write_text("\n")
+    line = mistake("serve", shelf.root, "--token-file", tmp_path / "token")
+    assert "token must be at least 16" in line
+    assert "Cannot read the token file" in mistake("serve", shelf.root, "--token-file", "no/file")
+
+
+def test_the_token_comes_from_the_file_or_the_environment(monkeypatch, tmp_path):
+    monkeypatch.setenv("ONEPASS_TOKEN", TOKEN)
+    assert Settings().token() == TOKEN
+    (tmp_path / "token").write_text(f"another {TOKEN}\n")
+    assert Settings(token_file=tmp_path / "token").token() == f"another {TOKEN}"
+
+
+@pytest.mark.parametrize("option", ["--port", "--grpc-port"])
+def test_a_port_in_use_is_one_line(shelf, mistake, option):
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        ports = {"--port": "0", "--grpc-port": "0", option: str(port)}
+        words = [word for pair in ports.items() for word in pair]
+        line = mistake("serve", shelf.root, *words)
+    assert line == f"Cannot listen on 127.0.0.1:{port}: Address already in use."
+
+
+def test_missing_packages_are_one_line_that_says_what_to_do(shelf, mistake, monkeypatch):
+    found = importlib.util.find_spec
+    monkeypatch.setattr(
+        importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name)
+    )
+    line = mistake("serve", shelf.root)
+    assert line == "Serving needs more packages (uvicorn): pip install 'onepass[serve]'"
+
+
+def test_a_folder_that_is_none_or_one_model_is_one_line(shelf, mistake):
+    shelf.add()
+    assert mistake("serve", shelf.root / "no") == f"There is no folder {shelf.root / 'no'}."
+    line = mistake("serve", shelf.root / "voice")
+    assert line.endswith(f"is a single model; name the folder above it, {shelf.root}.")
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("--queue-rows", "0"), "`--queue-rows` must be at least 1, got 0."),
+        (("--timeout-seconds", "nan"), "`--timeout-seconds` must be at least 0.001, got nan."),
+        (("--port", "70000"), "`--port` must be at most 65535, got 70000."),
+        (
+            ("--port", "9000", "--grpc-port", "9000"),
+            "`--grpc-port` must differ, both are 9000.",
+        ),
+        (("--prot", "1"), "did you mean --port?"),
+    ],
+)
+def test_settings_that_cannot_be_are_one_line(shelf, mistake, words, said):
+    assert said in mistake("serve", shelf.root, *words)
+
+
+async def echo(scope, receive, send):
+    """An application that answers once the body is there."""
+    while (await receive()).get("more_body"):
+        pass
+    await send({"type": "http.response.start", "status": 200, "headers": []})
+    await send({"type": "http.response.body", "body": b""})
+
+
+@contextlib.asynccontextmanager
+async def serving(shelf, app=echo, **settings):
+    given = Settings(port=0, grpc_port=-1, poll_seconds=1000.0, **settings)
+    table = Table(shelf.root, given, shelf.load)
+    server = Serving(table, given, Metrics(), lambda *parts: app)
+    await server.start()
+    host, port = server.http_address.split(":")
+    try:
+        yield server, lambda: asyncio.open_connection(host, int(port))
+    finally:
+        await server.stop()
+
+
+def test_the_ready_line_leaves_out_what_is_not(shelf):
+    shelf.add()
+    shelf.add("broken", load_fails=True)
+
+    async def run():
+        async with serving(shelf) as (server, _):
+            await server.table.settled()
+            return ready_line(server)
+
+    assert re.fullmatch(r"serving voice at http://127\.0\.0\.1:\d+", asyncio.run(run()))
+
+
+def test_a_request_under_way_on_a_kept_connection_is_answered_and_asked_to_close(shelf):
+    async def run():
+        async with serving(shelf) as (server, connect):
+            reader, writer = await connect()
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            first = await reader.readuntil(b"\r\n0\r\n\r\n")
+            stopping = asyncio.create_task(server.stop())
+            await asyncio.sleep(0.2)
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            second = await reader.read()  # to the end
+            assert await stopping is True
+            with pytest.raises(OSError):
+                await connect()
+            writer.close()
+            return first, second
+
+    first, second = asyncio.run(run())
+    assert first.startswith(b"HTTP/1.1 200") and b"connection: close" not in first
+    assert second.startswith(b"HTTP/1.1 200") and b"connection: close" in second
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET / HTTP/1.1\r\nx: " + b"y" * 400_000,
+        b"GET /" + b"y" * 400_000,
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 1000,
+        b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
+        + b"a: b\r\n" * 999,
+    ],
+    ids=["field", "path", "fields", "trailers"],
+)
+def test_a_head_without_end_is_refused(shelf, head):
+    async def run():
+        async with serving(shelf) as (_, connect):
+            reader, writer = await connect()
+            writer.write(head)
+            async with asyncio.timeout(5):
+                with contextlib.suppress(ConnectionResetError):
+                    answer = await reader.read(12)
+                    assert answer == b"HTTP/1.1 400"
+                    await reader.read()  # closed
+            writer.close()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 200])
+def test_a_long_body_is_no_head(shelf, pieces):
+    body = b"y" * 600_000
+    head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 600000\r\n\r\n"
+
+    async def run():
+        async with serving(shelf) as (_, connect):
+            reader, writer = await connect()
+            size = len(body) // pieces
+            for _ in range(2):  # the second on the same connection
+                writer.write(head)
+                for start in range(0, len(body), size):
+                    writer.write(body[start : start + size])
+                    await writer.drain()
+                async with asyncio.timeout(5):
+                    answer = await reader.readuntil(b"\r\n0\r\n\r\n")
+                assert answer.startswith(b"HTTP/1.1 200")
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_connection_that_says_nothing_is_ended_and_one_at_work_is_not(shelf):
+    finish = asyncio.Event()
+
+    async def slow(scope, receive, send):
+        await finish.wait()
+        await echo(scope, receive, send)
+
+    async def run():
+        async with serving(shelf, slow) as (server, connect):
+            silent, half, working = [await connect() for _ in range(3)]
+            half[1].write(b"GET / HTTP/1.1\r\nHo")
+            working[1].write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+            await until(lambda: len(server._http._busy()) == 1)
+            server._http._end_idle(1000.0)
+            server._http._end_idle(1000.0 + IDLE_SECONDS)
+            await asyncio.sleep(0.01)
+            assert not silent[0].at_eof() and not half[0].at_eof()
+            server._http._end_idle(1001.0 + IDLE_SECONDS)
+            async with asyncio.timeout(5):
+                ended = [await silent[0].read(), await half[0].read()]
+                finish.set()
+                ended.append(await working[0].read())
+            for _, writer in (silent, half, working):
+                writer.close()
+            return ended
+
+    silent, half, working = asyncio.run(run())
+    assert (silent, half) == (b"", b"") and working.startswith(b"HTTP/1.1 200")
+
+
+GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
+LARGE_BYTES = 32 * 2**20  # more than the system takes off the server's hands
+
+
+async def large(scope, receive, send):
+    """An application with a long answer."""
+    headers = [(b"content-length", str(LARGE_BYTES).encode())]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": bytes(LARGE_BYTES)})
+
+
+def test_a_connection_that_is_used_now_and_then_is_not_ended(shelf):
+    async def run():
+        async with serving(shelf) as (server, connect):
+            reader, writer = await connect()
+            for now in range(3):
+                server._http._end_idle(1000.0 + now * 0.9 * IDLE_SECONDS)
+                writer.write(GET)
+                async with asyncio.timeout(5):
+                    answer = await reader.readuntil(b"\r\n0\r\n\r\n")
+                assert answer.startswith(b"HTTP/1.1 200")
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_an_answer_that_nobody_takes_is_given_up(shelf):
+    async def run():
+        async with serving(shelf, large) as (server, connect):
+            _, writer = await connect()
+            writer.write(GET)
+            await until(server._http._busy)
+            (connection,) = server._http._busy()
+            await until(lambda: not connection.is_answering)
+            await asyncio.sleep(0.1)  # as much as there is room for
+            server._http._end_idle(1000.0)
+            server._http._end_idle(1000.0 + IDLE_SECONDS)
+            assert server._http._busy()
+            server._http._end_idle(1001.0 + IDLE_SECONDS)
+            await until(lambda: not server._http.server_state.connections)
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_a_long_answer_that_is_being_taken_is_whole_when_the_server_leaves(shelf):
+    async def run():
+        async with serving(shelf, large) as (server, connect):
+            reader, writer = await connect()
+            writer.write(GET)
+            await until(server._http._busy)
+            stopping = asyncio.create_task(server.stop())
+            await reader.readuntil(b"\r\n\r\n")
+            await asyncio.sleep(2.0)  # a reader slower than the server's last steps
+            body = await reader.readexactly(LARGE_BYTES)
+            assert await stopping is True
+            writer.close()
+            return body
+
+    assert asyncio.run(run()) == bytes(LARGE_BYTES)
+
+
+def test_who_has_come_to_the_door_is_let_in_before_it_is_closed(shelf):
+    async def run():
+        async with serving(shelf) as (server, _):
+            host, port = server.http_address.split(":")
+            waiting = [socket.create_connection((host, int(port)), 5) for _ in range(20)]
+            for client in waiting:  # the server's loop has not had a turn since
+                client.sendall(GET)
+            assert await server.stop() is True
+            answers = [client.recv(12) for client in waiting]
+            for client in waiting:
+                client.close()
+            return answers
+
+    assert asyncio.run(run()) == [b"HTTP/1.1 200"] * 20
+
+
+def test_a_connection_too_many_is_told_when_to_come_again(shelf, monkeypatch):
+    monkeypatch.setattr("serving.http.server.MAX_CONNECTIONS", 1)
+
+    async def run():
+        async with serving(shelf) as (_, connect):
+            first, second = await connect(), await connect()
+            second[1].write(GET)
+            async with asyncio.timeout(5):
+                refused = await second[0].read()  # and closed
+            first[1].write(GET)
+            async with asyncio.timeout(5):
+                answered = await first[0].readuntil(b"\r\n0\r\n\r\n")
+            for _, writer in (first, second):
+                writer.close()
+            return refused, answered
+
+    refused, answered = asyncio.run(run())
+    assert refused.startswith(b"HTTP/1.1 503") and b"retry-after: 1" in refused
+    assert answered.startswith(b"HTTP/1.1 200")
+
+
+async def until(condition):
+    async with asyncio.timeout(5):
+        while not condition():
+            await asyncio.sleep(0.001)
+
+
+def test_what_does_not_end_in_time_is_cut_off_and_told(shelf):
+    async def never(scope, receive, send):
+        await asyncio.Event().wait()
+
+    async def run():
+        async with serving(shelf, never, drain_seconds=0.1) as (server, connect):
+            reader, writer = await connect()
+            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+            await asyncio.sleep(0.05)
+            assert await server.stop() is False
+            async with asyncio.timeout(5):
+                await reader.read()
+            writer.close()
+
+    asyncio.run(run())
+
+
+def test_stopping_cuts_no_stream_short(shelf):
+    control = shelf.add(chunk_seconds=0.01)
+
+    async def run():
+        async with serving(shelf) as (server, _):
+            await server.table.settled()
+            frames = np.zeros([100, 3], np.float32)
+            stream = server.table.get("voice").stream(frames)
+            chunks = [await anext(stream)]
+            stopping = asyncio.create_task(server.stop())
+            chunks += [chunk async for chunk in stream]
+            assert await stopping is True
+            return sum(map(len, chunks))
+
+    assert asyncio.run(run()) == 100 * HOP
+    assert control.closed == 0

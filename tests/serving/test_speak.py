@@ -1,0 +1,419 @@
+"""Our own routes: sound while it is made, recordings that are sent, pictures scale by scale."""
+
+import base64
+import io
+import json
+import struct
+import threading
+import time
+
+import httpx
+import numpy as np
+import pytest
+import soundfile
+from fake_bundle import CHANNELS, HOP, RATE
+from http_running import Running, ask, shelf
+from PIL import Image
+
+from serving.errors import InvalidInput, TooLarge
+from serving.http.audio_formats import big_endian, little_endian, wav_header
+from serving.http.example_recordings import examples
+from serving.http.uploaded_recordings import waveform_of
+from wavenet.data import audio
+
+SPEAK = "/v1/models/voice:speak"
+DRAW = "/v1/models/shapes:draw"
+CHUNK = 16  # samples of the fake bundle's chunks
+
+
+@pytest.fixture
+def models(tmp_path):
+    return shelf(tmp_path)
+
+
+def frames(length=20, seed=1):
+    return np.random.default_rng(seed).normal(size=[length, CHANNELS]).round(3).astype(np.float32)
+
+
+def bundle(models, name="voice"):
+    return models.load(models.root / name / "1")
+
+
+def recording(container="WAV", subtype="PCM_16", rate=RATE, channels=1, seconds=0.1, value=None):
+    count = int(seconds * rate)
+    sound = np.random.default_rng(2).uniform(-0.5, 0.5, [count, channels])
+    memory = io.BytesIO()
+    soundfile.write(
+        memory, sound if value is None else sound * value, rate, subtype, format=container
+    )
+    return memory.getvalue()
+
+
+def b64(data):
+    return base64.b64encode(data).decode()
+
+
+def test_the_head_of_a_wav_says_that_its_length_is_unknown():
+    head = wav_header(22_050)
+    assert len(head) == 44
+    assert head[:4] + head[8:16] + head[36:40] == b"RIFFWAVEfmt data"
+    assert struct.unpack("<I", head[4:8]) == struct.unpack("<I", head[40:44]) == (2**32 - 1,)
+    assert struct.unpack("<HHIIHH", head[20:36]) == (1, 1, 22_050, 44_100, 2, 16)
+
+
+def test_the_orders_of_bytes_differ_and_the_values_do_not():
+    sound = np.array([-1.0, 1.0 / 65535, 1.0], np.float32)
+    assert little_endian(sound) == b"\x00\x80\x00\x00\xff\x7f"
+    assert big_endian(sound) == b"\x80\x00\x00\x00\x7f\xff"
+
+
+def test_a_stream_is_the_whole_sound_in_both_formats(models):
+    given = frames()
+    body = {"frames": given.tolist(), "seed": 5, "temperature": 0.5}
+    whole = bundle(models).generate(given, seed=5, temperature=0.5)[0]
+    wav = ask(models, "POST", SPEAK, json=body)
+    l16 = ask(models, "POST", SPEAK, json={**body, "format": "l16"})
+    assert wav.headers["content-type"] == "audio/wav"
+    assert l16.headers["content-type"] == f"audio/L16;rate={RATE};channels=1"
+    assert wav.headers["x-num-samples"] == str(len(whole))
+    assert wav.content == wav_header(RATE) + little_endian(whole)
+    np.testing.assert_array_equal(np.frombuffer(l16.content, ">i2"), audio.to_int16(whole))
+    decoded, rate = soundfile.read(io.BytesIO(wav.content))
+    assert (len(decoded), rate) == (len(whole), RATE)
+
+
+def test_the_first_chunk_is_sent_before_the_second_is_made(models):
+    control = models.controls["voice", 1]
+    control.chunk_seconds = 0.2
+    with Running(models) as running:
+        start = time.monotonic()
+        with running.client.stream("POST", SPEAK, json={"frames": frames(40).tolist()}) as response:
+            pieces = response.iter_raw()
+            first = next(pieces)
+            first_seconds = time.monotonic() - start
+            rest = b"".join(pieces)
+        whole_seconds = time.monotonic() - start
+    assert first.startswith(b"RIFF") and len(first) <= 44 + 2 * CHUNK
+    assert len(first) + len(rest) == 44 + 2 * 40 * HOP
+    assert first_seconds < 0.25 * whole_seconds
+
+
+def test_a_client_that_leaves_ends_the_work(models):
+    control = models.controls["voice", 1]
+    control.chunk_seconds = 0.05
+    with Running(models) as running:
+        with running.client.stream("POST", SPEAK, json={"frames": frames(400).tolist()}) as answer:
+            next(answer.iter_raw())
+        _until(lambda: control.closed == 1)
+        _until(lambda: b'onepass_streams{model="voice"} 0.0' in running.metrics.render()[0])
+    assert control.chunks < 40
+
+
+def test_a_client_that_does_not_read_is_given_up(models, monkeypatch):
+    made = []
+
+    def endless(self, *arguments, **rest):
+        while True:
+            made.append(1)
+            yield np.zeros([1, 2**16], np.float32)
+
+    monkeypatch.setattr("fake_bundle.FakeSound.stream", endless)
+    body = b'{"frames": [[0, 0, 0]]}'
+    head = f"POST {SPEAK} HTTP/1.1\r\nHost: localhost\r\nContent-Length: {len(body)}\r\n\r\n"
+    with Running(models, timeout_seconds=0.5) as running, running.connection() as connection:
+        connection.sendall(head.encode() + body)
+        _until(lambda: b'onepass_streams{model="voice"} 1.0' in running.metrics.render()[0])
+        _until(lambda: b'onepass_streams{model="voice"} 0.0' in running.metrics.render()[0])
+        assert running.client.get("/readyz").status_code == 200
+    assert len(made) < 1000
+
+
+def _until(condition, seconds=5):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_too_many_streams_are_503_with_when_to_come_again(models):
+    control = models.controls["voice", 1]
+    control.chunk_seconds = 0.05
+    body = {"frames": frames(400).tolist()}
+    with (
+        Running(models, max_streams=1) as running,
+        running.client.stream("POST", SPEAK, json=body) as response,
+    ):
+        next(response.iter_raw())
+        refused = running.client.post(SPEAK, json=body)
+    assert (refused.status_code, refused.headers["retry-after"]) == (503, "1")
+
+
+def test_a_stream_that_breaks_midway_is_cut_off_and_not_ended(models):
+    control = models.controls["voice", 1]
+    given = {"frames": frames(400).tolist(), "seed": 13}
+    control.chunk_seconds = 0.01
+    with Running(models) as running, running.client.stream("POST", SPEAK, json=given) as answer:
+        pieces = answer.iter_raw()
+        next(pieces)
+        control.fails_on = 13
+        with pytest.raises(httpx.RemoteProtocolError):
+            list(pieces)
+
+
+def test_a_stream_that_breaks_at_once_has_its_status(models):
+    models.controls["voice", 1].fails_on = 13
+    body = {"frames": frames().tolist(), "seed": 13}
+    assert ask(models, "POST", SPEAK, json=body).status_code == 500
+
+
+@pytest.mark.parametrize("container", ["WAV", "FLAC"])
+@pytest.mark.parametrize("way", ["body", "field"])
+def test_a_recording_is_spoken_again(models, container, way):
+    data = recording(container)
+    if way == "body":
+        response = ask(
+            models,
+            "POST",
+            SPEAK,
+            content=data,
+            headers={"content-type": f"audio/{container.lower()}"},
+            params={"seed": 3, "temperature": 0.5, "speaker": "ben", "format": "l16"},
+        )
+    else:
+        fields = {"seed": 3, "temperature": 0.5, "speaker": "ben", "format": "l16"}
+        response = ask(models, "POST", SPEAK, json={"recording": b64(data), **fields})
+    waveform = waveform_of(data, RATE, 10)
+    model = bundle(models)
+    whole = model.generate(model.frames(waveform), seed=3, temperature=0.5)[0]
+    np.testing.assert_array_equal(np.frombuffer(response.content, ">i2"), audio.to_int16(whole))
+
+
+def test_a_recording_is_read_as_files_are(tmp_path):
+    for container, subtype, rate, channels in (
+        ("WAV", "PCM_16", 16_000, 1),
+        ("FLAC", "PCM_24", 44_100, 2),
+        ("WAV", "FLOAT", 8_000, 1),
+    ):
+        data = recording(container, subtype, rate, channels)
+        path = tmp_path / f"x.{container.lower()}"
+        path.write_bytes(data)
+        np.testing.assert_allclose(waveform_of(data, RATE, 10), audio.read(path, RATE), atol=1e-7)
+
+
+def wav(frames_said=10**9, rate=RATE, channels=1, bits=16, code=1, data=b"\0" * 64):
+    """A WAV file that says what it likes."""
+    size = min(frames_said * channels * bits // 8, 2**32 - 1)
+    step = channels * bits // 8
+    layout = (16, code, channels, rate, min(rate * step, 2**32 - 1), step, bits)
+    head = b"fmt " + struct.pack("<IHHIIHH", *layout) + b"data" + struct.pack("<I", size)
+    return b"RIFF" + struct.pack("<I", min(36 + size, 2**32 - 1)) + b"WAVE" + head + data
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        b"",
+        b"RIFF",
+        b"RIFF\0\0\0\0WAVE",
+        b"fLaC",
+        b"fLaC" + b"\xff" * 100,
+        b"\x93NUMPY" + b"\0" * 100,
+        b"\x80\x04\x95" + b"\0" * 100,
+        b"OggS" + b"\0" * 100,
+        b"ID3" + b"\0" * 100,
+        wav(data=b""),
+        wav(rate=1),
+        wav(rate=2**31),
+        wav(channels=200),
+        wav(bits=16, code=2),
+        wav(bits=16, code=0x55),
+        recording("WAV", "IMA_ADPCM"),
+        recording("WAV", "FLOAT", value=np.nan),
+        recording("WAV", "FLOAT", value=np.inf),
+        recording("WAV", seconds=0),
+        recording("FLAC")[:60],
+    ],
+)
+def test_what_is_no_recording_is_refused(data):
+    with pytest.raises((InvalidInput, TooLarge), match="`recording` must") as caught:
+        waveform_of(data, RATE, 10)
+    assert "0x" not in caught.value.message
+
+
+def test_a_recording_that_lies_about_its_length_is_no_longer_than_it_is():
+    assert len(waveform_of(wav(10**8), RATE, 10)) <= 64
+
+
+def test_a_long_recording_is_refused_before_it_is_decoded(monkeypatch):
+    data = recording("FLAC", seconds=3, value=0)
+
+    def decoded(file):
+        raise AssertionError("it was decoded")
+
+    monkeypatch.setattr("serving.http.uploaded_recordings._decoded", decoded)
+    with pytest.raises(TooLarge, match="at most 2 seconds"):
+        waveform_of(data, RATE, 2)
+
+
+def test_an_example_is_a_recording_of_the_package(models):
+    listed = ask(models, "GET", "/v1/models/voice/examples").json()["examples"]
+    assert [example["name"] for example in listed] == list(examples())
+    assert ask(models, "GET", "/v1/models/shapes/examples").json() == {"examples": []}
+    name = listed[0]["name"]
+    body = {"example": name, "format": "l16", "seconds": 0.5}
+    response = ask(models, "POST", SPEAK, json=body)
+    model = bundle(models)
+    whole = model.generate(model.frames(audio.read(examples()[name].path, RATE)))[0]
+    found = np.frombuffer(response.content, ">i2")
+    assert len(found) == RATE // 2
+    np.testing.assert_array_equal(found, audio.to_int16(whole[: RATE // 2]))
+
+
+@pytest.mark.parametrize(
+    ("fields", "status", "words"),
+    [
+        ({}, 400, "one of frames, recording, example, text"),
+        ({"example": "arctic_a0099", "text": "hello"}, 400, "one of frames"),
+        ({"example": "../../../etc/passwd"}, 404, "no example"),
+        ({"example": "arctic_a0099.flac"}, 404, "no example"),
+        ({"example": ["x"]}, 400, "`example` must be"),
+        ({"frames": [[1, 2]]}, 400, "`frames` must have the shape"),
+        ({"frames": [[1, 2, 3], [1, 2]]}, 400, "ragged"),
+        ({"frames": []}, 400, "must not be empty"),
+        ({"frames": [[1e39, 2, 3]]}, 400, "finite"),
+        ({"frames": [["1", 2, 3]]}, 400, "must hold numbers"),
+        ({"frames": [[1, 2, 3]] * 12_001}, 413, "at most 12,000 frames"),
+        ({"frames": [[1, 2, 3]], "seed": -1}, 400, "`seed` must be an integer"),
+        ({"frames": [[1, 2, 3]], "seed": 2**63}, 400, "`seed` must be an integer"),
+        ({"frames": [[1, 2, 3]], "seed": 1.5}, 400, "`seed` must be an integer"),
+        ({"frames": [[1, 2, 3]], "row": 2**31}, 400, "`row` must be"),
+        ({"frames": [[1, 2, 3]], "temperature": -0.1}, 400, "`temperature` must be a number"),
+        ({"frames": [[1, 2, 3]], "temperature": 5}, 400, "`temperature`"),
+        ({"frames": [[1, 2, 3]], "temperature": "1"}, 400, "`temperature` must be a number"),
+        ({"frames": [[1, 2, 3]], "seconds": 0}, 400, "`seconds` must be"),
+        ({"frames": [[1, 2, 3]], "seconds": 1e9}, 400, "`seconds` must be"),
+        ({"frames": [[1, 2, 3]], "speaker": "carl"}, 400, "one of anna, ben"),
+        ({"frames": [[1, 2, 3]], "speaker": 0}, 400, "`speaker` must be"),
+        ({"frames": [[1, 2, 3]], "format": "mp3"}, 400, "`format` must be one of wav, l16"),
+        ({"recording": "not base64!"}, 400, "`recording` must be base64"),
+        ({"recording": 3}, 400, "`recording` must be base64"),
+        ({"recording": b64(b"no sound")}, 400, "`recording` must be a WAV or a FLAC"),
+    ],
+)
+def test_what_breaks_a_rule_is_refused_with_field_and_rule(models, fields, status, words):
+    response = ask(models, "POST", SPEAK, json=fields)
+    assert response.status_code == status
+    assert words in response.json()["error"]
+    assert models.controls["voice", 1].chunks == 0
+
+
+@pytest.mark.parametrize("query", ["seed=x", "seed=NaN", "temperature=Infinity", "seconds=-1"])
+def test_a_query_that_breaks_a_rule_is_refused(models, query):
+    headers = {"content-type": "audio/wav"}
+    response = ask(models, "POST", f"{SPEAK}?{query}", content=recording(), headers=headers)
+    assert response.status_code == 400
+
+
+def test_pictures_do_not_speak_and_sounds_are_not_drawn(models):
+    for path in ("/v1/models/shapes:speak", "/v1/models/voice:draw"):
+        assert ask(models, "POST", path, json={}).status_code == 404
+
+
+def lines_of(response):
+    assert response.headers["content-type"] == "application/x-ndjson"
+    return [json.loads(line) for line in response.text.splitlines()]
+
+
+def test_a_picture_comes_scale_by_scale(models):
+    lines = lines_of(ask(models, "POST", DRAW, json={"class": "class 2", "num": 3, "seed": 1}))
+    told = [(line["picture"], line["side"], line["last"]) for line in lines]
+    assert told == [(n, side, side == 16) for n in range(3) for side in (8, 16)]
+    for line in lines:
+        picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(line["png"]))))
+        assert picture.shape == (line["side"], line["side"], 3)
+        assert np.unique(picture) == [2 * 20 + 1 + line["picture"]]
+
+
+def test_the_first_picture_comes_before_the_last_is_drawn(models):
+    models.controls["shapes", 1].seconds = 0.1
+    body = {"class": 1, "num": 24}
+    start = time.monotonic()
+    with Running(models) as running, running.client.stream("POST", DRAW, json=body) as response:
+        lines = response.iter_lines()
+        next(lines)
+        first_seconds = time.monotonic() - start
+        assert sum(1 for _ in lines) == 2 * 24 - 1
+        assert first_seconds < 0.6 * (time.monotonic() - start)
+
+
+def test_a_small_scale_comes_before_the_next_is_drawn(models, monkeypatch):
+    may_grow = threading.Event()
+
+    def held(self, signature, inputs):
+        assert signature == "scale_8" or may_grow.wait(30)
+        return original(self, signature, inputs)
+
+    original = type(bundle(models, "shapes")).call
+    monkeypatch.setattr("fake_bundle.FakePicture.call", held)
+    with Running(models) as running, running.client.stream("POST", DRAW, json={"class": 1}) as got:
+        lines = got.iter_lines()
+        assert json.loads(next(lines))["side"] == 8
+        may_grow.set()
+        assert json.loads(next(lines))["side"] == 16
+    calls = models.controls["shapes", 1].calls
+    assert [call[0] for call in calls] == ["scale_8", "scale_16"]
+
+
+def test_a_viewer_that_leaves_stops_the_drawing(models):
+    control = models.controls["shapes", 1]
+    control.seconds = 0.05
+    with Running(models, max_rows=64) as running:
+        with running.client.stream("POST", DRAW, json={"class": 1, "num": 64}) as response:
+            next(response.iter_lines())
+        _until(lambda: b'status="cancelled"} 1.0' in running.metrics.render()[0])
+        time.sleep(0.2)
+        drawn = sum(control.rows)
+        time.sleep(0.2)
+        assert sum(control.rows) == drawn < 40
+
+
+@pytest.mark.parametrize(
+    ("fields", "words"),
+    [
+        ({}, "`class` must be given"),
+        ({"class": "zebra"}, "there are class 0"),
+        ({"class": 10}, "names no class"),
+        ({"class": 1.0}, "`class` must be the name"),
+        ({"class": True}, "`class` must be the name"),
+        ({"class": 1, "caption": "x"}, "`caption` must not be given"),
+        ({"map": [[1]]}, "`map` must not be given"),
+        ({"class": 1, "num": 0}, "`num` must be"),
+        ({"class": 1, "num": 65}, "`num` must be an integer from 1 to 64"),
+        ({"class": 1, "seed": "1"}, "`seed` must be"),
+        ({"class": 1, "temperature": [1]}, "`temperature` must be one number or 2"),
+        ({"class": 1, "temperature": -1}, "`temperature` must be"),
+        ({"class": 1, "temperature": "x"}, "`temperature` must hold numbers"),
+    ],
+)
+def test_a_drawing_that_breaks_a_rule_is_400(models, fields, words):
+    response = ask(models, "POST", DRAW, json=fields)
+    assert response.status_code == 400
+    assert words in response.json()["error"]
+
+
+def test_a_drawing_that_breaks_midway_says_so_in_its_last_line(models, monkeypatch):
+    control = models.controls["shapes", 1]
+    control.seconds = 0.02
+
+    def breaking(self, signature, inputs):
+        if (inputs["row"] > 10).any():
+            raise RuntimeError("secret detail")
+        return original(self, signature, inputs)
+
+    original = type(bundle(models, "shapes")).call
+    monkeypatch.setattr("fake_bundle.FakePicture.call", breaking)
+    response = ask(models, "POST", DRAW, json={"class": 1, "num": 20})
+    lines = lines_of(response)
+    assert [line["picture"] for line in lines[:-1:2]] == list(range(11))
+    assert lines[-1].keys() == {"error"}
+    assert "secret" not in response.text
