@@ -2,13 +2,16 @@
 
 import dataclasses
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from distill.config import StudentConfig
 from replicator.runs.errors import UserError
 from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet.config import WaveNetConfig
-from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
+
+if TYPE_CHECKING:  # a configuration is read without TensorFlow
+    from wavenet.model import SpeechModel
 
 SPECTRAL = ("squared", "magnitude", "multi", "feature", "style")  # terms that compare spectra
 
@@ -78,7 +81,7 @@ class DistillConfig:
     pitch_steps: int = 3000
     """Updates, before all others, of the network that reads F0 off the frames for the draft."""
 
-    def resolved(self, teacher: SpeechModel, path: Path) -> "DistillConfig":
+    def resolved(self, teacher: "SpeechModel", path: Path) -> "DistillConfig":
         """The configuration with the student's inputs taken from its teacher.
 
         Raises UserError if they were given and the teacher's are others, or if they cannot go

@@ -7,9 +7,7 @@ import tensorflow as tf
 
 from likelihoods import levels as level_grid
 from likelihoods import noise as position_noise
-
-# Above this float32 no longer tells all companded levels apart.
-MAX_COMPANDED_LEVELS = 2**16
+from likelihoods.limits import MAX_COMPANDED_LEVELS, check_levels
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,7 +24,7 @@ class Categorical:
     levels: int = 256
 
     def __post_init__(self) -> None:
-        level_grid.check_levels(self.levels, MAX_COMPANDED_LEVELS)
+        check_levels(self.levels, MAX_COMPANDED_LEVELS)
 
     @property
     def num_parameters(self) -> int:

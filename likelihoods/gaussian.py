@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from likelihoods import levels as level_grid
 from likelihoods import noise as position_noise
+from likelihoods.limits import check_levels
 
 _LOG_SQRT_TAU = 0.5 * math.log(2.0 * math.pi)
 # log(erfc(z) / t) + z^2 as a polynomial in t = 1 / (1 + z/2), fractional error below 1.2e-7.
@@ -38,7 +39,7 @@ class Gaussian:
     min_log_scale: float = -16.0
 
     def __post_init__(self) -> None:
-        level_grid.check_levels(self.levels)
+        check_levels(self.levels)
 
     @property
     def num_parameters(self) -> int:

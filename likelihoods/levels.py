@@ -6,15 +6,6 @@ Level `l` of `num_levels` stands for `2 l / (num_levels - 1) - 1`; it owns a bin
 
 import tensorflow as tf
 
-# Above this the values of neighbouring levels are no longer apart in float32.
-MAX_LEVELS = 2**22
-
-
-def check_levels(num_levels: int, most: int = MAX_LEVELS) -> None:
-    """Returns nothing; raises ValueError unless there are between 2 and `most` levels."""
-    if not 2 <= num_levels <= most:
-        raise ValueError(f"`levels` must be between 2 and {most}, got {num_levels}.")
-
 
 def centred(levels: tf.Tensor, num_levels: int) -> tf.Tensor:
     """float32 `2 l - (num_levels - 1)`, exact: the value of a level in half bins from zero."""

@@ -8,6 +8,7 @@ import tensorflow as tf
 from likelihoods import levels as level_grid
 from likelihoods import noise as position_noise
 from likelihoods.categorical import choose
+from likelihoods.limits import check_components, check_levels
 
 # Far below any bin that matters; keeps the logarithm of a bin's width finite for scales like e^80.
 _SMALLEST_WIDTH = 1e-30
@@ -32,9 +33,8 @@ class LogisticMixture:
     min_log_scale: float = -16.0
 
     def __post_init__(self) -> None:
-        level_grid.check_levels(self.levels)
-        if self.components < 1:
-            raise ValueError(f"`components` must be at least 1, got {self.components}.")
+        check_levels(self.levels)
+        check_components(self.components)
 
     @property
     def num_parameters(self) -> int:

@@ -3,11 +3,16 @@
 import dataclasses
 from typing import Literal
 
-from pixelcnn.data.image_file import PictureRules
-from pixelcnn.networks.conditioning import ConditioningConfig
-from pixelcnn.networks.multiscale import MultiscaleConfig, check_size, part_names, sizes_between
-from pixelcnn.networks.outputs import OutputConfig
-from pixelcnn.networks.pixelcnn import PixelCNNConfig
+from pixelcnn.data.image_rules import PictureRules
+from pixelcnn.networks.config import (
+    ConditioningConfig,
+    MultiscaleConfig,
+    OutputConfig,
+    PixelCNNConfig,
+    check_size,
+    part_names,
+    sizes_between,
+)
 from replicator.training.config import LoopConfig, OptimizerConfig
 
 LEVELS = 256
@@ -115,3 +120,6 @@ class MultiscaleTrainConfig(TrainConfig):
 
 def _is_of(name: str, wish: str) -> bool:
     return wish in (name, name.split(".")[0])
+
+
+AnyTrainConfig = PixelCNNTrainConfig | MultiscaleTrainConfig

@@ -5,14 +5,12 @@ import math
 import tensorflow as tf
 
 from likelihoods.initial import Initial
-from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.config import AnyTrainConfig, PixelCNNTrainConfig
 from pixelcnn.networks.conditioning import Conditioner
 from pixelcnn.networks.mode import EXACT, Mode, Share
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
 from replicator import Replicator
-
-AnyTrainConfig = PixelCNNTrainConfig | MultiscaleTrainConfig
 
 
 class PictureDensity(tf.Module):

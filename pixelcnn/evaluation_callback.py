@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from pixelcnn.data.dataset import Shelf
 from pixelcnn.density import PictureDensity
-from pixelcnn.networks.multiscale import part_names
+from pixelcnn.networks.config import part_names
 from pixelcnn.sampling.generation import Painter, Request
 from pixelcnn.sampling.grids import grid, write_png
 from replicator.runs.metrics import MetricsLog

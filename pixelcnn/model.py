@@ -10,11 +10,13 @@ import numpy as np
 
 from likelihoods.initial import Blank
 from pixelcnn import shipped
+from pixelcnn.config import AnyTrainConfig
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.video import Statistics
-from pixelcnn.density import AnyTrainConfig, PictureDensity
+from pixelcnn.density import PictureDensity
 from pixelcnn.networks.conditioning import check_label
-from pixelcnn.networks.multiscale import Multiscale, part_names
+from pixelcnn.networks.config import part_names
+from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.sampling.generation import Painter, Request
 from pixelcnn.sampling.multiscale_sampler import temperatures_of
 from pixelcnn.training import KINDS, config_from, kind_of

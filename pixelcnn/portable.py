@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from pixelcnn.config import AnyTrainConfig
 from pixelcnn.data import batch_sampling
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.dataset import NEEDED, Shelf
 from pixelcnn.data.video import Video
-from pixelcnn.density import AnyTrainConfig, PictureDensity
+from pixelcnn.density import PictureDensity
 from pixelcnn.sampling.multiscale_sampler import Draw, draw, words_for
 from pixelcnn.sampling.pixelcnn_sampler import Given, picture_words, sample
 from pixelcnn.training import CHANGEABLE, run_config

@@ -2,13 +2,14 @@
 
 import dataclasses
 
-from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
-from pixelcnn.density import AnyTrainConfig
-from pixelcnn.networks.conditioning import ConditioningConfig
-from pixelcnn.networks.factor import FactorConfig
-from pixelcnn.networks.multiscale import MultiscaleConfig
-from pixelcnn.networks.outputs import OutputConfig
-from pixelcnn.networks.pixelcnn import PixelCNNConfig
+from pixelcnn.config import AnyTrainConfig, DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.networks.config import (
+    ConditioningConfig,
+    FactorConfig,
+    MultiscaleConfig,
+    OutputConfig,
+    PixelCNNConfig,
+)
 from replicator.training.config import LoopConfig, OptimizerConfig
 
 

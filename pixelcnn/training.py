@@ -5,9 +5,9 @@ import dataclasses
 import math
 from pathlib import Path
 
-from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.config import AnyTrainConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.data.dataset import Shelf
-from pixelcnn.density import AnyTrainConfig, PictureDensity, PictureLoss
+from pixelcnn.density import PictureDensity, PictureLoss
 from pixelcnn.evaluation_callback import Watcher
 from replicator import Replicator, strategies
 from replicator.runs.errors import UserError

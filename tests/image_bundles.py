@@ -13,7 +13,7 @@ import onepass
 from pixelcnn.data.dataset import Shelf
 from pixelcnn.density import PictureDensity
 from pixelcnn.model import load, spec_of
-from pixelcnn.networks.conditioning import ConditioningConfig
+from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.training import run_config
 from replicator.runs.model_folder import save
 from serving.bundles.manifest import write_manifest

@@ -7,10 +7,10 @@ import tensorflow as tf
 
 from likelihoods.initial import Initial
 from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.factor import Factor, FactorConfig
-from pixelcnn.networks.multiscale import Multiscale, MultiscaleConfig
-from pixelcnn.networks.outputs import OutputConfig
-from pixelcnn.networks.pixelcnn import PLACE, PixelCNN, PixelCNNConfig
+from pixelcnn.networks.config import FactorConfig, MultiscaleConfig, OutputConfig, PixelCNNConfig
+from pixelcnn.networks.factor import Factor
+from pixelcnn.networks.multiscale import Multiscale
+from pixelcnn.networks.pixelcnn import PLACE, PixelCNN
 
 LAYERS, UNITS, OUTPUT_UNITS = 2, 6, 20  # of these, ReLUs leave about half
 

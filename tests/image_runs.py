@@ -18,11 +18,13 @@ from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConf
 from pixelcnn.data.dataset import Shelf
 from pixelcnn.evaluation import evaluate
 from pixelcnn.model import PictureModel, load
-from pixelcnn.networks.conditioning import ConditioningConfig
-from pixelcnn.networks.factor import FactorConfig
-from pixelcnn.networks.multiscale import MultiscaleConfig
-from pixelcnn.networks.outputs import OutputConfig
-from pixelcnn.networks.pixelcnn import PixelCNNConfig
+from pixelcnn.networks.config import (
+    ConditioningConfig,
+    FactorConfig,
+    MultiscaleConfig,
+    OutputConfig,
+    PixelCNNConfig,
+)
 from pixelcnn.training import train
 from replicator.training.config import LoopConfig, OptimizerConfig
 

@@ -22,11 +22,13 @@ from distill.teacher import load_teacher
 from pixelcnn import evaluation_callback as of_painters
 from pixelcnn import training as of_pictures
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
-from pixelcnn.networks.conditioning import ConditioningConfig
-from pixelcnn.networks.factor import FactorConfig
-from pixelcnn.networks.multiscale import MultiscaleConfig
-from pixelcnn.networks.outputs import OutputConfig
-from pixelcnn.networks.pixelcnn import PixelCNNConfig
+from pixelcnn.networks.config import (
+    ConditioningConfig,
+    FactorConfig,
+    MultiscaleConfig,
+    OutputConfig,
+    PixelCNNConfig,
+)
 from replicator import Replicator, strategies
 from replicator.runs.errors import UserError
 from replicator.training.config import LoopConfig, OptimizerConfig

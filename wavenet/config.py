@@ -2,10 +2,12 @@
 
 import dataclasses
 import math
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from likelihoods import Categorical, Gaussian, LogisticMixture
-from likelihoods.protocol import Likelihood
+from likelihoods.limits import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_components, check_levels
+
+if TYPE_CHECKING:  # a configuration is read without TensorFlow
+    from likelihoods import Likelihood
 
 
 @dataclasses.dataclass(frozen=True)
@@ -60,7 +62,7 @@ class WaveNetConfig:
     context_channels: int = 32
     """Channels of the context stack and of the condition it gives."""
     bunch_samples: int = 1
-    """Samples that one step of the layers stands for: 1, 2 or 4; a small head draws them in turn."""
+    """Samples that one step of the layers stands for: 1, 2 or 4; a small head draws each."""
     conditioner_units: int = 0
     """Units of the first of two dense layers that read the frames; 0: `frame_width` and the learned
     upsampling."""
@@ -69,7 +71,7 @@ class WaveNetConfig:
     prediction_order: int = 0
     """Coefficients of the linear prediction that is computed from the mel; 0: none."""
     pitch_taps: int = 0
-    """Past residuals, one period of the voice ago, that layers and head read; 0: none, and no F0."""
+    """Past residuals, one period of the voice ago, that layers and head read; 0: none, no F0."""
     head_width: int = 8
     """Past samples that the head reads, for `conditioner_units`."""
     head_channels: int = 64
@@ -97,7 +99,13 @@ class WaveNetConfig:
         if self.likelihood == "categorical":
             _require(self.front_width == 1, "front_width", "1 for a softmax", self.front_width)
             _require(not self.linear_prediction, "linear_prediction", "off for a softmax", True)
-        self.make_likelihood()
+        self._check_likelihood()
+
+    def _check_likelihood(self) -> None:
+        companded = self.likelihood == "categorical"
+        check_levels(self.levels, MAX_COMPANDED_LEVELS if companded else MAX_LEVELS)
+        if self.likelihood == "logistic":
+            check_components(self.components)
 
     def _check_bunches(self) -> None:
         bunch = self.bunch_samples
@@ -162,8 +170,10 @@ class WaveNetConfig:
         """Past blocks that the context stack sees."""
         return 2**self.context_layers if self.context_layers else 0
 
-    def make_likelihood(self) -> Likelihood:
+    def make_likelihood(self) -> "Likelihood":
         """The distribution that the output parametrises."""
+        from likelihoods import Categorical, Gaussian, LogisticMixture
+
         if self.likelihood == "logistic":
             return LogisticMixture(self.levels, self.components, self.min_log_scale)
         if self.likelihood == "gaussian":

@@ -5,12 +5,12 @@ import dataclasses
 import functools
 import re
 from pathlib import Path
-from typing import get_args
 
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from pixelcnn.data.reduction import Reduce, centred_square, fitted
+from pixelcnn.data.image_rules import PictureRules
+from pixelcnn.data.reduction import centred_square, fitted
 from replicator.runs.errors import UserError
 from replicator.runs.folders import shown
 
@@ -34,31 +34,6 @@ class PictureError(UserError):
     def __init__(self, kind: str, detail: str):
         super().__init__(f"{kind}: {detail}")
         self.kind, self.detail = kind, detail
-
-
-@dataclasses.dataclass(frozen=True)
-class PictureRules:
-    """What pictures are made into, and how they are split where the source does not say.
-
-    size: height and width, in pixels. channels: 1 (grey) or 3 (R, G, B). reduce: "area" (averages
-    of the stored levels) or "subsample" (every k-th pixel). dev_share: of the pictures, in [0, 1),
-    chosen by a hash of the name.
-    """
-
-    size: int
-    channels: int
-    reduce: Reduce = "area"
-    dev_share: float = 0.05
-
-    def __post_init__(self) -> None:
-        if self.size < 1:
-            raise ValueError(f"`size` must be at least 1, got {self.size}.")
-        if self.channels not in (1, 3):
-            raise ValueError(f"`channels` must be 1 or 3, got {self.channels}.")
-        if self.reduce not in get_args(Reduce):
-            raise ValueError(f'`reduce` must be "area" or "subsample", got "{self.reduce}".')
-        if not 0.0 <= self.dev_share < 1.0:
-            raise ValueError(f"`dev_share` must be in [0, 1), got {self.dev_share}.")
 
 
 @dataclasses.dataclass(frozen=True)

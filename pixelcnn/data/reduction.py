@@ -1,10 +1,8 @@
 """A picture of any size made square and small, in whole numbers and so alike on every machine."""
 
-from typing import Literal
-
 import numpy as np
 
-Reduce = Literal["area", "subsample"]
+from pixelcnn.data.image_rules import Reduce
 
 
 def centred_square(width: int, height: int) -> tuple[int, int, int, int]:

@@ -5,20 +5,19 @@ value at every pixel, or both (van den Oord et al. 2016, "Conditional Image Gene
 Decoders", equations 4 and 5; Reed et al. 2017, sections 3 and 4).
 """
 
-import dataclasses
 import math
 from collections.abc import Mapping
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import tensorflow as tf
 
 from likelihoods.initial import Initial
-from likelihoods.levels import check_levels, value_of
+from likelihoods.levels import value_of
 from pixelcnn.networks.caption_encoder import CaptionEncoder
+from pixelcnn.networks.config import ConditioningConfig, require
 from pixelcnn.networks.conv_lstm import ConvLSTM
 from replicator.runs.errors import UserError
 
-Kind = Literal["none", "class", "text", "map", "video"]
 VIDEO_VECTOR_CHANNELS = 64
 VIDEO_REDUCTION = 4  # pixels along a side of the ConvLSTM's cells
 RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
@@ -34,47 +33,6 @@ class Condition(NamedTuple):
 
 
 NONE = Condition(None, None)
-
-
-@dataclasses.dataclass(frozen=True)
-class ConditioningConfig:
-    """What the pictures are conditioned on, and how it is encoded."""
-
-    kind: Kind = "none"
-    """The condition: none, a class, a caption, a map of labels, or the frames before."""
-    classes: int = 0
-    """Number of classes, or of labels in a map."""
-    text_channels: int = 128
-    """Channels of a caption's vector, and of the layers that make it."""
-    map_channels: int = 32
-    """Channels that the encoders of maps and frames hand on."""
-    context_frames: int = 2
-    """Frames before the picture that a video model reads."""
-    action_channels: int = 0
-    """Numbers in the action of a frame; 0: none."""
-    state_channels: int = 0
-    """Numbers in the state of a frame; 0: none."""
-    jitter: float = 0.0
-    """Noise that training adds to actions and states, in their standard deviations: few moments
-    are not to be known by heart."""
-    picture_channels: int = 3
-    """Channels of the frames before: 1 for grey, 3 for colours."""
-    levels: int = 256
-    """Levels of the frames before."""
-
-    def __post_init__(self):
-        """Raises ValueError, naming the field, for an impossible encoder."""
-        kinds = get_args(Kind)
-        _require(self.kind in kinds, "kind", f"one of {', '.join(kinds)}", self.kind)
-        for name in ("classes", "action_channels", "state_channels"):
-            _require(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
-        _require(self.jitter >= 0, "jitter", "0 or more", self.jitter)
-        for name in ("text_channels", "map_channels", "context_frames"):
-            _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        _require(
-            self.picture_channels in (1, 3), "picture_channels", "1 or 3", self.picture_channels
-        )
-        check_levels(self.levels)
 
 
 class MapEncoder(tf.Module):
@@ -187,7 +145,7 @@ class Conditioner(tf.Module):
         super().__init__(name=name)
         self.config = config
         if config.kind in ("class", "map"):
-            _require(config.classes >= 1, "classes", f"at least 1 for kind {config.kind}", 0)
+            require(config.classes >= 1, "classes", f"at least 1 for kind {config.kind}", 0)
         self.text = self.map = self.video = None
         if config.kind == "text":
             self.text = CaptionEncoder(config.text_channels, initial)
@@ -313,8 +271,3 @@ def _check_shape(name: str, tensor, shape: tuple[int | None, ...]) -> None:
     if not tensor.shape.is_compatible_with(shape):
         sizes = ", ".join("any" if size is None else str(size) for size in shape)
         raise ValueError(f"`{name}` must have the shape [{sizes}], got {tensor.shape}.")
-
-
-def _require(holds: bool, field: str, rule: str, value) -> None:
-    if not holds:
-        raise ValueError(f"`{field}` must be {rule}, got {value}.")

@@ -12,21 +12,20 @@ on one cell a tile, height x width of the group: the paper's network runs on the
 itself, of up to four times the size, and throws the other cells away.
 """
 
-import dataclasses
-from typing import Any, Literal, get_args
+from typing import Any
 
 import tensorflow as tf
 
 from likelihoods.initial import Initial
 from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.config import FactorConfig, OutputConfig
 from pixelcnn.networks.groups import STRIDES, merged
 from pixelcnn.networks.layers import cast_like, convolved, matmul
 from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import Hidden, OutputConfig, make_output, scaled
+from pixelcnn.networks.outputs import Hidden, make_output, scaled
 from pixelcnn.networks.patches import cut
-from pixelcnn.networks.pixelcnn import ConditionTerm, PixelCNN, PixelCNNConfig, gated, passing
+from pixelcnn.networks.pixelcnn import ConditionTerm, PixelCNN, gated, passing
 
-Kind = Literal["A", "B"]
 REACH = 1  # tiles to each side that the first convolution reads
 
 # What the linear prediction starts as: (row, column, weight) of known pixels in the window of
@@ -37,47 +36,6 @@ NEIGHBOURS = {
     3: ((1, 2, 0.5), (2, 2, 0.5)),
     4: ((2, 3, 0.25), (4, 3, 0.25), (3, 2, 0.25), (3, 4, 0.25)),
 }
-
-
-@dataclasses.dataclass(frozen=True)
-class FactorConfig:
-    """The architecture of every factor."""
-
-    kind: Kind = "A"
-    """A: a group's pixels are drawn at once; B: a shallow PixelCNN draws M x M patches."""
-    blocks: int = 6
-    """Gated residual blocks of the ResNet."""
-    units: int = 96
-    """Channels of the ResNet."""
-    output_units: int = 128
-    """Channels of the layer before the output."""
-    patch: int = 4
-    """M, the side of a patch in pixels of the group (type B)."""
-    shallow_layers: int = 3
-    """Layers of the shallow PixelCNN (type B)."""
-    shallow_units: int = 48
-    """Channels of each of its stacks (type B)."""
-    dropout: float = 0.0
-    """Share of the gated units that training drops."""
-
-    def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
-        for name in ("blocks", "units", "output_units", "shallow_layers", "shallow_units"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        if self.patch not in (2, 4, 8):
-            raise ValueError(f"`patch` must be 2, 4 or 8, got {self.patch}.")
-        if self.kind not in get_args(Kind):
-            raise ValueError(f"`kind` must be A or B, got {self.kind}.")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"`dropout` must be in [0, 1), got {self.dropout}.")
-
-    @property
-    def shallow(self) -> PixelCNNConfig:
-        """The PixelCNN within a patch."""
-        return PixelCNNConfig(
-            self.shallow_layers, self.shallow_units, self.output_units, self.dropout
-        )
 
 
 class Block(tf.Module):

@@ -8,68 +8,23 @@ where x^1 is the picture of half the size, a sub-sample, and x^2 to x^4 are the 
 2 x 2 tile. A PixelCNN models the base; every factor is a network of its own.
 """
 
-import dataclasses
 from typing import Any
 
 import tensorflow as tf
 
 from likelihoods.initial import Initial
 from pixelcnn.networks.conditioning import Condition
-from pixelcnn.networks.factor import Factor, FactorConfig
+from pixelcnn.networks.config import (
+    MultiscaleConfig,
+    OutputConfig,
+    check_size,
+    part_names,
+    sizes_between,
+)
+from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.groups import split, subsampled
 from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import OutputConfig
-from pixelcnn.networks.pixelcnn import PLACE, PixelCNN, PixelCNNConfig, with_coordinates
-
-GROUPS = (2, 3, 4)
-
-
-@dataclasses.dataclass(frozen=True)
-class MultiscaleConfig:
-    """The architecture of a multiscale PixelCNN."""
-
-    base_size: int = 8
-    """Side of the smallest picture, which a PixelCNN draws pixel by pixel."""
-    base: PixelCNNConfig = dataclasses.field(default_factory=PixelCNNConfig)
-    """The PixelCNN of the smallest picture."""
-    factor: FactorConfig = dataclasses.field(default_factory=FactorConfig)
-    """The network of each factor."""
-    crop: int = 0
-    """Train scales larger than this on random crops of this side, in pixels; 0: whole pictures."""
-
-    def __post_init__(self):
-        """Raises ValueError, naming the field, for sizes that do not fit together."""
-        if self.base_size not in (2, 4, 8, 16):
-            raise ValueError(f"`base_size` must be 2, 4, 8 or 16, got {self.base_size}.")
-        if self.factor.kind == "B" and self.factor.patch > self.base_size:
-            raise ValueError(
-                f"`factor.patch` must be at most `base_size`, {self.base_size}, "
-                f"got {self.factor.patch}."
-            )
-        if self.crop and (self.crop < 2 * self.base_size or self.crop & (self.crop - 1)):
-            raise ValueError(
-                f"`crop` must be 0 or a power of two, at least twice `base_size`, got {self.crop}."
-            )
-
-
-def check_size(size: int, base_size: int) -> None:
-    """Returns nothing; raises ValueError unless `size` is `base_size` times a power of two."""
-    times, rest = divmod(size, base_size)
-    if rest or times < 1 or times & (times - 1):
-        near = [base_size * 2**k for k in range(1, 10)]
-        below = max((s for s in near if s <= size), default=near[0])
-        raise ValueError(
-            f"`size` must be {base_size} times a power of two, got {size}; "
-            f"{below} and {2 * below} are near."
-        )
-
-
-def sizes_between(base_size: int, size: int) -> tuple[int, ...]:
-    """base_size, 2 base_size, ... size."""
-    sizes = [base_size]
-    while sizes[-1] < size:
-        sizes.append(2 * sizes[-1])
-    return tuple(sizes)
+from pixelcnn.networks.pixelcnn import PLACE, PixelCNN, with_coordinates
 
 
 class Multiscale(tf.Module):
@@ -169,11 +124,6 @@ class Multiscale(tf.Module):
         taken = tf.ensure_shape(taken, [picture.shape[0], crop, crop, both.shape[-1]])
         picture = tf.cast(taken[..., :channels], tf.int32)
         return picture, Condition(condition.vector, taken[..., channels:]), (size / crop) ** 2
-
-
-def part_names(sizes: tuple[int, ...]) -> tuple[str, ...]:
-    """ "8" for the base of 8 x 8 pixels, then "16.2", "16.3", "16.4", ...: size and group."""
-    return (str(sizes[0]), *(f"{size}.{group}" for size in sizes[1:] for group in GROUPS))
 
 
 def condition_at(condition: Condition, size: int) -> Condition:

@@ -4,9 +4,8 @@ An output answers `log_prob(hidden, levels)` and `sample(hidden, noise, temperat
 position on its own; what a channel owes to the channels before it stays inside.
 """
 
-import dataclasses
 import math
-from typing import Literal, NamedTuple, get_args
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -14,43 +13,10 @@ from likelihoods import PixelMixture, noise
 from likelihoods.categorical import choose
 from likelihoods.initial import Initial
 from likelihoods.levels import value_of
+from pixelcnn.networks.config import OutputConfig
 from pixelcnn.networks.layers import matmul
 
-Kind = Literal["logistic", "softmax"]
 START_REACH = 0.25  # how far from the prediction the components start, of the half range
-
-
-@dataclasses.dataclass(frozen=True)
-class OutputConfig:
-    """What a network says of a pixel."""
-
-    likelihood: Kind = "logistic"
-    """Mixture of logistics over the colour (PixelCNN++), or a softmax over the levels of each
-    channel given the channels before it (PixelCNN)."""
-    levels: int = 256
-    """Levels of a channel."""
-    channels: int = 3
-    """1: grey, 3: red, green and blue, in this order."""
-    components: int = 10
-    """Logistics in the mixture."""
-    min_log_scale: float = -7.0
-    """Lower bound of a log-scale of the mixture, in log units of the half range."""
-    softmax_units: int = 64
-    """Hidden units of each channel's softmax."""
-
-    def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
-        if self.channels not in (1, 3):
-            raise ValueError(f"`channels` must be 1 or 3, got {self.channels}.")
-        for name in ("components", "softmax_units"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        if self.likelihood not in get_args(Kind):
-            raise ValueError(
-                f"`likelihood` must be {' or '.join(get_args(Kind))}, got {self.likelihood}."
-            )
-        if not 2 <= self.levels <= 256:
-            raise ValueError(f"`levels` must be between 2 and 256, got {self.levels}.")
 
 
 class Hidden(NamedTuple):

@@ -12,44 +12,19 @@ K_v reads its own row of v and the row above, K_h its own column of h and the on
 starts as a convolution of the rows above, h of these and of the pixels to the left.
 """
 
-import dataclasses
-
 import numpy as np
 import tensorflow as tf
 
 from likelihoods.initial import Initial
 from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.layers import cast_like, convolved, matmul
 from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import Hidden, OutputConfig, make_output, scaled
+from pixelcnn.networks.outputs import Hidden, make_output, scaled
 
 FRONT_ROWS, FRONT_REACH = 3, 3  # rows above that v starts from, columns to each side
 PLACE = 2  # map channels that tell where a pixel is
 FRONT_COLUMNS = 3  # pixels to the left that h starts from
-
-
-@dataclasses.dataclass(frozen=True)
-class PixelCNNConfig:
-    """The architecture of a gated PixelCNN."""
-
-    layers: int = 8
-    """Gated layers, each with a vertical and a horizontal half."""
-    units: int = 64
-    """Channels of each of the two stacks."""
-    output_units: int = 128
-    """Channels of the layer before the output."""
-    dropout: float = 0.0
-    """Share of the gated units that training drops."""
-    coordinates: bool = True
-    """Tell the network where in the picture a pixel is."""
-
-    def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
-        for name in ("layers", "units", "output_units"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"`dropout` must be in [0, 1), got {self.dropout}.")
 
 
 class ConditionTerm(tf.Module):

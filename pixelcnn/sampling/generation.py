@@ -14,7 +14,8 @@ import tensorflow as tf
 from likelihoods.noise import as_key
 from pixelcnn.density import PictureDensity
 from pixelcnn.networks.conditioning import Conditioner
-from pixelcnn.networks.multiscale import Multiscale, check_size
+from pixelcnn.networks.config import check_size
+from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.sampling.multiscale_sampler import Draw, draw, temperatures_of, words_for
 from pixelcnn.sampling.pixelcnn_sampler import Given, picture_words, sample, sample_naively

@@ -13,9 +13,10 @@ import tensorflow as tf
 
 from likelihoods import noise
 from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.config import GROUPS, sizes_between
 from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.groups import merge
-from pixelcnn.networks.multiscale import GROUPS, Multiscale, condition_at, sizes_between
+from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.patches import cut, paste
 from pixelcnn.networks.pixelcnn import with_coordinates
 from pixelcnn.sampling.pixelcnn_sampler import sample

@@ -14,7 +14,7 @@ from likelihoods.noise import as_key
 from pixelcnn.data.captions import NUM_CODES
 from pixelcnn.density import PictureDensity
 from pixelcnn.model import PictureModel
-from pixelcnn.networks.multiscale import part_names
+from pixelcnn.networks.config import part_names
 from pixelcnn.portable import condition_specs
 from pixelcnn.sampling.generation import multiscale_program, pixelcnn_program
 from pixelcnn.sampling.multiscale_sampler import Draw, draw, words_for

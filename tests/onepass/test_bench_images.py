@@ -18,10 +18,7 @@ from onepass.bench.images import training as picture_training
 from onepass.bench.images.passes import count_passes
 from onepass.bench.images.programs import Timed
 from onepass.bench.report import Row
-from pixelcnn.networks.factor import FactorConfig
-from pixelcnn.networks.multiscale import MultiscaleConfig
-from pixelcnn.networks.outputs import OutputConfig
-from pixelcnn.networks.pixelcnn import PixelCNNConfig
+from pixelcnn.networks.config import FactorConfig, MultiscaleConfig, OutputConfig, PixelCNNConfig
 from pixelcnn.presets import PRESETS
 
 TINY = PixelCNNConfig(layers=1, units=4, output_units=4)

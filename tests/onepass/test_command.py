@@ -27,7 +27,7 @@ from pixelcnn import card
 from pixelcnn import command as of_pictures
 from pixelcnn import config as pictures
 from pixelcnn import sample_command as image_samples
-from pixelcnn.networks.factor import FactorConfig
+from pixelcnn.networks.config import FactorConfig
 from replicator.runs.errors import UserError
 from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import command, evaluation_callback, sample_command, training

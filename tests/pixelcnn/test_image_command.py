@@ -16,7 +16,7 @@ from pixelcnn import command, evaluation_callback, sample_command
 from pixelcnn import model as models
 from pixelcnn.config import MultiscaleTrainConfig
 from pixelcnn.evaluation import evaluate
-from pixelcnn.networks.multiscale import part_names, sizes_between
+from pixelcnn.networks.config import part_names, sizes_between
 from pixelcnn.presets import PRESETS
 from pixelcnn.sampling.grids import grid
 from pixelcnn.training import config_from, kind_of

@@ -1,24 +1,41 @@
-"""What is computed from a waveform and back: mel spectrograms, F0, Griffin-Lim."""
+"""What is computed from a waveform and back: mel spectrograms, F0, Griffin-Lim.
 
-from wavenet.features.mel import (
-    MelConvention,
-    above_silence,
-    mel_filters,
-    mel_spectrogram,
-    num_frames,
-)
-from wavenet.features.mel_inversion import griffin_lim, magnitudes_of_mel
-from wavenet.features.pitch import PitchConvention, fundamental_frequency, log_f0_features
+The names below are imported when they are first asked for: configurations need the conventions
+alone, without SciPy.
+"""
 
-__all__ = [
-    "MelConvention",
-    "PitchConvention",
-    "above_silence",
-    "fundamental_frequency",
-    "griffin_lim",
-    "log_f0_features",
-    "magnitudes_of_mel",
-    "mel_filters",
-    "mel_spectrogram",
-    "num_frames",
-]
+import importlib
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from wavenet.features.mel import MelConvention as MelConvention
+    from wavenet.features.mel import above_silence as above_silence
+    from wavenet.features.mel import mel_filters as mel_filters
+    from wavenet.features.mel import mel_spectrogram as mel_spectrogram
+    from wavenet.features.mel import num_frames as num_frames
+    from wavenet.features.mel_inversion import griffin_lim as griffin_lim
+    from wavenet.features.mel_inversion import magnitudes_of_mel as magnitudes_of_mel
+    from wavenet.features.pitch import PitchConvention as PitchConvention
+    from wavenet.features.pitch import fundamental_frequency as fundamental_frequency
+    from wavenet.features.pitch import log_f0_features as log_f0_features
+
+_PLACES = {
+    "MelConvention": "mel",
+    "PitchConvention": "pitch",
+    "above_silence": "mel",
+    "fundamental_frequency": "pitch",
+    "griffin_lim": "mel_inversion",
+    "log_f0_features": "pitch",
+    "magnitudes_of_mel": "mel_inversion",
+    "mel_filters": "mel",
+    "mel_spectrogram": "mel",
+    "num_frames": "mel",
+}
+__all__ = list(_PLACES)
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, from the module that defines it (PEP 562)."""
+    if name not in _PLACES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)

@@ -5,7 +5,6 @@ import functools
 from typing import Any
 
 import numpy as np
-import scipy.fft
 
 FRAMES_AT_ONCE = 2048
 FIXED = {
@@ -190,6 +189,8 @@ def mel_spectrogram(waveform: np.ndarray, convention: MelConvention) -> np.ndarr
 
 
 def _log_mel(segments: np.ndarray, convention: MelConvention) -> np.ndarray:
+    import scipy.fft  # takes a third of a second, and a configuration needs no spectrum
+
     window = np.sin(np.pi * np.arange(convention.window_samples) / convention.window_samples) ** 2
     spectrum = scipy.fft.rfft(segments * window.astype(np.float32), n=convention.fft_size, axis=-1)
     bands = np.abs(spectrum) @ mel_filters(convention)

@@ -11,7 +11,7 @@ from onepass.bench.images.programs import MULTISCALE, configuration
 from onepass.bench.images.rows import SAMPLERS, Prepared
 from onepass.bench.images.targets import points, side_by_side, verdicts
 from onepass.bench.report import Row, interleaved, table, write_json
-from pixelcnn.networks.multiscale import check_size
+from pixelcnn.networks.config import check_size
 from replicator.runs.atomic_files import replacing
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress

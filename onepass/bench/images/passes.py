@@ -10,8 +10,9 @@ from likelihoods.initial import Initial
 from likelihoods.noise import as_key
 from onepass.bench.images.programs import MULTISCALE, SEED, configuration
 from pixelcnn.networks.conditioning import NONE
+from pixelcnn.networks.config import MultiscaleConfig
 from pixelcnn.networks.factor import Factor
-from pixelcnn.networks.multiscale import Multiscale, MultiscaleConfig
+from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.sampling.multiscale_sampler import Draw, draw, temperatures_of, words_for
 

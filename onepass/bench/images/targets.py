@@ -15,7 +15,7 @@ from onepass.bench.images.rows import (
     size_name,
 )
 from onepass.bench.report import Row, ratio
-from pixelcnn.networks.multiscale import GROUPS
+from pixelcnn.networks.config import GROUPS
 
 # Sampler, the one it is held against, side of the picture in pixels, times as fast.
 TIMES = (

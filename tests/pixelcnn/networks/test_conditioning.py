@@ -11,10 +11,10 @@ from pixelcnn.networks.conditioning import (
     NONE,
     VIDEO_VECTOR_CHANNELS,
     Conditioner,
-    ConditioningConfig,
     check_label,
     mapping_at,
 )
+from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.networks.conv_lstm import FORGET_BIAS, ConvLSTM
 from replicator.runs.errors import UserError
 

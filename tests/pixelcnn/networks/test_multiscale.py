@@ -21,18 +21,20 @@ from image_networks import (
 )
 
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.networks.conditioning import NONE, Condition, Conditioner, ConditioningConfig
-from pixelcnn.networks.factor import REACH, Factor, FactorConfig
-from pixelcnn.networks.groups import merge, merged, split, subsampled
-from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.multiscale import (
+from pixelcnn.networks.conditioning import NONE, Condition, Conditioner
+from pixelcnn.networks.config import (
     GROUPS,
+    ConditioningConfig,
+    FactorConfig,
     MultiscaleConfig,
     check_size,
-    condition_at,
     part_names,
     sizes_between,
 )
+from pixelcnn.networks.factor import REACH, Factor
+from pixelcnn.networks.groups import merge, merged, split, subsampled
+from pixelcnn.networks.mode import EXACT, Mode
+from pixelcnn.networks.multiscale import condition_at
 from pixelcnn.networks.patches import cut, paste
 from pixelcnn.networks.pixelcnn import PLACE, with_coordinates
 

@@ -20,15 +20,10 @@ from scipy import special
 
 from likelihoods import noise
 from pixelcnn.networks.conditioning import NONE, Condition
+from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import Hidden, OutputConfig, make_output
-from pixelcnn.networks.pixelcnn import (
-    FRONT_COLUMNS,
-    FRONT_REACH,
-    FRONT_ROWS,
-    PixelCNN,
-    PixelCNNConfig,
-)
+from pixelcnn.networks.outputs import Hidden, make_output
+from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN
 
 LIKELIHOODS = ["logistic", "softmax"]
 COLOURS = every_picture(1, 1, 3, 4).reshape(-1, 3)

@@ -1,0 +1,31 @@
+"""What images are made into before a network reads them."""
+
+import dataclasses
+from typing import Literal, get_args
+
+Reduce = Literal["area", "subsample"]
+
+
+@dataclasses.dataclass(frozen=True)
+class PictureRules:
+    """What pictures are made into, and how they are split where the source does not say.
+
+    size: height and width, in pixels. channels: 1 (grey) or 3 (R, G, B). reduce: "area" (averages
+    of the stored levels) or "subsample" (every k-th pixel). dev_share: of the pictures, in [0, 1),
+    chosen by a hash of the name.
+    """
+
+    size: int
+    channels: int
+    reduce: Reduce = "area"
+    dev_share: float = 0.05
+
+    def __post_init__(self) -> None:
+        if self.size < 1:
+            raise ValueError(f"`size` must be at least 1, got {self.size}.")
+        if self.channels not in (1, 3):
+            raise ValueError(f"`channels` must be 1 or 3, got {self.channels}.")
+        if self.reduce not in get_args(Reduce):
+            raise ValueError(f'`reduce` must be "area" or "subsample", got "{self.reduce}".')
+        if not 0.0 <= self.dev_share < 1.0:
+            raise ValueError(f"`dev_share` must be in [0, 1), got {self.dev_share}.")

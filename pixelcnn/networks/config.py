@@ -1,0 +1,210 @@
+"""What the networks are made of: frozen dataclasses, every field settable on the command line.
+
+Nothing here needs TensorFlow, so that a help text need not wait for it.
+"""
+
+import dataclasses
+from typing import Literal, get_args
+
+from likelihoods.limits import check_levels
+
+ConditionKind = Literal["none", "class", "text", "map", "video"]
+LikelihoodKind = Literal["logistic", "softmax"]
+FactorKind = Literal["A", "B"]
+GROUPS = (2, 3, 4)  # of the pixels in a 2 x 2 tile, beside the known first one
+
+
+@dataclasses.dataclass(frozen=True)
+class ConditioningConfig:
+    """What the pictures are conditioned on, and how it is encoded."""
+
+    kind: ConditionKind = "none"
+    """The condition: none, a class, a caption, a map of labels, or the frames before."""
+    classes: int = 0
+    """Number of classes, or of labels in a map."""
+    text_channels: int = 128
+    """Channels of a caption's vector, and of the layers that make it."""
+    map_channels: int = 32
+    """Channels that the encoders of maps and frames hand on."""
+    context_frames: int = 2
+    """Frames before the picture that a video model reads."""
+    action_channels: int = 0
+    """Numbers in the action of a frame; 0: none."""
+    state_channels: int = 0
+    """Numbers in the state of a frame; 0: none."""
+    jitter: float = 0.0
+    """Noise that training adds to actions and states, in their standard deviations: few moments
+    are not to be known by heart."""
+    picture_channels: int = 3
+    """Channels of the frames before: 1 for grey, 3 for colours."""
+    levels: int = 256
+    """Levels of the frames before."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for an impossible encoder."""
+        kinds = get_args(ConditionKind)
+        require(self.kind in kinds, "kind", f"one of {', '.join(kinds)}", self.kind)
+        for name in ("classes", "action_channels", "state_channels"):
+            require(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
+        require(self.jitter >= 0, "jitter", "0 or more", self.jitter)
+        for name in ("text_channels", "map_channels", "context_frames"):
+            require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
+        require(
+            self.picture_channels in (1, 3), "picture_channels", "1 or 3", self.picture_channels
+        )
+        check_levels(self.levels)
+
+
+@dataclasses.dataclass(frozen=True)
+class OutputConfig:
+    """What a network says of a pixel."""
+
+    likelihood: LikelihoodKind = "logistic"
+    """Mixture of logistics over the colour (PixelCNN++), or a softmax over the levels of each
+    channel given the channels before it (PixelCNN)."""
+    levels: int = 256
+    """Levels of a channel."""
+    channels: int = 3
+    """1: grey, 3: red, green and blue, in this order."""
+    components: int = 10
+    """Logistics in the mixture."""
+    min_log_scale: float = -7.0
+    """Lower bound of a log-scale of the mixture, in log units of the half range."""
+    softmax_units: int = 64
+    """Hidden units of each channel's softmax."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        if self.channels not in (1, 3):
+            raise ValueError(f"`channels` must be 1 or 3, got {self.channels}.")
+        for name in ("components", "softmax_units"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        kinds = get_args(LikelihoodKind)
+        require(self.likelihood in kinds, "likelihood", " or ".join(kinds), self.likelihood)
+        if not 2 <= self.levels <= 256:
+            raise ValueError(f"`levels` must be between 2 and 256, got {self.levels}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelCNNConfig:
+    """The architecture of a gated PixelCNN."""
+
+    layers: int = 8
+    """Gated layers, each with a vertical and a horizontal half."""
+    units: int = 64
+    """Channels of each of the two stacks."""
+    output_units: int = 128
+    """Channels of the layer before the output."""
+    dropout: float = 0.0
+    """Share of the gated units that training drops."""
+    coordinates: bool = True
+    """Tell the network where in the picture a pixel is."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        for name in ("layers", "units", "output_units"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"`dropout` must be in [0, 1), got {self.dropout}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class FactorConfig:
+    """The architecture of every factor."""
+
+    kind: FactorKind = "A"
+    """A: a group's pixels are drawn at once; B: a shallow PixelCNN draws M x M patches."""
+    blocks: int = 6
+    """Gated residual blocks of the ResNet."""
+    units: int = 96
+    """Channels of the ResNet."""
+    output_units: int = 128
+    """Channels of the layer before the output."""
+    patch: int = 4
+    """M, the side of a patch in pixels of the group (type B)."""
+    shallow_layers: int = 3
+    """Layers of the shallow PixelCNN (type B)."""
+    shallow_units: int = 48
+    """Channels of each of its stacks (type B)."""
+    dropout: float = 0.0
+    """Share of the gated units that training drops."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        for name in ("blocks", "units", "output_units", "shallow_layers", "shallow_units"):
+            if not getattr(self, name) >= 1:
+                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if self.patch not in (2, 4, 8):
+            raise ValueError(f"`patch` must be 2, 4 or 8, got {self.patch}.")
+        if self.kind not in get_args(FactorKind):
+            raise ValueError(f"`kind` must be A or B, got {self.kind}.")
+        if not 0 <= self.dropout < 1:
+            raise ValueError(f"`dropout` must be in [0, 1), got {self.dropout}.")
+
+    @property
+    def shallow(self) -> PixelCNNConfig:
+        """The PixelCNN within a patch."""
+        return PixelCNNConfig(
+            self.shallow_layers, self.shallow_units, self.output_units, self.dropout
+        )
+
+
+@dataclasses.dataclass(frozen=True)
+class MultiscaleConfig:
+    """The architecture of a multiscale PixelCNN."""
+
+    base_size: int = 8
+    """Side of the smallest picture, which a PixelCNN draws pixel by pixel."""
+    base: PixelCNNConfig = dataclasses.field(default_factory=PixelCNNConfig)
+    """The PixelCNN of the smallest picture."""
+    factor: FactorConfig = dataclasses.field(default_factory=FactorConfig)
+    """The network of each factor."""
+    crop: int = 0
+    """Train scales larger than this on random crops of this side, in pixels; 0: whole pictures."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for sizes that do not fit together."""
+        if self.base_size not in (2, 4, 8, 16):
+            raise ValueError(f"`base_size` must be 2, 4, 8 or 16, got {self.base_size}.")
+        if self.factor.kind == "B" and self.factor.patch > self.base_size:
+            raise ValueError(
+                f"`factor.patch` must be at most `base_size`, {self.base_size}, "
+                f"got {self.factor.patch}."
+            )
+        if self.crop and (self.crop < 2 * self.base_size or self.crop & (self.crop - 1)):
+            raise ValueError(
+                f"`crop` must be 0 or a power of two, at least twice `base_size`, got {self.crop}."
+            )
+
+
+def check_size(size: int, base_size: int) -> None:
+    """Returns nothing; raises ValueError unless `size` is `base_size` times a power of two."""
+    times, rest = divmod(size, base_size)
+    if rest or times < 1 or times & (times - 1):
+        near = [base_size * 2**k for k in range(1, 10)]
+        below = max((s for s in near if s <= size), default=near[0])
+        raise ValueError(
+            f"`size` must be {base_size} times a power of two, got {size}; "
+            f"{below} and {2 * below} are near."
+        )
+
+
+def sizes_between(base_size: int, size: int) -> tuple[int, ...]:
+    """base_size, 2 base_size, ... size."""
+    sizes = [base_size]
+    while sizes[-1] < size:
+        sizes.append(2 * sizes[-1])
+    return tuple(sizes)
+
+
+def part_names(sizes: tuple[int, ...]) -> tuple[str, ...]:
+    """ "8" for the base of 8 x 8 pixels, then "16.2", "16.3", "16.4", ...: size and group."""
+    return (str(sizes[0]), *(f"{size}.{group}" for size in sizes[1:] for group in GROUPS))
+
+
+def require(holds: bool, field: str, rule: str, value) -> None:
+    """Returns nothing; raises ValueError, with name, rule and value, unless the rule holds."""
+    if not holds:
+        raise ValueError(f"`{field}` must be {rule}, got {value}.")
