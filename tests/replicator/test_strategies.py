@@ -24,7 +24,7 @@ from strategy_runs import CONFIGS, ROWS, STEPS
 
 from pixelcnn.data.dataset import Shelf
 from pixelcnn.density import PictureDensity, PictureLoss
-from replicator import Replicator
+from replicator import strategies
 from replicator.launch.tf_config import local_cluster
 from replicator.runs.errors import UserError
 from replicator.training.config import OptimizerConfig
@@ -335,7 +335,7 @@ def replicas(count):
 
 
 def test_a_batch_that_replicas_cannot_share_is_refused(mistake, monkeypatch, tmp_path):
-    monkeypatch.setattr(Replicator, "from_environment", lambda word: replicas(3))
+    monkeypatch.setattr(strategies, "from_environment", lambda word: replicas(3))
     told = "`batch_size` must be a multiple of 3, the replicas that share a batch, got "
     for preset in ("wavenet-smoke", "pixelcnn-smoke", "multiscale-smoke"):
         words = ["train", preset, "--data", tmp_path, "--workdir", tmp_path.parent / "run"]
