@@ -71,7 +71,7 @@ def run_distill(preset: str, arguments: list[str], parse) -> int:
     )
     following = f"Next: onepass sample {given.workdir} --out sounds"
     if replicator.is_chief:
-        print(outcome.in_words(given.workdir, "best STFT distance {:.3f}", following))
+        print(outcome.summary(given.workdir, "best STFT distance {:.3f}", following))
     return outcome.exit_status
 
 

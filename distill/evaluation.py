@@ -12,7 +12,7 @@ from distill.losses import kl_divergence
 from distill.model import StudentModel, untrained
 from distill.student import Condition
 from distill.teacher import WaveNetDensity
-from replicator.runs.intervals import Measure, mean_of_known, weighted_mean
+from replicator.runs.intervals import Measure, finite_mean, weighted_mean
 from replicator.runs.progress import Progress
 from wavenet.data import Corpus, audio
 from wavenet.evaluation_callback import dev_recordings
@@ -134,7 +134,7 @@ def _heard(
     return {
         "real_time_factor": seconds / (samples / rate_hz),
         "measures": {
-            key: dataclasses.asdict(mean_of_known([v[key] for v in values], seed))
+            key: dataclasses.asdict(finite_mean([v[key] for v in values], seed))
             for key in values[0]
         },
     }

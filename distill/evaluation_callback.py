@@ -126,7 +126,7 @@ class Watcher:
         for name, waveform in pictured.items():
             log.audio(step, name, waveform, self.rate_hz)
         with Image.open(path.with_suffix(".png")) as picture:
-            log.picture(step, "spectrogram", np.asarray(picture.convert("RGB")))
+            log.image(step, "spectrogram", np.asarray(picture.convert("RGB")))
 
     def _teacher_sound(self, length: int) -> np.ndarray:
         """What the teacher makes of the first recording; spoken once in the life of a run."""

@@ -14,7 +14,7 @@ from distill.student import ParallelWaveNet
 from distill.training import KIND
 from replicator.runs.atomic_files import Arrays
 from replicator.runs.errors import UserError
-from replicator.runs.model_folder import kind_of, stored_model, take_weights
+from replicator.runs.model_folder import assign_weights, kind_of, stored_model
 from replicator.runs.stored_config import dataclass_from
 from wavenet import model as wavenet_model
 from wavenet.feature_extractor import Hearing
@@ -195,7 +195,7 @@ def spec_of(stored: dict, path: Path) -> dict[str, Any]:
 def _model(stored: dict, weights: Arrays, spec: dict, path: Path) -> StudentModel:
     config, data = _config(stored, path)
     network = ParallelWaveNet(config.student, mel=data.mel(config.student.hop_samples))
-    take_weights(network, weights, path)
+    assign_weights(network, weights, path)
     speakers = tuple(stored["speakers"])
     return StudentModel(network, config, data, stored["gain_db"], speakers, spec)
 

@@ -23,9 +23,9 @@ from replicator.portable.export import (
     adopt,
     export_function,
     export_training,
-    fresh,
     named_weights,
-    ready,
+    new_folder,
+    next_command,
     restore,
     specs_of,
 )
@@ -62,7 +62,7 @@ def export_run(
 
     Raises UserError, DataError or AudioError with a line that explains what to do.
     """
-    folder = fresh(folder)
+    folder = new_folder(folder)
     config = config.resolved(teacher, teacher_path)
     stored = run_config(preset, config, teacher, teacher_path, data)
     student = new_student(config, teacher)
@@ -74,7 +74,7 @@ def export_run(
         teach_reader(student, config, teacher, corpus)
         state.start(student.trainable_variables)
     _write(folder, student, state, config, teacher, corpus, classifier, stored, tensor_float_32)
-    say(ready(folder, state))
+    say(next_command(folder, state))
     return folder
 
 

@@ -18,10 +18,10 @@ from replicator import Replicator, strategies
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import to_json
-from replicator.strategies.coordination import chief_first, heard, placed
+from replicator.strategies.coordination import chief_first, chief_only, variable_scope
 from replicator.training.loop import Outcome, Trainer
 from replicator.training.state import TrainState
-from replicator.training.step import check_rows, is_alone
+from replicator.training.step import check_rows, is_single_device
 from wavenet.data import Corpus
 from wavenet.data.pipeline import clips, source_of
 from wavenet.model import SpeechModel
@@ -60,7 +60,7 @@ def distill(
     replicator = strategies.single() if replicator is None else replicator
     config = config.resolved(teacher, teacher_path)
     check_rows(config.clips.batch_size, replicator, config.optimizer.accumulate)
-    say = heard(replicator, say)
+    say = chief_only(replicator, say)
     with contextlib.ExitStack() as stack:
         with chief_first(replicator):
             run = RunDirectory.locked(workdir, replicator.is_chief)
@@ -86,8 +86,8 @@ def _distill(
     # What prepares these knows no replicas, so they are made beside them first.
     begun, density = new_student(config, teacher), WaveNetDensity(teacher.network)
     student, frozen = begun, ()
-    with placed(replicator):
-        if not is_alone(replicator):
+    with variable_scope(replicator):
+        if not is_single_device(replicator):
             student = _untrained(config, teacher)
             density = WaveNetDensity(held_copy(teacher.network))
             classifier = None if classifier is None else copied(classifier)

@@ -83,7 +83,7 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     outcome = train(preset, given.config, given.data, given.workdir, replicator=replicator)
     following = f"Next: onepass sample {given.workdir} --out pictures"
     if replicator.is_chief:
-        print(outcome.in_words(given.workdir, "best dev {:.3f} bits/dim", following))
+        print(outcome.summary(given.workdir, "best dev {:.3f} bits/dim", following))
     return outcome.exit_status
 
 

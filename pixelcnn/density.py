@@ -65,7 +65,7 @@ class PictureDensity(tf.Module):
     def loss(self, batch: dict):
         """Nats for each number of a picture, with `bits_per_dim` beside it, of a training batch.
 
-        batch: of a shelf; of a replica's share of one, with what `PictureLoss.common` gives.
+        batch: of a shelf; of a replica's share of one, with what `PictureLoss.global_inputs` gives.
         """
         seed, share = batch["seed"][0], None
         if "share" in batch:
@@ -87,10 +87,10 @@ class PictureLoss:
         """See `PictureDensity.loss`."""
         return self.density.loss(batch)
 
-    def common(self, batch: dict, replicator: Replicator) -> dict:
+    def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
         """What dropout needs: the whole batch has one mask, named after the seed of its first row.
 
         Returns "seeds" int32 [replicas, rows, 2] of the whole batch and "share" int32 [], which of
-        these rows the batch holds; see `LossOfShares`.
+        these rows the batch holds; see `GlobalBatchLoss`.
         """
         return {"seeds": replicator.all_gather(batch["seed"]), "share": replicator.replica_id}

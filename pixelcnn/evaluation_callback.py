@@ -36,7 +36,7 @@ class Watcher:
             if self._can_draw():
                 sheet = grid(self._pictures())
                 write_png(self.folder / f"step_{step:08d}.png", sheet)
-                log.picture(step, "samples", sheet)
+                log.image(step, "samples", sheet)
         return total
 
     def _bits(self) -> dict[str, float]:

@@ -22,7 +22,7 @@ from pixelcnn.sampling.multiscale_sampler import temperatures_of
 from pixelcnn.training import KINDS, config_from, kind_of
 from replicator.runs.atomic_files import Arrays
 from replicator.runs.errors import UserError
-from replicator.runs.model_folder import stored_model, take_weights
+from replicator.runs.model_folder import assign_weights, stored_model
 
 Wish = int | str | np.ndarray | None
 
@@ -240,7 +240,7 @@ def model_of(stored: dict, weights: Arrays, spec: dict, path: Path) -> PictureMo
     """The model of a config.json, its weights by name and what model.json says of it."""
     config = _config(stored, path)
     density = PictureDensity(config, Blank())
-    take_weights(density, weights, path)
+    assign_weights(density, weights, path)
     statistics = stored["statistics"] and Statistics.from_dict(stored["statistics"])
     classes = tuple(stored["class_names"])
     return PictureModel(density, config, classes, statistics, spec, Painter(density))

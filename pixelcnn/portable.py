@@ -19,9 +19,9 @@ from pixelcnn.training import CHANGEABLE, run_config
 from replicator.portable.export import (
     export_function,
     export_training,
-    fresh,
     named_weights,
-    ready,
+    new_folder,
+    next_command,
     restore,
     specs_of,
 )
@@ -53,7 +53,7 @@ def export_run(
 
     Raises UserError or DataError with a line that explains what to do.
     """
-    fresh(folder)
+    new_folder(folder)
     shelf = Shelf.read(data, config)
     config = shelf.resolved
     for line in shelf.notes:
@@ -75,7 +75,7 @@ def export_run(
         changeable=CHANGEABLE,
         tensor_float_32=tensor_float_32,
     )
-    say(ready(folder, state))
+    say(next_command(folder, state))
     return Path(folder)
 
 

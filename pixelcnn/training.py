@@ -13,7 +13,7 @@ from replicator import Replicator, strategies
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import stored_config, to_json
-from replicator.strategies.coordination import chief_first, heard, placed
+from replicator.strategies.coordination import chief_first, chief_only, variable_scope
 from replicator.training.loop import Outcome, Trainer
 from replicator.training.state import TrainState
 from replicator.training.step import check_rows
@@ -54,7 +54,7 @@ def train(
         )
     replicator = strategies.single() if replicator is None else replicator
     check_rows(config.data.batch_size, replicator, config.optimizer.accumulate)
-    say = heard(replicator, say)
+    say = chief_only(replicator, say)
     with contextlib.ExitStack() as stack:
         with chief_first(replicator):
             shelf = Shelf.read(data, config)
@@ -71,7 +71,7 @@ def train(
 def _train(
     run: RunDirectory, config: AnyTrainConfig, shelf: Shelf, say, replicator: Replicator
 ) -> Outcome:
-    with placed(replicator):
+    with variable_scope(replicator):
         density = PictureDensity(config)
         state = TrainState(density, config.optimizer, config.loop.num_steps)
     trainer = Trainer(run, state, PictureLoss(density), config.loop, replicator)

@@ -65,7 +65,7 @@ def main(given: Arguments) -> int:
     found = examples(corpus, mel)
     scale = scale_of(found["train"], mel)
     _, outcome = train(found, scale, given.config, given.workdir)
-    print(outcome.in_words(given.workdir, "best dev {:.3f}", ""))
+    print(outcome.summary(given.workdir, "best dev {:.3f}", ""))
     if outcome.exit_status or given.out is None:
         return outcome.exit_status
     voice = _finished(given, found["train"], scale, mel)

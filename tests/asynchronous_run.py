@@ -20,7 +20,7 @@ from replicator.strategies import asynchronous as parameter_server
 from replicator.strategies import server_processes as servers
 from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
-from replicator.training.step import compile_shared_step, compile_step
+from replicator.training.step import compile_replicated_step, compile_step
 
 ADAM = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, clip_norm=5.0)
 
@@ -56,7 +56,7 @@ def main(steps: int, pause_seconds: float, output: str) -> None:
         return {"sum": tf.reduce_sum(batch["x"]), "nothing": None}
 
     print(f"with {replicator.num_updates_at_once} workers", flush=True)
-    call = compile_shared_step(state, line.loss, False, replicator, {})
+    call = compile_replicated_step(state, line.loss, False, replicator, {})
     batches = iter(replicator.batches(data(steps)))
     for update in range(steps):
         metrics = call(batches, at_most=steps - update)
@@ -85,7 +85,9 @@ def until_end(call, batches):
 
 if __name__ == "__main__":
     steps, *seconds, output = sys.argv[1:]
-    pause_seconds, servers.START_SECONDS, parameter_server.SERVER_SECONDS = map(float, seconds)
+    pause_seconds, servers.START_SECONDS, parameter_server.SERVER_SILENCE_SECONDS = map(
+        float, seconds
+    )
     try:
         main(int(steps), pause_seconds, output)
     except UserError as error:

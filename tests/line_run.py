@@ -15,7 +15,7 @@ from toys import Line, line_batch
 from replicator import Replicator, strategies
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
-from replicator.strategies.coordination import placed
+from replicator.strategies.coordination import variable_scope
 from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.loop import Trainer
 from replicator.training.state import TrainState
@@ -42,7 +42,7 @@ def train(replicator: Replicator, workdir: Path, num_steps: int, seconds: float)
     run = RunDirectory.create(workdir, {"line": 1}, is_chief=replicator.is_chief)
     config = LoopConfig(num_steps, report_every_steps=1, evaluate_every_steps=NEVER,
                         save_every_minutes=0.5 / 60)  # fmt: skip
-    with placed(replicator):
+    with variable_scope(replicator):
         line = Line()
         state = TrainState(line, OptimizerConfig(0.02, 2, "constant"), num_steps)
     trainer = Trainer(run, state, line.loss, config, replicator)

@@ -9,7 +9,7 @@ from tensorflow.experimental import dtensor
 from replicator import strategies
 from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
-from replicator.training.step import compile_shared_step, compile_step
+from replicator.training.step import compile_replicated_step, compile_step
 
 MESH = {"batch": 2, "model": 2}
 ADAM = OptimizerConfig(learning_rate=1e-2, warmup_steps=2, clip_norm=1.0)
@@ -64,7 +64,7 @@ def sharded_training(layouts):
     with replicator.scope():
         table = Table(replicator)
         state = TrainState(table, ADAM, STEPS)
-    call = compile_shared_step(state, table.loss, False, replicator, {})
+    call = compile_replicated_step(state, table.loss, False, replicator, {})
     batches = iter(replicator.batches(data()))
     losses = [float(call(batches)["loss"]) for _ in range(STEPS)]
     return replicator, state, losses, (call, batches)
@@ -109,10 +109,10 @@ def check_whole():
         table = Table()
     outputs = tf.function(table.outputs, jit_compile=True, autograph=False)
     batch = {"index": tf.constant(batch_of(0)["index"])}
-    with replicator.whole():
+    with replicator.gathered_variables():
         first = outputs(batch).numpy()
     table.rows.assign(2.0 * table.rows.numpy())
-    with replicator.whole():
+    with replicator.gathered_variables():
         second = outputs(batch).numpy()
         table.bias.assign_add(tf.ones([6]))
     plain = Table()
@@ -124,12 +124,12 @@ def check_whole():
 
 
 def check_averaged():
-    """The weights in `TrainState.averaged`, inside and around `whole`, and after it."""
+    """The weights in `TrainState.averaged`, inside and around `gathered_variables`, and after."""
     replicator, state, _, _ = automatic()
     before = state.arrays()
-    with replicator.whole(), state.averaged():
+    with replicator.gathered_variables(), state.averaged():
         inside = [weight.numpy() for weight in state.weights]
-    with state.averaged(), replicator.whole():
+    with state.averaged(), replicator.gathered_variables():
         around = [weight.numpy() for weight in state.weights]
     return before, inside, around, state.arrays()
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from replicator.runs.errors import UserError
-from replicator.runs.intervals import mean_of_known, weighted_mean
+from replicator.runs.intervals import finite_mean, weighted_mean
 from replicator.runs.progress import Progress
 from wavenet.data import audio
 from wavenet.data.corpus import Corpus
@@ -42,7 +42,7 @@ def evaluate(model: SpeechModel, corpus: Corpus, spoken: int = 4, seed: int = 0)
     measures = {"bits_per_sample": weighted_mean(bits, samples, seed)}
     heard, factor = _speak(model, items[:spoken], seed)
     for name in heard[0] if heard else ():
-        measures[name] = mean_of_known([h[name] for h in heard], seed)
+        measures[name] = finite_mean([h[name] for h in heard], seed)
     flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
     return {
         "bits_per_sample": measures["bits_per_sample"].mean,

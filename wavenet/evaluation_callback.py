@@ -76,7 +76,7 @@ class Watcher:
         pair = {"sampled": waveform, "recorded": item["waveform"][:length]}
         spectrogram_png(path.with_suffix(".png"), pair, rate_hz)
         log.audio(step, "sample", waveform, rate_hz)
-        log.picture(
+        log.image(
             step, "spectrogram", np.asarray(Image.open(path.with_suffix(".png")).convert("RGB"))
         )
 

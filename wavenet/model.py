@@ -9,7 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from replicator.runs.errors import UserError
-from replicator.runs.model_folder import stored_model, take_weights
+from replicator.runs.model_folder import assign_weights, stored_model
 from wavenet import shipped
 from wavenet.feature_extractor import Hearing
 from wavenet.network import WaveNet
@@ -133,7 +133,7 @@ def load(path: Path) -> SpeechModel:
     stored, weights, spec = stored_model(path, _spec)
     config = _config(stored, path)
     network = WaveNet(config.network)
-    take_weights(network, weights, path)
+    assign_weights(network, weights, path)
     return SpeechModel(network, config, stored["gain_db"], tuple(stored["speakers"]), spec)
 
 

@@ -8,9 +8,9 @@ import tensorflow as tf
 from replicator.portable.export import (
     export_function,
     export_training,
-    fresh,
     named_weights,
-    ready,
+    new_folder,
+    next_command,
     restore,
     storable,
 )
@@ -48,7 +48,7 @@ def export_run(
 
     Raises UserError, DataError or AudioError with a line that explains what to do.
     """
-    fresh(folder)
+    new_folder(folder)
     report = scan_folder(data, config)
     config = config.resolved(len({r.speaker for r in report.of("train")}))
     corpus = prepare_corpus(report, config, workdir)
@@ -59,7 +59,7 @@ def export_run(
     stored = run_config(preset, config, corpus, data)
     restore(state, workdir, stored, CHANGEABLE)
     export_corpus(folder, state, network, corpus, config, stored, tensor_float_32=tensor_float_32)
-    say(ready(folder, state))
+    say(next_command(folder, state))
     return Path(folder)
 
 

@@ -11,7 +11,7 @@ from replicator.runs.errors import UserError
 from replicator.runs.folders import shown
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import stored_config, to_json
-from replicator.strategies.coordination import chief_first, heard, placed
+from replicator.strategies.coordination import chief_first, chief_only, variable_scope
 from replicator.training.loop import Outcome, Trainer
 from replicator.training.state import TrainState
 from replicator.training.step import check_rows
@@ -55,7 +55,7 @@ def train(
         )
     replicator = strategies.single() if replicator is None else replicator
     check_rows(config.data.batch_size, replicator, config.optimizer.accumulate)
-    say = heard(replicator, say)
+    say = chief_only(replicator, say)
     with contextlib.ExitStack() as stack:
         with chief_first(replicator):
             report = scan_folder(data, config, _existing(Path(workdir) / FEATURES))
@@ -76,7 +76,7 @@ def train(
 def _train(
     run: RunDirectory, config: TrainConfig, corpus: Corpus, say, replicator: Replicator
 ) -> Outcome:
-    with placed(replicator):
+    with variable_scope(replicator):
         network = WaveNet(config.network, config.seed)
         state = TrainState(network, config.optimizer, config.loop.num_steps)
     trainer = Trainer(run, state, loss_function(network), config.loop, replicator)
@@ -133,8 +133,8 @@ class ClipLoss:
         value = -tf.reduce_sum(log_prob * batch["mask"]) / counted
         return value, {"bits_per_sample": value / math.log(2.0)}
 
-    def common(self, batch, replicator: Replicator) -> dict[str, tf.Tensor]:
-        """What every replica divides by (see `LossOfShares`): shares differ in their padding."""
+    def global_inputs(self, batch, replicator: Replicator) -> dict[str, tf.Tensor]:
+        """What every replica divides by (see `GlobalBatchLoss`): shares differ in their padding."""
         return {"counted": replicator.all_reduce(tf.reduce_sum(batch["mask"]), "mean")}
 
 

@@ -31,7 +31,7 @@ DB_PER_NEPER = 20.0 / math.log(10.0)
 class Objective:
     """Called with a batch of clips; gives the loss, [], and the terms' values.
 
-    A replica calls it with its share of a batch and with what `common` gives.
+    A replica calls it with its share of a batch and with what `global_inputs` gives.
 
     Args:
       student, teacher: only the student's weights get a gradient.
@@ -83,8 +83,8 @@ class Objective:
         values = {name: value for name, (_, value) in terms.items()}
         return loss, values | {"level_db": _level_db(drawn.output, batch["waveform"])}
 
-    def common(self, batch, replicator: Replicator) -> dict[str, tf.Tensor]:
-        """What a share of a batch must know of the whole, see `LossOfShares`.
+    def global_inputs(self, batch, replicator: Replicator) -> dict[str, tf.Tensor]:
+        """What a share of a batch must know of the whole, see `GlobalBatchLoss`.
 
         Returns:
           "first_row" int32 [], which addresses noise; of all shares the mean "counted" of samples

@@ -21,7 +21,7 @@ from pixelcnn.data.image_file import (
 )
 from pixelcnn.data.metadata import SPLITS, Row, match, read_tables
 from pixelcnn.data.raw_corpus import Gathered, extremes, some
-from replicator.runs.folders import shown, walk
+from replicator.runs.folders import list_files, shown
 from replicator.runs.threads import in_threads
 
 MOST_WORKERS = 4  # each may hold a whole photograph
@@ -126,7 +126,7 @@ def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
     Raises:
       DataError: no picture file, a table that is wrong, or a split that is half there.
     """
-    names, notes = walk(folder)
+    names, notes = list_files(folder)
     split_folders = _has_split_folders(folder)
     rows, more = _counting(folder, names, split_folders)
     outer_folders = 1 if split_folders or all(name.startswith("train/") for name in rows) else 0

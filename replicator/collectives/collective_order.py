@@ -1,7 +1,7 @@
-"""The order rule: all replicas call the same primitives, in the same order, with the same shapes.
+"""The order of collectives: every replica calls the same ones, in one order, with equal shapes.
 
-A collective that one replica calls and another does not would wait for ever. Each replica's calls
-are recorded while its step is traced, and compared before anything runs.
+A collective that one replica calls and another does not would wait for ever. The calls of each
+replica are therefore recorded while its step is traced, and compared before anything runs.
 """
 
 import hashlib
@@ -12,16 +12,16 @@ import tensorflow as tf
 
 from replicator.runs.errors import UserError
 
-_NEIGHBOURS = 3  # Calls shown before and after the one that differs.
-# What the engines say: between workers, and between the devices of one.
+_NEIGHBOURS = 3  # calls shown before and after the one that differs
+# TensorFlow's messages: between workers, and between the devices of one.
 _OTHER_SHAPES = (
     r"expected shape (\[.*?\]) but another member in the group expected shape (\[.*?\])",
     r"must have the same size and shape\.\s+Input 0: (\[.*?\]) != input \d+: (\[.*?\])",
 )
 
 
-class OrderError(UserError):
-    """Replicas, or workers, would not meet in their collectives."""
+class CollectiveOrderError(UserError):
+    """Replicas, or workers, call different collectives."""
 
 
 def call_text(primitive: str, tensors) -> str:
@@ -36,8 +36,8 @@ def _spec(tensor) -> str:
     return f"{tensor.dtype.name}[{dims}]"
 
 
-class OrderRecord:
-    """What the replicas of this process called in one trace of a step."""
+class CollectiveRecord:
+    """The collectives that the replicas of this process call in one trace of a step."""
 
     def __init__(self):
         self._calls: dict[int, list[str]] = {}
@@ -45,12 +45,12 @@ class OrderRecord:
         self._lock = threading.Lock()
 
     def begin(self, replica: int) -> None:
-        """Starts the list of a replica."""
+        """Starts the record of a replica."""
         with self._lock:
             self._calls[replica] = []
 
     def note(self, replica: int, call: str) -> None:
-        """Adds a call, or raises OrderError where another replica called something else there."""
+        """Adds a call, or raises CollectiveOrderError where another replica made another one."""
         with self._lock:
             calls = self._calls[replica]
             calls.append(call)
@@ -58,29 +58,29 @@ class OrderRecord:
                 theirs = self._calls[other]
                 ended = other in self._done and len(theirs) < len(calls)
                 if ended or (len(theirs) >= len(calls) and theirs[len(calls) - 1] != call):
-                    raise OrderError(
+                    raise CollectiveOrderError(
                         _difference(f"replica {other}", theirs, f"replica {replica}", calls)
                     )
 
     def end(self, replica: int) -> None:
-        """Closes a list, or raises OrderError where another replica called more."""
+        """Ends the record of a replica, or raises CollectiveOrderError where another made more."""
         with self._lock:
             calls = self._calls[replica]
             self._done.add(replica)
             for other in self._calls:
                 theirs = self._calls[other]
                 if len(theirs) > len(calls):
-                    raise OrderError(
+                    raise CollectiveOrderError(
                         _difference(f"replica {other}", theirs, f"replica {replica}", calls)
                     )
 
     def calls(self) -> list[str]:
-        """The calls of every replica; they are the same."""
+        """The calls of a replica; all have the same."""
         return next(iter(self._calls.values()), [])
 
 
 def digest(calls: list[str]) -> tf.Tensor:
-    """int32 [8] that differs where lists of calls differ."""
+    """int32 [8], the SHA-256 of a list of calls."""
     return tf.constant(
         [
             int.from_bytes(part, "little", signed=True)
@@ -95,19 +95,19 @@ def _parts(data: bytes) -> list[bytes]:
 
 
 def compare_workers(texts: list[str]) -> None:
-    """Raises OrderError unless all workers have the same calls (joined by line ends)."""
+    """Raises CollectiveOrderError unless all workers have the same calls, a line for each."""
     for worker, text in enumerate(texts):
         if text != texts[0]:
-            raise OrderError(
+            raise CollectiveOrderError(
                 _difference("worker 0", _lines(texts[0]), f"worker {worker}", _lines(text))
             )
 
 
-def met_in_other_shapes(error: Exception) -> OrderError | None:
-    """The rule, where a step failed because shapes that tracing does not know were different."""
+def shape_mismatch_error(error: Exception) -> CollectiveOrderError | None:
+    """The CollectiveOrderError for a step that failed because dynamic shapes differ, else None."""
     for pattern in _OTHER_SHAPES:
         if found := re.search(pattern, str(error)):
-            return OrderError(
+            return CollectiveOrderError(
                 f"Replicas must call the same primitives in the same order with the same shapes; "
                 f"one gave a tensor of shape {found[1]}, another of shape {found[2]}."
             )

@@ -1,12 +1,13 @@
-"""Tensors of any dtype as float32, float64 or int64, which every engine can sum.
+"""Tensors of any dtype encoded as float32, float64 or int64, the dtypes that are summed.
 
-Two ways: as numbers, for sums, and as bits, for what must arrive unchanged. There is no int32 among
-them: TensorFlow keeps it on the host and mirrored strategies cannot reduce several at once.
+There are two encodings: as numbers, for sums, and as bits, for values that must arrive unchanged.
+int32 is not used: TensorFlow keeps it on the host, and mirrored strategies cannot reduce several of
+them at once.
 """
 
 import tensorflow as tf
 
-_ENGINE = (tf.float32, tf.float64, tf.int64)
+_SUMMABLE = (tf.float32, tf.float64, tf.int64)
 _INTEGERS = (tf.bool, tf.int8, tf.int16, tf.int32, tf.uint8, tf.uint16, tf.uint32)
 _WIDENED = {tf.float16: tf.float32, tf.bfloat16: tf.float32} | {
     dtype: tf.int64 for dtype in _INTEGERS
@@ -26,20 +27,20 @@ _CHARACTERS = [b"", *(bytes([byte]) for byte in range(256))]
 
 def is_number(dtype: tf.DType) -> bool:
     """Whether values of the dtype can be summed."""
-    return dtype != tf.bool and (dtype in _ENGINE or dtype in _WIDENED or dtype in _SAME_BITS)
+    return dtype != tf.bool and (dtype in _SUMMABLE or dtype in _WIDENED or dtype in _SAME_BITS)
 
 
 def is_ordered(dtype: tf.DType) -> bool:
-    """Whether values of the dtype have a smallest and a largest."""
+    """Whether values of the dtype have an order, and so a minimum and a maximum."""
     return is_number(dtype) and not dtype.is_complex
 
 
-def sum_as_numbers(tensors: list, engine_sum) -> list:
-    """`engine_sum` (list to list) of tensors of any numbers.
+def sum_as_numbers(tensors: list, sum_over_replicas) -> list:
+    """`sum_over_replicas` (list to list) of tensors of any numeric dtype.
 
     Half precision is summed in float32 and rounded once; integers wrap around.
     """
-    sums = engine_sum([_to_numbers(tensor) for tensor in tensors])
+    sums = sum_over_replicas([_to_numbers(tensor) for tensor in tensors])
     return [_from_numbers(s, t.dtype) for s, t in zip(sums, tensors, strict=True)]
 
 
@@ -58,15 +59,17 @@ def _from_numbers(tensor, dtype: tf.DType):
 
 
 def to_bits(tensor):
-    """The tensor as int64, whose sum with zeros gives it back unchanged.
+    """The bits of the tensor as int64, which a sum with zeros leaves unchanged.
 
     Raises:
-      ValueError: the dtype cannot travel (strings: `to_bytes` first).
+      ValueError: the dtype has no such encoding (strings: `to_bytes` first).
     """
     if tensor.dtype in _SAME_BITS:
         tensor = tf.bitcast(tensor, _SAME_BITS[tensor.dtype])
     if tensor.dtype != tf.int64 and tensor.dtype not in _INTEGERS:
-        raise ValueError(f"Tensors of type {tensor.dtype.name} cannot go from replica to replica.")
+        raise ValueError(
+            f"Tensors of type {tensor.dtype.name} cannot be exchanged between replicas."
+        )
     return tf.cast(tensor, tf.int64)
 
 

@@ -1,7 +1,7 @@
-"""The mathematics of the primitives, over one collective: the sum over replicas.
+"""Reduce, gather and broadcast with their gradients, from one collective: the sum over replicas.
 
-Each function takes a Replicator within a step and a list of tensors. Derivatives are those of the
-sum of the losses of all replicas: with y = sum_r x_r and L = sum_r L_r(y), dL/dx_r = sum_s dL_s/dy.
+Each function takes a Replicator within a step and a list of tensors. Gradients are those of the sum
+of the losses of all replicas: with y = sum_r x_r and L = sum_r L_r(y), dL/dx_r = sum_s dL_s/dy.
 """
 
 import tensorflow as tf
@@ -32,7 +32,7 @@ def _total(replicator, tensors: list) -> list:
     @tf.custom_gradient
     def summed(*some):
         def backward(*upstream):
-            replicator._note("gradient of all_sum", upstream)
+            replicator._record_call("gradient of all_sum", upstream)
             return _total(replicator, list(upstream))
 
         return encoding.sum_as_numbers(list(some), replicator._sum), backward
@@ -69,12 +69,12 @@ def _extreme(replicator, tensors: list, reduce) -> list:
 
 
 def gather(replicator, tensors: list) -> list:
-    """[R, ...], row r is x_r."""
+    """[num_replicas, ...], whose row r is x_r."""
     if replicator.num_replicas == 1:
         return [tensor[tf.newaxis] for tensor in tensors]
 
     def backward(upstream):
-        replicator._note("gradient of all_gather", upstream)
+        replicator._record_call("gradient of all_gather", upstream)
         return [rows[replicator.replica_id] for rows in _total(replicator, upstream)]
 
     def rows(tensor):
@@ -84,7 +84,7 @@ def gather(replicator, tensors: list) -> list:
 
 
 def broadcast_from(source: int):
-    """The function that gives every replica x_source."""
+    """A function that returns x_source on every replica."""
 
     def broadcast(replicator, tensors: list) -> list:
         if replicator.num_replicas == 1:
@@ -95,7 +95,7 @@ def broadcast_from(source: int):
             return tf.where(is_source, tensor, tf.zeros_like(tensor))
 
         def backward(upstream):
-            replicator._note(f"gradient of broadcast[{source}]", upstream)
+            replicator._record_call(f"gradient of broadcast[{source}]", upstream)
             return [own(summed) for summed in _total(replicator, upstream)]
 
         return _with_gradient(tensors, lambda some: _bits_summed(replicator, some, own), backward)
@@ -104,41 +104,39 @@ def broadcast_from(source: int):
 
 
 def _bits_summed(replicator, tensors: list, prepare) -> list:
-    """Tensors whose bits pass the sum as integers: exact, -0.0 and every dtype included."""
+    """Tensors exchanged as integers of the same bits: exact for every dtype, -0.0 and NaN too."""
     strings = [tensor.dtype == tf.string for tensor in tensors]
     if any(strings):
         width = _longest(replicator, [t for t in tensors if t.dtype == tf.string])
         tensors = [encoding.to_bytes(t, width) if t.dtype == tf.string else t for t in tensors]
     summed = replicator._sum([prepare(encoding.to_bits(tensor)) for tensor in tensors])
-    moved = [encoding.from_bits(s, t.dtype) for s, t in zip(summed, tensors, strict=True)]
-    return [encoding.from_bytes(t) if s else t for t, s in zip(moved, strings, strict=True)]
+    exchanged = [encoding.from_bits(s, t.dtype) for s, t in zip(summed, tensors, strict=True)]
+    return [encoding.from_bytes(t) if s else t for t, s in zip(exchanged, strings, strict=True)]
 
 
 def _longest(replicator, strings: list):
-    mine = tf.reduce_max(tf.stack([encoding.longest(tensor) for tensor in strings]))
-    rows = _own_row(mine, replicator.replica_id, replicator.num_replicas)
+    own = tf.reduce_max(tf.stack([encoding.longest(tensor) for tensor in strings]))
+    rows = _own_row(own, replicator.replica_id, replicator.num_replicas)
     return tf.reduce_max(replicator._sum([rows])[0])
 
 
 def _own_row(tensor, replica_id, num_replicas: int):
-    mine = tf.reshape(
-        tf.range(num_replicas) == replica_id, [num_replicas] + [1] * tensor.shape.rank
-    )
-    return tf.where(mine, tensor[tf.newaxis], tf.zeros_like(tensor)[tf.newaxis])
+    own = tf.reshape(tf.range(num_replicas) == replica_id, [num_replicas] + [1] * tensor.shape.rank)
+    return tf.where(own, tensor[tf.newaxis], tf.zeros_like(tensor)[tf.newaxis])
 
 
 def _with_gradient(tensors: list, forward, backward) -> list:
-    """Forward of the tensors, with `backward` as its derivative."""
+    """`forward` of the tensors, with `backward` for its gradient."""
 
     @tf.custom_gradient
-    def moved(*some):
+    def exchanged(*some):
         return forward(list(some)), lambda *upstream: backward(list(upstream))
 
-    return _by_kind(tensors, lambda some: list(moved(*some)))
+    return _by_kind(tensors, lambda some: list(exchanged(*some)))
 
 
 def _by_kind(tensors: list, function) -> list:
-    """Function of the tensors that have derivatives and, in a call of its own, of the others."""
+    """`function` of the tensors that have gradients and, in another call, of those without."""
     kinds = [t.dtype.is_floating or t.dtype.is_complex for t in tensors]
     results = {}
     for kind in (True, False):

@@ -10,8 +10,8 @@ from typing import Annotated, Literal
 import tyro
 
 from replicator.launch.cluster_files import Job, commands, kubernetes, slurm
-from replicator.launch.supervisor import Orders, Supervisor
-from replicator.launch.tasks import OURS, Shape, local_tasks, visible_gpus, with_strategy
+from replicator.launch.supervisor import LaunchSettings, Supervisor
+from replicator.launch.tasks import OWN_PROGRAMS, Shape, local_tasks, visible_gpus, with_strategy
 from replicator.runs.errors import UserError
 
 WORKERS = 2
@@ -25,7 +25,7 @@ comes the command, any program. `--strategy` is added to a training of ours with
   onepass launch --workers 4 --gpus 1 --print slurm --hours 12 -- onepass train ... > job.sh
 
 Every line of output has the task's name in front. The first failure ends all and is the exit
-status. Ctrl-C, SIGTERM and SIGHUP are handed on, so that a training saves and leaves."""
+status. Ctrl-C, SIGTERM and SIGHUP are forwarded, so that a training saves and leaves."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,7 +84,7 @@ def run(arguments: list[str], parse, own_program: Sequence[str]) -> int:
     if given.to_print:
         print(_printed(given, shape, command))
         return 0
-    orders = Orders(
+    settings = LaunchSettings(
         _runnable(command, own_program), given.grace_seconds, given.restarts, given.log_dir
     )
     if given.log_dir is not None:
@@ -96,7 +96,7 @@ def run(arguments: list[str], parse, own_program: Sequence[str]) -> int:
             "processor.",
             file=sys.stderr,
         )
-    return Supervisor(lambda: local_tasks(shape), orders).run()
+    return Supervisor(lambda: local_tasks(shape), settings).run()
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:
@@ -153,7 +153,7 @@ def _runnable(command: Sequence[str], own_program: Sequence[str]) -> list[str]:
     """The command, with this installation's onepass for the word."""
     if not sys.platform.startswith("linux"):
         raise UserError("`onepass launch` runs processes on Linux only; --print works everywhere.")
-    if command[0] in OURS[:1]:
+    if command[0] in OWN_PROGRAMS[:1]:
         return [*own_program, *command[1:]]
     if shutil.which(command[0]) is None:
         raise UserError(f"there is no program `{command[0]}` to launch.")

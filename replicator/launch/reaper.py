@@ -1,12 +1,13 @@
-"""Runs a command so that nothing of it is left when it has ended or its launcher is gone.
+"""Runs a command, and ends every process that it leaves behind or that outlives its launcher.
 
-    python guard.py GRACE_SECONDS COMMAND ...    a program of its own: the standard library alone
+    python reaper.py GRACE_SECONDS COMMAND ...    a program: the standard library only
 
-Standard input is a pipe whose other end the launcher alone holds. A byte in it kills everything
-that the command has started; its end (the launcher is gone, even by SIGKILL) asks with SIGTERM,
-and kills GRACE_SECONDS later. Other signals are handed on to the command's process group. What
-the command leaves running is ended in the same way. The guard ends as the command ended, by the
-same signal if it was one.
+Standard input is a pipe whose other end only the launcher has. A byte in it kills every process
+that the command has started. Its end, which comes when the launcher ends, even by SIGKILL, sends
+them SIGTERM and, GRACE_SECONDS later, SIGKILL. Other signals are forwarded to the command's process
+group. Processes that the command leaves running are ended in the same way: as a subreaper
+(prctl(2), PR_SET_CHILD_SUBREAPER) this process adopts them. The exit status is the command's; where
+a signal ended the command, the same signal ends this process.
 """
 
 import contextlib
@@ -20,18 +21,18 @@ import time
 from pathlib import Path
 from typing import NoReturn
 
-HANDED_ON = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 ALL_SIGNALS = set(signal.Signals) - {signal.SIGKILL, signal.SIGSTOP}
-LOOK_SECONDS = 0.05
+POLL_SECONDS = 0.05
 DIE_WITH_PARENT, ADOPT_ORPHANS = 1, 36  # of Linux's prctl
 CANNOT_RUN = 127
 
 
-class Guard:
-    """One running command.
+class Reaper:
+    """A running command.
 
     Args:
-      grace_seconds: between asking and killing.
+      grace_seconds: between SIGTERM and SIGKILL.
       command: words, the first a program.
     """
 
@@ -39,61 +40,61 @@ class Guard:
         self._grace_seconds = grace_seconds
         self._status: int | None = None
         self._kill_at: float | None = None
-        self._was_asked = False
-        self._wakes, wake = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        signal.set_wakeup_fd(wake)
+        self._was_signalled = False
+        self._wakeups, wakeup = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
+        signal.set_wakeup_fd(wakeup)
         _prctl(ADOPT_ORPHANS, 1)
         signal.pthread_sigmask(signal.SIG_BLOCK, ALL_SIGNALS)
-        caught = [n for n in HANDED_ON if signal.getsignal(n) != signal.SIG_IGN]
+        caught = [n for n in FORWARDED if signal.getsignal(n) != signal.SIG_IGN]
         self._pid = _started(command, [*caught, signal.SIGPIPE, signal.SIGXFSZ])
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
         for number in caught:
-            signal.signal(number, self._hand_on)
+            signal.signal(number, self._forward)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ALL_SIGNALS)
 
     def wait(self) -> int:
-        """The command's exit status, minus the signal if one ended it, when nothing is left."""
+        """The command's exit status, minus N for signal N, once no process of it is left."""
         launcher: list[int] = [sys.stdin.fileno()]
         while self._reap() is None or descendants():
             self._kill_in_time()
-            timeout = None if self._status is None and self._kill_at is None else LOOK_SECONDS
-            ready, _, _ = select.select([self._wakes, *launcher], [], [], timeout)
-            if self._wakes in ready:
+            timeout = None if self._status is None and self._kill_at is None else POLL_SECONDS
+            ready, _, _ = select.select([self._wakeups, *launcher], [], [], timeout)
+            if self._wakeups in ready:
                 with contextlib.suppress(BlockingIOError):
-                    os.read(self._wakes, 4096)
+                    os.read(self._wakeups, 4096)
             if launcher and launcher[0] in ready:
-                self._obey(os.read(launcher.pop(), 1))
+                self._handle_command(os.read(launcher.pop(), 1))
         return os.waitstatus_to_exitcode(self._status or 0)
 
-    def _hand_on(self, number, frame) -> None:
-        self._was_asked = True
+    def _forward(self, number, frame) -> None:
+        self._was_signalled = True
         with contextlib.suppress(ProcessLookupError):
             os.killpg(self._pid, number)
 
-    def _obey(self, word: bytes) -> None:
-        if word:
+    def _handle_command(self, byte: bytes) -> None:
+        if byte:
             self._kill_at = time.monotonic()
         else:
-            self._end()
+            self._terminate()
 
-    def _end(self) -> None:
-        """Asks, unless somebody did, and sets the time at which asking is over."""
+    def _terminate(self) -> None:
+        """Sends SIGTERM, unless a signal was forwarded, and sets the time of SIGKILL."""
         if self._kill_at is None:
             self._kill_at = time.monotonic() + self._grace_seconds
-        if not self._was_asked:
-            self._was_asked = True
+        if not self._was_signalled:
+            self._was_signalled = True
             for process in descendants():
                 _send(process, signal.SIGTERM)
 
     def _kill_in_time(self) -> None:
         if self._status is not None:
-            self._end()
+            self._terminate()
         if self._kill_at is not None and time.monotonic() >= self._kill_at:
             for process in descendants():
                 _send(process, signal.SIGKILL)
 
     def _reap(self) -> int | None:
-        """The wait status of the command, once it has ended; buries orphans on the way."""
+        """The wait status of the command, once it has ended; reaps adopted orphans, too."""
         with contextlib.suppress(ChildProcessError):
             while True:
                 process, status = os.waitpid(-1, os.WNOHANG)
@@ -105,7 +106,7 @@ class Guard:
 
 
 def descendants() -> list[int]:
-    """The processes below this one that still run."""
+    """The ids of the processes that descend from this one and still run."""
     children: dict[int, list[int]] = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
@@ -118,20 +119,20 @@ def descendants() -> list[int]:
     return found
 
 
-def _started(command: list[str], given_back: list[signal.Signals]) -> int:
-    """The process of the command, in a group of its own, with its signals as they were."""
-    guard, process = os.getpid(), os.fork()
+def _started(command: list[str], restored: list[signal.Signals]) -> int:
+    """The id of the command's process, in a group of its own, with default signal handlers."""
+    reaper, process = os.getpid(), os.fork()
     if process:
-        with contextlib.suppress(OSError):  # it has done so itself
+        with contextlib.suppress(OSError):  # the child has done so already
             os.setpgid(process, process)
         return process
     try:
         os.setpgid(0, 0)
         _prctl(DIE_WITH_PARENT, signal.SIGKILL)
-        if os.getppid() != guard:
+        if os.getppid() != reaper:
             os._exit(CANNOT_RUN)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-        for number in given_back:
+        for number in restored:
             signal.signal(number, signal.SIG_DFL)
         signal.pthread_sigmask(signal.SIG_UNBLOCK, ALL_SIGNALS)
         os.execvp(command[0], command)
@@ -147,14 +148,14 @@ def _send(process: int, number: int) -> None:
 
 
 def _prctl(option: int, value: int) -> None:
-    """Does nothing where there is no such call, on other systems than Linux."""
+    """Calls prctl(2); does nothing on systems without it."""
     with contextlib.suppress(AttributeError, OSError):
         ctypes.CDLL(None).prctl(option, value, 0, 0, 0)
 
 
 def _end_as(status: int) -> NoReturn:
     if status < 0:
-        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has dumped its own
+        resource.setrlimit(resource.RLIMIT_CORE, (0, 0))  # the command has left its own core dump
         with contextlib.suppress(OSError, ValueError):
             signal.signal(-status, signal.SIG_DFL)
         os.kill(os.getpid(), -status)
@@ -162,4 +163,4 @@ def _end_as(status: int) -> NoReturn:
 
 
 if __name__ == "__main__":
-    _end_as(Guard(float(sys.argv[1]), sys.argv[2:]).wait())
+    _end_as(Reaper(float(sys.argv[1]), sys.argv[2:]).wait())

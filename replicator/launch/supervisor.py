@@ -1,4 +1,4 @@
-"""Runs the tasks of a cluster on this machine: their output together, one end for all of them."""
+"""Runs the tasks of a cluster on this machine, with one output and one exit status."""
 
 import contextlib
 import dataclasses
@@ -10,24 +10,25 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
-from replicator.launch.supervised_process import Guarded
+from replicator.launch.supervised_process import SupervisedProcess
 from replicator.launch.tasks import Task, gpu_shares
 from replicator.runs.errors import UserError
 from replicator.runs.interrupt import StopRequest
 
-LOOK_SECONDS = 0.05
-SETTLE_SECONDS = 3.0  # for those who notice by themselves that another one is gone
-SHELL_SIGNAL = 128  # a shell's status for a signal is this and its number
+POLL_SECONDS = 0.05
+SETTLE_SECONDS = 3.0  # for tasks to end by themselves after another has failed
+SHELL_SIGNAL = 128  # a shell's exit status for signal N is 128 + N
 
 
 @dataclasses.dataclass(frozen=True)
-class Orders:
-    """What to run, and how patiently.
+class LaunchSettings:
+    """What every task runs, and how failures are treated.
 
-    command: the words that every task runs.
-    grace_seconds: between asking a process to end and killing it.
-    restarts: how often tasks that a signal has ended are started again.
-    log_folder: where each task's output is kept as well.
+    Attributes:
+      command: its words.
+      grace_seconds: between SIGTERM and SIGKILL.
+      restarts: how often tasks that a signal has ended are started again.
+      log_folder: in which each task's output is also written; None: none.
     """
 
     command: Sequence[str]
@@ -44,170 +45,176 @@ class Orders:
 
 
 @dataclasses.dataclass
-class _Course:
-    """How one run of the cluster is going.
+class _ClusterRun:
+    """The state of one start of the cluster.
 
-    failed: the first task that ended as it should not.
-    stubborn: those that had to be killed.
-    signal_name: what this process was asked to end with.
-    ask_at, kill_at: on the monotonic clock, when the rest will be asked to end, and killed.
+    Attributes:
+      failed: the first task that ended unexpectedly.
+      killed: tasks that did not end in time and were killed.
+      signal_name: of the signal that was sent to this process.
+      term_at, kill_at: on the monotonic clock, when the other tasks get SIGTERM and SIGKILL.
+      is_ending_servers: whether servers have been sent SIGTERM, because nothing needs them.
     """
 
-    processes: list[Guarded]
-    failed: Guarded | None = None
-    stubborn: list[Guarded] = dataclasses.field(default_factory=list)
+    processes: list[SupervisedProcess]
+    failed: SupervisedProcess | None = None
+    killed: list[SupervisedProcess] = dataclasses.field(default_factory=list)
     signal_name: str | None = None
-    ask_at: float | None = None
+    term_at: float | None = None
     kill_at: float | None = None
-    serving_ends: bool = False
+    is_ending_servers: bool = False
 
     @property
     def is_done(self) -> bool:
-        """Whether all that end by themselves have done their work."""
+        """Whether all tasks that end by themselves have ended well."""
         return all(p.status == 0 for p in self.processes if not p.task.serves)
 
     @property
-    def running(self) -> list[Guarded]:
-        """Those that still run, and end by themselves."""
-        return [p for p in self.processes if p.runs and not p.task.serves]
+    def running(self) -> list[SupervisedProcess]:
+        """The tasks that still run and end by themselves."""
+        return [p for p in self.processes if p.is_running and not p.task.serves]
 
     @property
-    def serving(self) -> list[Guarded]:
-        """Those that still run, and serve until they are ended."""
-        return [p for p in self.processes if p.runs and p.task.serves]
+    def serving(self) -> list[SupervisedProcess]:
+        """The tasks that still run and serve until they are ended."""
+        return [p for p in self.processes if p.is_running and p.task.serves]
 
 
 class Supervisor:
-    """Runs a cluster, again and again if need be, until it is done.
+    """Runs a cluster, with restarts, until it is done.
 
     Args:
-      make_tasks: the tasks of the cluster, the one that writes first; called for every start.
-      orders: what to run.
+      make_tasks: returns the tasks of the cluster, the chief first; called for every start.
+      settings: what to run.
     """
 
-    def __init__(self, make_tasks: Callable[[], list[Task]], orders: Orders):
-        self._make_tasks, self._orders = make_tasks, orders
+    def __init__(self, make_tasks: Callable[[], list[Task]], settings: LaunchSettings):
+        self._make_tasks, self._settings = make_tasks, settings
         self._restarts = 0
-        self._is_heard = True
+        self._is_output_open = True
 
     def run(self) -> int:
         """The exit status: 0, that of the first task that failed, or 128 + a signal.
 
-        SIGINT, SIGTERM and SIGHUP are handed on once; a second one kills all.
+        SIGINT, SIGTERM and SIGHUP are forwarded once; a second one kills all.
         """
         with StopRequest() as stop:
             while True:
-                course = _Course([])
+                run = _ClusterRun([])
                 try:
-                    self._start(course)
-                    while course.running or course.serving:
-                        self._turn(course, stop)
+                    self._start(run)
+                    while run.running or run.serving:
+                        self._poll(run, stop)
                 finally:
-                    for process in course.processes:
+                    for process in run.processes:
                         process.close()
-                if not self._starts_again(course):
-                    return _exit_status(course)
+                if not self._shall_restart(run):
+                    return _exit_status(run)
 
-    def _start(self, course: _Course) -> None:
-        orders, tasks = self._orders, self._make_tasks()
+    def _start(self, run: _ClusterRun) -> None:
+        settings, tasks = self._settings, self._make_tasks()
         for task, environment in zip(tasks, gpu_shares(tasks), strict=True):
-            course.processes.append(
-                Guarded(task, orders.command, environment, orders.grace_seconds, orders.log_folder)
+            run.processes.append(
+                SupervisedProcess(
+                    task, settings.command, environment, settings.grace_seconds, settings.log_folder
+                )
             )
 
-    def _turn(self, course: _Course, stop: StopRequest) -> None:
-        """Shows what there is to show, and reacts to what has happened."""
-        ready, _, _ = select.select([p for p in course.processes if p.runs], [], [], LOOK_SECONDS)
+    def _poll(self, run: _ClusterRun, stop: StopRequest) -> None:
+        """Prints new output, and reacts to tasks that have ended and signals that have arrived."""
+        ready, _, _ = select.select(
+            [p for p in run.processes if p.is_running], [], [], POLL_SECONDS
+        )
         for process in ready:
             self._write(process.lines())
-        ended = [p for p in course.processes if p.has_ended()]
-        for process in sorted(ended, key=_likelihood_of_being_first):
+        ended = [p for p in run.processes if p.has_ended()]
+        for process in sorted(ended, key=_causes_first):
             self._write(process.lines(is_last=True))
-            self._note(course, process)
-        wish = stop.signal_name or (None if self._is_heard else "SIGTERM")
-        if wish and not course.signal_name:
-            self._hand_on(course, wish)
-        if not course.running and not course.serving_ends:
-            self._end_serving(course)
-        self._end_in_time(course)
+            self._note(run, process)
+        requested = stop.signal_name or (None if self._is_output_open else "SIGTERM")
+        if requested and not run.signal_name:
+            self._forward(run, requested)
+        if not run.running and not run.is_ending_servers:
+            self._end_servers(run)
+        self._end_in_time(run)
 
-    def _note(self, course: _Course, process: Guarded) -> None:
-        """Takes in how a task has ended."""
+    def _note(self, run: _ClusterRun, process: SupervisedProcess) -> None:
+        """Reacts to the end of a task: it is expected, restarted, or the cluster has failed."""
         task, status = process.task, process.status or 0
         expected = status == 0
         if task.serves:
-            expected = course.serving_ends or course.is_done
-        asked = course.signal_name is not None and signal_of(status) is not None
-        if expected or asked or course.failed is not None or process in course.stubborn:
+            expected = run.is_ending_servers or run.is_done
+        was_signalled = run.signal_name is not None and signal_of(status) is not None
+        if expected or was_signalled or run.failed is not None or process in run.killed:
             return
-        if task.serves and task.kind == "worker" and self._may_start_again(course):
-            self._say(f"{in_words(process)}; it starts again ({self._count()}).")
+        if task.serves and task.kind == "worker" and self._may_restart(run):
+            self._say(f"{describe_exit(process)}; it starts again ({self._count()}).")
             process.close()
-            course.processes[course.processes.index(process)] = process.again()
+            run.processes[run.processes.index(process)] = process.restarted()
             return
-        course.failed = process
-        rest = f"; the others end within {self._orders.grace_seconds:g} s"
-        self._say(f"{in_words(process)}{rest if course.running or course.serving else ''}.")
-        if course.signal_name is None:
-            patience = self._orders.grace_seconds
-            course.ask_at = time.monotonic() + min(SETTLE_SECONDS, patience / 2)
-            course.kill_at = time.monotonic() + patience
+        run.failed = process
+        rest = f"; the others end within {self._settings.grace_seconds:g} s"
+        self._say(f"{describe_exit(process)}{rest if run.running or run.serving else ''}.")
+        if run.signal_name is None:
+            grace_seconds = self._settings.grace_seconds
+            run.term_at = time.monotonic() + min(SETTLE_SECONDS, grace_seconds / 2)
+            run.kill_at = time.monotonic() + grace_seconds
 
-    def _hand_on(self, course: _Course, signal_name: str) -> None:
-        """Servers are left in peace, so that the chief can save what they hold."""
-        course.signal_name = signal_name
-        course.kill_at = time.monotonic() + self._orders.grace_seconds
+    def _forward(self, run: _ClusterRun, signal_name: str) -> None:
+        """Forwards a signal, but not to servers: the chief must save the variables they store."""
+        run.signal_name = signal_name
+        run.kill_at = time.monotonic() + self._settings.grace_seconds
         self._say(
-            f"{signal_name} is handed on; what runs after {self._orders.grace_seconds:g} s is "
+            f"{signal_name} is forwarded; what runs after {self._settings.grace_seconds:g} s is "
             "killed, after a second Ctrl-C at once."
         )
-        _ask(course.running, signal.Signals[signal_name])
+        _send(run.running, signal.Signals[signal_name])
 
-    def _end_serving(self, course: _Course) -> None:
-        course.serving_ends = True
-        kill_at = time.monotonic() + self._orders.grace_seconds
-        course.kill_at = kill_at if course.kill_at is None else min(kill_at, course.kill_at)
-        _ask(course.serving, signal.SIGTERM)
+    def _end_servers(self, run: _ClusterRun) -> None:
+        run.is_ending_servers = True
+        kill_at = time.monotonic() + self._settings.grace_seconds
+        run.kill_at = kill_at if run.kill_at is None else min(kill_at, run.kill_at)
+        _send(run.serving, signal.SIGTERM)
 
-    def _end_in_time(self, course: _Course) -> None:
+    def _end_in_time(self, run: _ClusterRun) -> None:
         now = time.monotonic()
-        if course.ask_at is not None and now >= course.ask_at:
-            course.ask_at = None
-            _ask(course.running, signal.SIGTERM)
-        if course.kill_at is not None and now >= course.kill_at:
-            course.kill_at = None
-            for process in course.running:
-                course.stubborn.append(process)
+        if run.term_at is not None and now >= run.term_at:
+            run.term_at = None
+            _send(run.running, signal.SIGTERM)
+        if run.kill_at is not None and now >= run.kill_at:
+            run.kill_at = None
+            for process in run.running:
+                run.killed.append(process)
                 self._say(
-                    f"{process.task.name} still ran after {self._orders.grace_seconds:g} s and "
+                    f"{process.task.name} still ran after {self._settings.grace_seconds:g} s and "
                     "was killed."
                 )
-            for process in [*course.running, *course.serving]:
+            for process in [*run.running, *run.serving]:
                 process.kill()
 
-    def _may_start_again(self, course: _Course) -> bool:
-        return course.signal_name is None and self._restarts < self._orders.restarts
+    def _may_restart(self, run: _ClusterRun) -> bool:
+        return run.signal_name is None and self._restarts < self._settings.restarts
 
-    def _starts_again(self, course: _Course) -> bool:
-        """Whether a signal, or the end of patience, has ended a task, and all shall start anew."""
-        by_signal = course.failed is not None and signal_of(course.failed.status or 0) is not None
-        if not (by_signal or course.stubborn) or not self._may_start_again(course):
+    def _shall_restart(self, run: _ClusterRun) -> bool:
+        """Whether a task was ended by a signal, or killed, and a restart of all is left."""
+        by_signal = run.failed is not None and signal_of(run.failed.status or 0) is not None
+        if not (by_signal or run.killed) or not self._may_restart(run):
             return False
         self._say(f"all start again ({self._count()}).")
         return True
 
     def _count(self) -> str:
         self._restarts += 1
-        return f"restart {self._restarts} of {self._orders.restarts}"
+        return f"restart {self._restarts} of {self._settings.restarts}"
 
     def _write(self, lines: Iterable[bytes]) -> None:
-        """Writes to standard output; when nobody reads it any more, all are ended."""
+        """Writes to standard output; once nobody reads it, `_poll` ends all tasks."""
         data = b"".join(lines)
         try:
-            while data and self._is_heard:
+            while data and self._is_output_open:
                 data = data[os.write(sys.stdout.fileno(), data) :]
         except BrokenPipeError:
-            self._is_heard = False
+            self._is_output_open = False
 
     def _say(self, text: str) -> None:
         with contextlib.suppress(OSError):
@@ -215,40 +222,40 @@ class Supervisor:
 
 
 def signal_of(status: int) -> signal.Signals | None:
-    """The signal that ended a process, or its shell, or with whose status it left."""
+    """The signal that ended a process or its shell, or whose status it exited with; or None."""
     number = -status if status < 0 else status - SHELL_SIGNAL
     return signal.Signals(number) if number in {s.value for s in signal.Signals} else None
 
 
-def code_of(status: int) -> int:
-    """What a shell calls the status of a process."""
+def shell_status(status: int) -> int:
+    """The exit status that a shell reports for the process."""
     return status if status >= 0 else SHELL_SIGNAL - status
 
 
-def in_words(process: Guarded) -> str:
-    """How a task has ended."""
+def describe_exit(process: SupervisedProcess) -> str:
+    """How a task has ended, as a phrase."""
     status = process.status or 0
     number = signal_of(status)
-    how = f"was ended by {number.name} (status {code_of(status)})" if number else ""
+    how = f"was ended by {number.name} (status {shell_status(status)})" if number else ""
     return f"{process.task.name} {how or f'left with status {status}'}"
 
 
-def _likelihood_of_being_first(process: Guarded) -> tuple[bool, bool]:
-    """A key that sorts tasks that were seen to have ended at once: causes before effects."""
+def _causes_first(process: SupervisedProcess) -> tuple[bool, bool]:
+    """A sort key for tasks found ended at the same time: a signal is a cause, servers effects."""
     return (process.status or 0) >= 0, process.task.serves
 
 
-def _ask(processes: Iterable[Guarded], number: signal.Signals) -> None:
+def _send(processes: Iterable[SupervisedProcess], number: signal.Signals) -> None:
     for process in processes:
-        process.ask(number)
+        process.send_signal(number)
 
 
-def _exit_status(course: _Course) -> int:
-    if course.failed is not None:
-        return code_of(course.failed.status or 1)  # 0, of one that should go on serving
-    if course.stubborn:
+def _exit_status(run: _ClusterRun) -> int:
+    if run.failed is not None:
+        return shell_status(run.failed.status or 1)  # 0: a server ended although it should not
+    if run.killed:
         return SHELL_SIGNAL + signal.SIGKILL
-    left = [p.status for p in course.processes if not p.task.serves]
-    if course.signal_name is None or not any(left):
+    statuses = [p.status for p in run.processes if not p.task.serves]
+    if run.signal_name is None or not any(statuses):
         return 0
-    return SHELL_SIGNAL + signal.Signals[course.signal_name]
+    return SHELL_SIGNAL + signal.Signals[run.signal_name]

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from replicator.runs.errors import UserError
 
-OURS, TRAINING_VERBS = ("onepass",), ("train", "distill")
+OWN_PROGRAMS, TRAINING_VERBS = ("onepass",), ("train", "distill")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -114,8 +114,10 @@ def with_strategy(command: Sequence[str], shape: Shape) -> list[str]:
     words = list(command)
     named = any(word == "--strategy" or word.startswith("--strategy=") for word in words)
     pairs = itertools.pairwise(words[:4])  # `python -m onepass train` as well
-    ours = any(Path(word).name in OURS and verb in TRAINING_VERBS for word, verb in pairs)
-    return [*words, "--strategy", shape.strategy] if ours and not named else words
+    is_own_training = any(
+        Path(word).name in OWN_PROGRAMS and verb in TRAINING_VERBS for word, verb in pairs
+    )
+    return [*words, "--strategy", shape.strategy] if is_own_training and not named else words
 
 
 def gpu_shares(tasks: Sequence[Task]) -> list[dict[str, str]]:
@@ -127,11 +129,13 @@ def gpu_shares(tasks: Sequence[Task]) -> list[dict[str, str]]:
     gpus = visible_gpus()
     if not gpus:
         return [{} for _ in tasks]
-    share = len(gpus) // sum(task.kind == "worker" for task in tasks)
+    gpus_per_worker = len(gpus) // sum(task.kind == "worker" for task in tasks)
     return [
         {
             "CUDA_VISIBLE_DEVICES": ",".join(
-                gpus[task.index * share : (task.index + 1) * share] if task.kind == "worker" else []
+                gpus[task.index * gpus_per_worker : (task.index + 1) * gpus_per_worker]
+                if task.kind == "worker"
+                else []
             )
         }
         for task in tasks
@@ -140,8 +144,8 @@ def gpu_shares(tasks: Sequence[Task]) -> list[dict[str, str]]:
 
 def visible_gpus() -> list[str]:
     """The GPUs that a program started now could use, as CUDA_VISIBLE_DEVICES names them."""
-    told = os.environ.get("CUDA_VISIBLE_DEVICES")
-    if told is not None:
-        return [name.strip() for name in told.split(",") if name.strip() not in ("", "-1")]
+    visible = os.environ.get("CUDA_VISIBLE_DEVICES")
+    if visible is not None:
+        return [name.strip() for name in visible.split(",") if name.strip() not in ("", "-1")]
     numbers = [re.fullmatch(r"nvidia(\d+)", path.name) for path in Path("/dev").glob("nvidia*")]
     return sorted((match.group(1) for match in numbers if match), key=int)

@@ -59,10 +59,10 @@ def export_function(
     reads a variable that was not given.
     """
     _check_specs(inputs)
-    folder = _made(folder)
+    folder = _make_folder(folder)
     with _tensor_float_32(tensor_float_32):
         lowered = lower(fn, dict(inputs))
-    captured = _named(lowered.captures, {**variables, **state})
+    captured = _named_captures(lowered.captures, {**variables, **state})
     written = {k: storable(v.numpy()) for k, v in captured.items() if k not in state}
     (folder / f"{name}.stablehlo").write_bytes(lowered.artifact)
     write_npz(folder / f"{name}.npz", written)
@@ -108,10 +108,10 @@ def export_training(
 
     Raises UserError if the folder holds checkpoints, ValueError as `export_function`.
     """
-    folder = fresh(folder)
+    folder = new_folder(folder)
     slots = state.slots()
     export_function(
-        guarded_step(state, loss_fn),
+        training_step(state, loss_fn),
         batch_spec,
         folder,
         STEP,
@@ -138,9 +138,9 @@ def export_training(
     return folder
 
 
-def fresh(folder: Path) -> Path:
+def new_folder(folder: Path) -> Path:
     """The folder, made if missing; UserError if a run was exported to it before."""
-    folder = _made(folder)
+    folder = _make_folder(folder)
     if Checkpoints(folder / "checkpoints").steps():
         raise UserError(
             f"{folder} already holds checkpoints of an exported run; bring them back "
@@ -165,7 +165,7 @@ def restore(
         state.restore(arrays)
 
 
-def ready(folder: Path, state: TrainState) -> str:
+def next_command(folder: Path, state: TrainState) -> str:
     """What to do next with a folder that was exported, as a line."""
     return (
         f"{folder} is ready from step {int(state.step.numpy())}: carry it to a machine with JAX, "
@@ -183,7 +183,7 @@ def specs_of(batch: Arrays) -> dict[str, tf.TensorSpec]:
     return {name: tf.TensorSpec(array.shape, array.dtype) for name, array in batch.items()}
 
 
-def guarded_step(state: TrainState, loss_fn: LossFn) -> PureFn:
+def training_step(state: TrainState, loss_fn: LossFn) -> PureFn:
     """A pure function from a batch to the metrics and, as `slot/NAME`, the new value of each slot.
 
     All slots keep their values where the loss or the gradient is not finite.
@@ -191,9 +191,9 @@ def guarded_step(state: TrainState, loss_fn: LossFn) -> PureFn:
 
     def step(batch):
         values, metrics = state.update(loss_fn, batch)
-        kept = state.guarded(values, metrics)
-        moved = {f"{SLOT}{name}": v for name, v in zip(state.slots(), kept, strict=True)}
-        return {**metrics, **moved}
+        kept = state.skip_nonfinite(values, metrics)
+        new_slots = {f"{SLOT}{name}": v for name, v in zip(state.slots(), kept, strict=True)}
+        return {**metrics, **new_slots}
 
     return step
 
@@ -235,12 +235,12 @@ def adopt(folder: Path, workdir: Path) -> int:
     _check_arrays(arrays, manifest["training"]["slots"])
     run = _run_for(manifest, workdir)
     try:
-        return _bring(arrays, Path(folder), run)
+        return _copy_checkpoint(arrays, Path(folder), run)
     finally:
         run.unlock()
 
 
-def _bring(arrays: Arrays, folder: Path, run: RunDirectory) -> int:
+def _copy_checkpoint(arrays: Arrays, folder: Path, run: RunDirectory) -> int:
     step, checkpoints = int(arrays["step"]), run.checkpoints()
     newest = max(checkpoints.steps(), default=-1)
     if newest >= step:
@@ -282,7 +282,7 @@ def _metrics(path: Path, after: int, until: int) -> str:
     return kept
 
 
-def _named(captures: list[tf.Tensor], variables: Mapping[str, tf.Variable]) -> dict:
+def _named_captures(captures: list[tf.Tensor], variables: Mapping[str, tf.Variable]) -> dict:
     """The variable, or the constant, that each captured input is, by name, in order."""
     names = {id(variable.handle): name for name, variable in variables.items()}
     found: dict[str, Any] = {}
@@ -331,7 +331,7 @@ def _write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
 
 
-def _made(folder: Path) -> Path:
+def _make_folder(folder: Path) -> Path:
     try:
         Path(folder).mkdir(parents=True, exist_ok=True)
     except OSError as error:

@@ -4,7 +4,7 @@ import os
 from pathlib import Path
 
 
-def walk(folder: Path) -> tuple[list[str], list[str]]:
+def list_files(folder: Path) -> tuple[list[str], list[str]]:
     """The names of all files below, hidden ones apart, and notes on folders that cannot be read."""
     names, notes, seen = [], [], set()
 

@@ -22,18 +22,18 @@ class StopRequest:
         if threading.current_thread() is threading.main_thread():
             for number in SIGNALS:
                 if number != signal.SIGHUP or signal.getsignal(number) != signal.SIG_IGN:
-                    self._previous[number] = signal.signal(number, self._note)
+                    self._previous[number] = signal.signal(number, self._handle)
         return self
 
     def __exit__(self, *exception) -> None:
         """Gives the signals back."""
-        self._give_back()
+        self._restore_handlers()
 
-    def _note(self, number, frame) -> None:
+    def _handle(self, number, frame) -> None:
         self.signal_name = signal.Signals(number).name
-        self._give_back()
+        self._restore_handlers()
 
-    def _give_back(self) -> None:
+    def _restore_handlers(self) -> None:
         for number, handler in self._previous.items():
             signal.signal(number, handler)
         self._previous = {}

@@ -27,9 +27,9 @@ def weighted_mean(values: np.ndarray, weights: np.ndarray, seed: int) -> Measure
     return Measure(float(np.average(values, weights=weights)), float(low), float(high))
 
 
-def mean_of_known(values: Sequence[float], seed: int) -> Measure:
+def finite_mean(values: Sequence[float], seed: int) -> Measure:
     """The mean, with its interval, of the values that are numbers; nan where none is."""
-    known = np.array([value for value in values if np.isfinite(value)])
-    if not known.size:
+    finite = np.array([value for value in values if np.isfinite(value)])
+    if not finite.size:
         return Measure(math.nan, math.nan, math.nan)
-    return weighted_mean(known, np.ones(known.size), seed)
+    return weighted_mean(finite, np.ones(finite.size), seed)

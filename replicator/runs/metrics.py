@@ -45,7 +45,7 @@ class MetricsLog:
         with self._event(step):
             tf.summary.audio(name, waveform[None, :, None].astype(np.float32), sample_rate_hz)
 
-    def picture(self, step: int, name: str, pixels: np.ndarray) -> None:
+    def image(self, step: int, name: str, pixels: np.ndarray) -> None:
         """A picture, uint8 [height, width, 3], to TensorBoard."""
         with self._event(step):
             tf.summary.image(name, pixels[None])

@@ -27,7 +27,7 @@ def save(
       spec: what model.json shall say, beside the configuration.
       stored: the run's config.json.
       folder: made if missing.
-      dtype: that the weights are stored in; `take_weights` brings them back to the network's.
+      dtype: that the weights are stored in; `assign_weights` brings them back to the network's.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -102,7 +102,7 @@ def stored_model(
     return stored, averages(arrays), spec
 
 
-def take_weights(network: tf.Module, weights: Arrays, path: Path) -> None:
+def assign_weights(network: tf.Module, weights: Arrays, path: Path) -> None:
     """Sets a network's variables by name; UserError that names `path` where one does not fit."""
     for name, variable in zip(variable_names(network), network.trainable_variables, strict=True):
         if name not in weights or weights[name].shape != tuple(variable.shape):

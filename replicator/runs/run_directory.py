@@ -14,7 +14,7 @@ from replicator.runs.errors import UserError
 from replicator.runs.stored_config import differences
 
 Keys = tuple[str, ...]
-SHOWN = 4  # differences named in one line
+SHOWN_DIFFERENCES = 4  # differences named in one line
 
 
 class RunDirectory:
@@ -113,7 +113,7 @@ class RunDirectory:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError as error:
             with file:
-                raise UserError(_refusal(self.path, file, error)) from error
+                raise UserError(_lock_error_text(self.path, file, error)) from error
         with contextlib.suppress(OSError):  # the lock holds without its note, on a full disk too
             file.truncate(0)
             file.write(str(os.getpid()))
@@ -169,14 +169,18 @@ class RunDirectory:
             for difference in differences(stored.get(key), given.get(key), key)
         ]
         if different:
-            more = f"; and {len(different) - SHOWN} more" if len(different) > SHOWN else ""
+            more = (
+                f"; and {len(different) - SHOWN_DIFFERENCES} more"
+                if len(different) > SHOWN_DIFFERENCES
+                else ""
+            )
             raise UserError(
                 f"{self.path} holds a run of another configuration: "
-                f"{'; '.join(different[:SHOWN])}{more}. Choose another --workdir."
+                f"{'; '.join(different[:SHOWN_DIFFERENCES])}{more}. Choose another --workdir."
             )
 
 
-def _refusal(path: Path, lock: IO[str], error: OSError) -> str:
+def _lock_error_text(path: Path, lock: IO[str], error: OSError) -> str:
     if error.errno not in (errno.EAGAIN, errno.EACCES):
         return f"The run directory {path} cannot be locked: {error.strerror}."
     lock.seek(0)

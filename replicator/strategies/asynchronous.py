@@ -1,12 +1,12 @@
 """Asynchronous updates: workers compute, parameter servers hold the variables.
 
-One process, the chief, gives whole batches to whichever worker is free. A worker reads the
-variables, computes what they should become, and adds the difference to what they are by then, so
-that no update is lost. Dean et al. 2012, "Large Scale Distributed Deep Networks" (downpour SGD).
+One process, the chief, schedules whole batches on whichever worker is free. A worker reads the
+variables, computes their new values, and adds the difference to the values that they have by then,
+so that no update is lost. Dean et al. 2012, "Large Scale Distributed Deep Networks" (downpour SGD).
 
-A worker that is killed loses nothing: what it was at is done by another, or by itself when it is
-back, and may then be done twice. Killed workers are taken up again once all of them are back. A
-parameter server that is killed takes the variables with it: every call ends in a UserError.
+An update whose worker is killed is made by another worker, or by the same one once it is back, and
+may then be made twice. Killed workers take part again once all of them are back. A parameter server
+that is killed takes its variables with it: every call ends in a UserError.
 """
 
 import atexit
@@ -22,35 +22,41 @@ from typing import Any
 
 import tensorflow as tf
 
-from replicator.collectives.collective_order import OrderRecord
+from replicator.collectives.collective_order import CollectiveRecord
 from replicator.launch.tf_config import Cluster, read_cluster
 from replicator.runs.errors import UserError
 from replicator.strategies.base import Call, InputFn, Replicator, StepFn
-from replicator.strategies.server_processes import answers, present, serve, speaks
+from replicator.strategies.server_processes import (
+    accepts_connections,
+    available_workers,
+    responds,
+    serve_until_chief_ends,
+)
 from replicator.strategies.snapshots import Snapshots
 
-WORKER_SECONDS = 120.0  # without an update while a worker is silent, after which a run gives up
-SERVER_SECONDS = 30.0  # that a parameter server may be silent
-LEAVING_SECONDS = 10  # that threads of TensorFlow may hold up a process whose server is gone
-LAST_SECONDS = 60.0  # the same, after which the process ends whatever it waits for
-_LOOK_SECONDS, _AHEAD = 1.0, 2
+# After these a run ends in an error: a worker does not answer and no update is finished, ...
+WORKER_SILENCE_SECONDS = 120.0
+SERVER_SILENCE_SECONDS = 30.0  # ... or a parameter server does not answer while one is awaited.
+EXIT_SECONDS = 10  # for which TensorFlow's threads may delay the exit once a process has ended
+STUCK_SECONDS = 60.0  # for which a server may be silent before this process is ended by force
+_POLL_SECONDS, _PREFETCHED_BATCHES = 1.0, 2
 
 
 class ParameterServerReplicator(Replicator):
-    """What `parameter_server` returns: the one replica of a step is the worker that makes it.
+    """What `parameter_server` returns: a step has one replica, the worker that makes it.
 
     Attributes:
-      num_updates_at_once: workers, which is how many updates may be under way.
+      num_updates_at_once: how many updates may be pending; one for each worker.
     """
 
     def __init__(self):
         super().__init__("parameter_server", is_async=True)
         cluster = _checked(read_cluster())
         if cluster.task != "chief":
-            serve(cluster)
-        # Without it a call to a process that is gone waits instead of failing.
+            serve_until_chief_ends(cluster)
+        # Without it a call to a process that has ended waits instead of failing.
         os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
-        self.cluster = _of_present(cluster)
+        self.cluster = _without_absent_workers(cluster)
         self.num_updates_at_once = len(self.cluster.addresses["worker"])
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
             tf.train.ClusterSpec(self.cluster.addresses), "", "chief", 0, rpc_layer="grpc"
@@ -59,44 +65,45 @@ class ParameterServerReplicator(Replicator):
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
         self._snapshots = Snapshots()
         threading.Thread(target=_end_if_stuck, args=(self.cluster,), daemon=True).start()
-        atexit.register(_leave_in_time, self.cluster)
+        atexit.register(_exit_in_time, self.cluster)
 
     @contextlib.contextmanager
-    def explained(self) -> Iterator[None]:
-        """A context in which what TensorFlow says of a missing parameter server is a UserError.
+    def explaining_server_errors(self) -> Iterator[None]:
+        """A context in which TensorFlow's errors about a lost parameter server are UserErrors.
 
-        Calls of compiled steps need none; whatever else reads or sets variables does.
+        Compiled steps do it themselves; other code that reads or sets variables needs it.
         """
         try:
             yield
         except tf.errors.OpError as error:
             for index, address in enumerate(self.cluster.addresses["ps"]):
-                if f"/job:ps/replica:0/task:{index}" in str(error) or not answers(address):
+                named = f"/job:ps/replica:0/task:{index}" in str(error)
+                if named or not accepts_connections(address):
                     raise UserError(_server_gone(index, address)) from error
             raise
 
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
-        """A context whose variables lie on the parameter servers."""
+        """A context whose variables are stored on the parameter servers."""
         with tf.variable_creator_scope(self._snapshots.create), self._strategy.scope():
             yield
 
     def dataset(self, input_fn: InputFn):
         """The dataset, which the chief reads."""
-        return input_fn(tf.distribute.InputContext()).prefetch(_AHEAD)
+        return input_fn(tf.distribute.InputContext()).prefetch(_PREFETCHED_BATCHES)
 
     def batches(self, dataset: tf.data.Dataset):
         """The dataset, which the chief reads; an update takes a whole batch."""
-        return dataset.prefetch(_AHEAD)
+        return dataset.prefetch(_PREFETCHED_BATCHES)
 
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
-        """Updates that workers make; see `Updates`."""
+        """Steps that workers make; see `AsynchronousStep`."""
         if steps_per_call < 1:
             raise ValueError(f"`steps_per_call` must be at least 1, got {steps_per_call}.")
-        return Updates(self, step_fn, steps_per_call)
+        return AsynchronousStep(self, step_fn, steps_per_call)
 
     def update(self, variables, values) -> None:
-        """Adds to each variable, atomically, the difference of its value to what the step read."""
+        """Adds to each variable, atomically, the difference of its value to the one read."""
         for variable, value in zip(variables, values, strict=True):
             value = tf.convert_to_tensor(value, variable.dtype)
             if variable.dtype.is_floating or variable.dtype.is_integer:
@@ -108,101 +115,107 @@ class ParameterServerReplicator(Replicator):
         return 0
 
 
-class Updates:
-    """A compiled step: a call gives the outputs of one update, while others are under way."""
+class AsynchronousStep:
+    """A compiled step: a call returns the outputs of one update, while others are pending.
+
+    Attributes:
+      num_pending: updates that were scheduled and whose outputs were not returned yet.
+    """
 
     def __init__(self, replicator: ParameterServerReplicator, step_fn: StepFn, steps_per_call: int):
         self._replicator, self._step_fn = replicator, step_fn
         self._steps_per_call = steps_per_call
         self._function = tf.function(self._step, autograph=False)
         self._finished: queue.Queue = queue.Queue()
-        self._health = _Health(replicator.cluster)
+        self._health = _ClusterHealth(replicator.cluster)
         self._failure: UserError | None = None
         self._structure: Any = None
-        self._told: list | None = None
-        self.under_way = 0
+        self._last_outputs: list | None = None
+        self.num_pending = 0
 
-    def __call__(self, iterator, at_most: int | None = None):
+    def __call__(self, iterator, max_pending: int | None = None):
         """The outputs of an update that has finished.
 
-        If its worker was killed after the update and before it told, they are those of the update
-        before it.
+        Where its worker was killed between the update and the return of its outputs, they are
+        those of the update before.
 
         Args:
           iterator: over `batches` or `dataset`.
-          at_most: updates that may be under way, the one that is returned included; None: one for
-            each worker. More are never begun, so that a run can end at its last step.
+          max_pending: updates that may be pending, the returned one included; None: one for each
+            worker. No more are scheduled, so that a run can end at its last step.
 
         Raises:
-          tf.errors.OutOfRangeError: there is no batch and no update under way.
-          UserError: a parameter server is gone, or all workers have been for a time.
+          tf.errors.OutOfRangeError: there is no batch left and no update pending.
+          UserError: a parameter server has ended, or processes have been silent for too long.
         """
         for _ in range(self._steps_per_call):
-            outputs = self._one(iterator, at_most)
+            outputs = self._one_update(iterator, max_pending)
         return outputs
 
     def join(self) -> list:
-        """The outputs of all updates under way, once they have finished."""
-        return [self._next_outputs() for _ in range(self.under_way)]
+        """The outputs of all pending updates, once they have finished."""
+        return [self._next_outputs() for _ in range(self.num_pending)]
 
-    def _one(self, iterator, at_most: int | None):
+    def _one_update(self, iterator, max_pending: int | None):
         limit = self._replicator.num_updates_at_once
-        limit = limit if at_most is None else max(1, min(limit, at_most))
-        while self.under_way < limit:
+        limit = limit if max_pending is None else max(1, min(limit, max_pending))
+        while self.num_pending < limit:
             try:
                 batch = next(iterator)
             except (StopIteration, tf.errors.OutOfRangeError):
-                if not self.under_way:
+                if not self.num_pending:
                     raise tf.errors.OutOfRangeError(None, None, "End of sequence") from None
                 break
-            self._begin(batch)
+            self._schedule(batch)
         return self._next_outputs()
 
-    def _begin(self, batch) -> None:
-        with self._replicator.explained():
+    def _schedule(self, batch) -> None:
+        with self._replicator.explaining_server_errors():
             remote = self._replicator._coordinator.schedule(self._function, args=(batch,))
-        self.under_way += 1
-        # TensorFlow has no way to wait for any of several.
-        threading.Thread(target=self._wait, args=(remote,), daemon=True).start()
+        self.num_pending += 1
+        # TensorFlow cannot wait for the first of several remote values.
+        threading.Thread(target=self._fetch, args=(remote,), daemon=True).start()
 
-    def _wait(self, remote) -> None:
+    def _fetch(self, remote) -> None:
         try:
             self._finished.put((remote.fetch(), None))
-        except Exception as error:  # handed to the thread that asks for outputs
+        except Exception as error:  # raised by the thread that asks for outputs
             self._finished.put((None, error))
 
     def _next_outputs(self):
         if self._failure is not None:
             raise self._failure
         try:
-            outputs = self._waited_for()
+            outputs = self._wait_for_update()
         except UserError as failure:
             self._failure = failure
             raise
         leaves = iter(outputs)
         return tf.nest.map_structure(
-            lambda there: tf.convert_to_tensor(next(leaves)) if there else None, self._structure
+            lambda is_tensor: tf.convert_to_tensor(next(leaves)) if is_tensor else None,
+            self._structure,
         )
 
-    def _waited_for(self):
+    def _wait_for_update(self):
         self._health.begin()
         while True:
             try:
-                outputs, error = self._finished.get(timeout=_LOOK_SECONDS)
+                outputs, error = self._finished.get(timeout=_POLL_SECONDS)
                 break
             except queue.Empty:
                 self._health.check()
-        self.under_way -= 1
+        self.num_pending -= 1
         try:
-            with self._replicator.explained():
+            with self._replicator.explaining_server_errors():
                 if error is not None:
                     raise error
-            self._told = outputs
+            self._last_outputs = outputs
         except tf.errors.UnavailableError:
-            # What a killed worker had not done, another does; so this was done and not fetched.
-            if self._told is None:
+            # The coordinator schedules unfinished updates again, so this one is finished and its
+            # outputs are lost.
+            if self._last_outputs is None:
                 raise
-        return self._told
+        return self._last_outputs
 
     def _step(self, batch):
         strategy = self._replicator._strategy
@@ -211,81 +224,81 @@ class Updates:
 
     def _replica_step(self, batch):
         replicator = self._replicator
-        with replicator._step(0, OrderRecord()), replicator._snapshots.of_step():
+        with replicator._step(0, CollectiveRecord()), replicator._snapshots.of_step():
             outputs = self._step_fn(batch)
-        # What comes back from a worker may hold no None.
+        # A remote value may not hold None.
         self._structure = tf.nest.map_structure(lambda leaf: leaf is not None, outputs)
         leaves = tf.nest.flatten(outputs)
         return [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]
 
 
-class _Health:
-    """Whether the processes of a cluster answer, while an update is waited for."""
+class _ClusterHealth:
+    """Checks, while an update is awaited, that the processes of a cluster answer."""
 
     def __init__(self, cluster: Cluster):
         self._servers, self._workers = cluster.addresses["ps"], cluster.addresses["worker"]
         self.begin()
 
     def begin(self) -> None:
-        """Starts to wait."""
-        self._spoken = dict.fromkeys([*self._servers, *self._workers], time.monotonic())
+        """Starts a wait: all silences count from now."""
+        self._last_answers = dict.fromkeys([*self._servers, *self._workers], time.monotonic())
 
     def check(self) -> None:
-        """Raises UserError for a server that is gone, or a process that is silent for too long."""
+        """Raises UserError for a server that has ended or a process that is silent for too long."""
         for index, address in enumerate(self._servers):
-            if not answers(address):
+            if not accepts_connections(address):
                 raise UserError(_server_gone(index, address))
-            if self._silent_seconds(address) > SERVER_SECONDS:
-                raise UserError(_server_silent(index, address, SERVER_SECONDS))
+            if self._silent_seconds(address) > SERVER_SILENCE_SECONDS:
+                raise UserError(_server_silent(index, address, SERVER_SILENCE_SECONDS))
         for index, address in enumerate(self._workers):
-            if self._silent_seconds(address) > WORKER_SECONDS:
+            if self._silent_seconds(address) > WORKER_SILENCE_SECONDS:
                 raise UserError(
-                    f"Worker {index} ({address}) has not answered for {WORKER_SECONDS:.0f} "
+                    f"Worker {index} ({address}) has not answered for {WORKER_SILENCE_SECONDS:.0f} "
                     "seconds, nor has an update been finished."
                 )
 
     def _silent_seconds(self, address: str) -> float:
-        if speaks(address):
-            self._spoken[address] = time.monotonic()
-        return time.monotonic() - self._spoken[address]
+        if responds(address):
+            self._last_answers[address] = time.monotonic()
+        return time.monotonic() - self._last_answers[address]
 
 
 def _end_if_stuck(cluster: Cluster) -> None:
-    """Ends this process where it could wait for ever.
+    """Ends this process where TensorFlow could make it wait for ever; runs in a thread.
 
-    That is where it reads from a server that was stopped, and when it joins threads of TensorFlow
-    that wait for a process that is gone.
+    It could in a read from a server that is suspended, and at the exit, where Python joins
+    TensorFlow's threads that wait for a process that has ended.
     """
-    spoken = dict.fromkeys(cluster.addresses["ps"], time.monotonic())
-    leaving = None
+    last_answers = dict.fromkeys(cluster.addresses["ps"], time.monotonic())
+    exiting_since = None
     while True:
-        time.sleep(LAST_SECONDS / 10)
+        time.sleep(STUCK_SECONDS / 10)
         if not threading.main_thread().is_alive():
-            leaving = time.monotonic() if leaving is None else leaving
-            late = time.monotonic() - leaving > LEAVING_SECONDS
-            if late and not _all_answer(cluster):
+            exiting_since = time.monotonic() if exiting_since is None else exiting_since
+            is_late = time.monotonic() - exiting_since > EXIT_SECONDS
+            if is_late and not _all_answer(cluster):
                 os._exit(2)
-        for index, address in enumerate(spoken):
-            # One that is gone is an error at once, wherever it is read.
-            if speaks(address) or not answers(address):
-                spoken[address] = time.monotonic()
-            elif time.monotonic() - spoken[address] > LAST_SECONDS:
-                print(_server_silent(index, address, LAST_SECONDS), file=sys.stderr, flush=True)
+        for index, address in enumerate(last_answers):
+            # One that has ended is no cause to wait: reading from it fails at once.
+            if responds(address) or not accepts_connections(address):
+                last_answers[address] = time.monotonic()
+            elif time.monotonic() - last_answers[address] > STUCK_SECONDS:
+                print(_server_silent(index, address, STUCK_SECONDS), file=sys.stderr, flush=True)
                 os._exit(2)
 
 
-def _leave_in_time(cluster: Cluster) -> None:
-    """Lets an alarm end this process, should TensorFlow wait for a process that is gone.
+def _exit_in_time(cluster: Cluster) -> None:
+    """Sets an alarm that ends this process should TensorFlow wait for one that has ended.
 
-    By then Python's threads have ended, and only a signal is heard.
+    At that time of the exit Python's threads have ended; only a signal still works.
     """
     if not _all_answer(cluster):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
-        signal.alarm(LEAVING_SECONDS)
+        signal.alarm(EXIT_SECONDS)
 
 
 def _all_answer(cluster: Cluster) -> bool:
-    return all(answers(a) for kind in ("ps", "worker") for a in cluster.addresses[kind])
+    return all(accepts_connections(a) for kind in ("ps", "worker") for a in cluster.addresses[kind])
 
 
 def _server_gone(index: int, address: str) -> str:
@@ -309,11 +322,11 @@ def _checked(cluster: Cluster | None) -> Cluster:
     return cluster
 
 
-def _of_present(cluster: Cluster) -> Cluster:
-    """The cluster without workers that are not there."""
-    workers, there = cluster.addresses["worker"], present(cluster)
-    absent = [address for index, address in enumerate(workers) if index not in there]
+def _without_absent_workers(cluster: Cluster) -> Cluster:
+    """The cluster without the workers that have not started."""
+    workers, available = cluster.addresses["worker"], available_workers(cluster)
+    absent = [address for index, address in enumerate(workers) if index not in available]
     if absent:
         print(f"Going on without workers {', '.join(absent)}.", file=sys.stderr, flush=True)
-    some = [workers[index] for index in there]
-    return Cluster({**cluster.addresses, "worker": some}, cluster.task, cluster.index)
+    remaining = [workers[index] for index in available]
+    return Cluster({**cluster.addresses, "worker": remaining}, cluster.task, cluster.index)

@@ -1,8 +1,8 @@
-"""One step function on one device, many devices or many machines.
+"""The Replicator: one step function on one device, many devices or many machines.
 
-A user writes `step_fn(batch)` and `input_fn(context)` once, as if for one device with its share of
-the batch, and says with primitives where replicas meet. Buchlovsky et al. 2019, "TF-Replicator:
-Distributed Machine Learning for Researchers".
+A user writes `step_fn(batch)` and `input_fn(context)` once, for one replica, and says with
+collective primitives what replicas exchange. Buchlovsky et al. 2019, "TF-Replicator: Distributed
+Machine Learning for Researchers", arXiv 1902.00465.
 """
 
 import abc
@@ -15,7 +15,11 @@ from typing import Any
 import tensorflow as tf
 
 from replicator.collectives import primitives
-from replicator.collectives.collective_order import OrderError, OrderRecord, call_text
+from replicator.collectives.collective_order import (
+    CollectiveOrderError,
+    CollectiveRecord,
+    call_text,
+)
 
 StepFn = Callable[[Any], Any]
 InputFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
@@ -24,28 +28,27 @@ Call = Callable[[Any], Any]
 
 @dataclasses.dataclass
 class _Replica:
-    """One replica's trace of a step: who it is, in which graph, and the list of its calls."""
+    """A replica whose step is being traced: its number, its graph and the record of its calls."""
 
     index: int
     graph: Any
-    record: OrderRecord
-    outputs: bool = False
+    record: CollectiveRecord
 
 
 class Replicator(abc.ABC):
     """Runs a step function on replicas; the base class of all strategies.
 
-    A subclass gives `scope`, `dataset`, `batches`, `compile` and `_replica_id`, and, where it has
-    more than one replica, `_sum`. Its `compile` runs the step function within `_step(index,
-    record)`, which is what permits the primitives.
+    The functions of factory.py make them. A subclass defines `scope`, `dataset`, `batches`,
+    `compile` and `_replica_id`, and, where it has more than one replica, `_sum`. Its `compile` runs
+    the step function within `_step(index, record)`, where the primitives may be called.
 
     Attributes:
-      name: the strategy's word.
-      num_replicas: replicas over all workers.
+      name: of the strategy, as `--strategy` has it.
+      num_replicas: of all workers together.
       num_workers, worker_index: processes that run the same loop, and which of them this one is.
-      is_chief: whether this process writes to disk.
+      is_chief: whether this process is the one that writes to disk.
       is_async: whether replicas update without waiting for each other.
-      num_logical_devices: devices of one replica.
+      num_logical_devices: devices that one replica is spread over.
     """
 
     def __init__(
@@ -66,20 +69,20 @@ class Replicator(abc.ABC):
 
     @abc.abstractmethod
     def scope(self) -> contextlib.AbstractContextManager:
-        """A context; everything with variables, optimisers too, is made in it, before the steps."""
+        """A context in which to make variables, and optimisers, before the first step."""
 
     @property
     def num_devices(self) -> int:
-        """The number of devices that share the rows of a trainer's batch."""
+        """The number of devices that a trainer's batch is divided among."""
         return self.num_replicas
 
-    def whole(self) -> contextlib.AbstractContextManager:
-        """A context, outside steps, to read variables in, whole, wherever their parts are kept."""
+    def gathered_variables(self) -> contextlib.AbstractContextManager:
+        """A context, outside steps, in which every variable can be read and set as a whole."""
         return contextlib.nullcontext()
 
     @abc.abstractmethod
     def dataset(self, input_fn: InputFn):
-        """The iterable of all replicas' input, for `iter` and then a compiled step.
+        """An iterable of all replicas' input; `iter` of it is what a compiled step takes.
 
         Args:
           input_fn: from a tf.distribute.InputContext (which of how many input pipelines this is) to
@@ -88,7 +91,7 @@ class Replicator(abc.ABC):
 
     @abc.abstractmethod
     def batches(self, dataset: tf.data.Dataset):
-        """The iterable that gives every replica its equal share of the rows of global batches.
+        """An iterable that gives every replica its rows of global batches.
 
         Replica r of R takes rows [r * n / R, (r + 1) * n / R) of a batch of n rows.
 
@@ -96,40 +99,41 @@ class Replicator(abc.ABC):
           dataset: of nests of tensors [rows, ...], the same in every process.
 
         Raises:
-          UserError: `num_replicas` does not divide the rows; here, or where they are not known
-            before, in the step.
+          UserError: `num_replicas` does not divide the rows; where their number is not static, the
+            step raises it.
         """
 
     @abc.abstractmethod
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
-        """A function from an iterator (over `dataset` or `batches`) to the outputs of a step.
+        """A function from an iterator over `dataset` or `batches` to the outputs of a step.
 
         It makes `steps_per_call` steps and returns the outputs of the last. The step function is
-        traced as a graph, without autograph. Outputs that are floating are averaged over the
-        replicas; others are those of replica 0. At the end of the data it raises
-        tf.errors.OutOfRangeError.
+        traced as a graph, without autograph. Floating outputs are averaged over the replicas;
+        others are those of replica 0. At the end of the data it raises tf.errors.OutOfRangeError.
 
         Args:
           step_fn: from the batch of a replica to a nest of tensors (or None).
-          steps_per_call: steps of one call.
+          steps_per_call: steps that one call makes.
         """
 
     def compile_training(
-        self, local: StepFn, moved: Callable, variables: Sequence, reads: Sequence = ()
+        self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence, reads: Sequence = ()
     ) -> Call:
-        """`compile` of an update of variables along gradients, averaged over the replicas.
+        """`compile` of an update of variables from gradients, which are averaged over the replicas.
 
         Args:
-          local: from the batch of a replica to (figures, gradients), means over its rows.
-          moved: from these, averaged, to (values of the variables, outputs of the step).
-          variables: what a step sets.
-          reads: variables that `local` reads beside them.
+          gradients_fn: from the batch of a replica to (metrics, gradients), means over its rows.
+          update_fn: from their averages to (new values of the variables, outputs of the step).
+          variables: that a step sets.
+          reads: other variables that `gradients_fn` reads.
         """
-        return self.compile(self._training_step(local, moved, variables))
+        return self.compile(self._training_step(gradients_fn, update_fn, variables))
 
-    def _training_step(self, local: StepFn, moved: Callable, variables: Sequence) -> StepFn:
+    def _training_step(
+        self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence
+    ) -> StepFn:
         def step(batch):
-            values, outputs = moved(*self.all_reduce(local(batch), "mean"))
+            values, outputs = update_fn(*self.all_reduce(gradients_fn(batch), "mean"))
             self.update(variables, values)
             return outputs
 
@@ -140,7 +144,7 @@ class Replicator(abc.ABC):
         """An int or int32 [], the number of the replica that runs the step."""
 
     def run(self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1):
-        """Makes `num_steps` steps and returns the outputs of the last; see `compile`."""
+        """The outputs of the last of `num_steps` steps, which it makes; see `compile`."""
         if num_steps < 1 or num_steps % steps_per_call:
             raise ValueError(
                 f"`num_steps` must be a positive multiple of `steps_per_call` ({steps_per_call}), "
@@ -154,12 +158,12 @@ class Replicator(abc.ABC):
     @property
     def replica_id(self) -> tf.Tensor:
         """int32 [], the number of the replica that runs the step."""
-        self._here("replica_id")
+        self._current_replica("replica_id")
         return tf.cast(self._replica_id(), tf.int32)
 
     @contextlib.contextmanager
     def logical_device(self, index: int) -> Iterator[None]:
-        """A context, in a step or the scope, that places ops and variables on a replica's device.
+        """A context, in a step or the scope, in which ops and variables are on a replica's device.
 
         Raises:
           ValueError: the replicas do not have so many devices.
@@ -169,10 +173,10 @@ class Replicator(abc.ABC):
                 f"`index` must be in [0, {self.num_logical_devices}), got {index}: a replica has "
                 f"{self.num_logical_devices} logical device(s)."
             )
-        with self._placed(index):
+        with self._device_scope(index):
             yield
 
-    def _placed(self, index: int) -> contextlib.AbstractContextManager:
+    def _device_scope(self, index: int) -> contextlib.AbstractContextManager:
         return contextlib.nullcontext()
 
     def all_sum(self, value):
@@ -196,9 +200,9 @@ class Replicator(abc.ABC):
         return self._collective("all_gather", primitives.gather, value)
 
     def broadcast(self, value, source: int = 0):
-        """Each tensor of a nest, of any dtype, as replica `source` has it.
+        """Each tensor of a nest, of any dtype, as replica `source` has it, bit for bit.
 
-        The gradient goes to that replica.
+        The gradient is that replica's; the others have zeros.
         """
         if not 0 <= source < self.num_replicas:
             raise ValueError(f"`source` must be in [0, {self.num_replicas}), got {source}.")
@@ -207,16 +211,16 @@ class Replicator(abc.ABC):
 
     def map_gather(self, fn: Callable, value):
         """`all_gather(fn(value))`: each replica maps its own value."""
-        self._here("map_gather")
+        self._current_replica("map_gather")
         return self.all_gather(fn(value))
 
     def map_reduce(self, fn: Callable, value, reducer: str):
         """`all_reduce(fn(value), reducer)`: each replica maps its own value."""
-        self._here("map_reduce")
+        self._current_replica("map_reduce")
         return self.all_reduce(fn(value), reducer)
 
     def wrap_optimizer(self, optimizer):
-        """An optimiser whose `apply_gradients` applies the mean of gradients over replicas, once.
+        """An optimiser whose `apply_gradients` applies the mean of the gradients over replicas.
 
         Args:
           optimizer: of Keras 3 or tf_keras, or any object with `apply_gradients(pairs)` that
@@ -227,17 +231,17 @@ class Replicator(abc.ABC):
         return WrappedOptimizer(self, optimizer)
 
     def update(self, variables, values) -> None:
-        """Sets variables, in a step; asynchronous: adds the difference, so that nothing is lost."""
+        """Sets variables, in a step; asynchronous strategies add the difference instead."""
         for variable, value in zip(variables, values, strict=True):
             variable.assign(value)
 
     def _sum(self, tensors: list) -> list:
-        """The sums over replicas of tensors of the engine's dtypes (see primitives.py)."""
+        """The sums over replicas of tensors of the dtypes that collectives/encoding.py names."""
         return tensors
 
     @contextlib.contextmanager
-    def _step(self, index: int, record: OrderRecord) -> Iterator[None]:
-        """Within it this thread traces a step as replica `index`."""
+    def _step(self, index: int, record: CollectiveRecord) -> Iterator[None]:
+        """A context in which this thread traces a step as replica `index`."""
         record.begin(index)
         self._thread.replica = _Replica(index, _graph(), record)
         try:
@@ -246,39 +250,39 @@ class Replicator(abc.ABC):
         finally:
             self._thread.replica = None
 
-    def _here(self, primitive: str) -> _Replica:
+    def _current_replica(self, primitive: str) -> _Replica:
         replica = getattr(self._thread, "replica", None)
         if replica is None:
             raise RuntimeError(f"`{primitive}` may only be called in a step.")
         return replica
 
     def _collective(self, primitive: str, function, value):
-        """Function applied to the tensors of a nest, None left out, after the order was checked."""
-        self._here(primitive)
+        """The nest with `function` applied to its tensors, None left alone; records the call."""
+        self._current_replica(primitive)
         leaves = tf.nest.flatten(value)
         tensors = [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]
-        self._note(primitive, tensors)
+        self._record_call(primitive, tensors)
         results = iter(function(self, tensors) if tensors else [])
         return tf.nest.pack_sequence_as(
             value, [None if leaf is None else next(results) for leaf in leaves]
         )
 
-    def _note(self, primitive: str, tensors) -> None:
-        replica = self._here(primitive)
+    def _record_call(self, primitive: str, tensors) -> None:
+        replica = self._current_replica(primitive)
         if _graph() is not replica.graph:
-            raise OrderError(
-                f"`{primitive}` is called within {_place(_graph())}, where replicas could disagree "
-                f"on whether to call it; call it in the step itself."
+            raise CollectiveOrderError(
+                f"`{primitive}` is called within {_graph_kind(_graph())}, where replicas could "
+                f"disagree on whether to call it; call it in the step itself."
             )
         replica.record.note(replica.index, call_text(primitive, tensors))
 
 
 def _graph():
-    """The graph that is being traced, None when there is none."""
+    """The graph that is being traced; None outside of one."""
     return None if tf.executing_eagerly() else tf.compat.v1.get_default_graph()
 
 
-def _place(graph) -> str:
+def _graph_kind(graph) -> str:
     kind = type(graph).__name__
     if "Cond" in kind and "While" not in kind:
         return "tf.cond"

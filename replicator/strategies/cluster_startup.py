@@ -1,6 +1,6 @@
-"""Waiting until every task of a cluster has started, before TensorFlow does.
+"""Waits until every task of a cluster has started, before TensorFlow is told to connect.
 
-TensorFlow's own wait for a missing task has no usable limit and lets no signal through.
+TensorFlow's own wait for a missing task has no useful time limit and cannot be interrupted.
 """
 
 import contextlib
@@ -15,12 +15,12 @@ _PAUSE_SECONDS = 0.2
 
 
 def wait_for_all(cluster: Cluster, join_seconds: float) -> None:
-    """Returns once each other task has answered at its address.
+    """Returns once every other task has accepted a connection at its address.
 
-    Until then this process answers at its own, in place of the server that TensorFlow starts next.
+    Until then this process listens at its own, where TensorFlow's server will listen next.
 
     Raises:
-      UserError: this one's port is taken, or after `join_seconds` a task has not answered.
+      UserError: the port of this task is taken, or another has not started in `join_seconds`.
     """
     own = cluster.addresses[cluster.task][cluster.index]
     missing = {
@@ -51,7 +51,7 @@ def _listener(address: str) -> socket.socket:
 
 
 def refusal(address: str) -> Exception | None:
-    """Why nobody answers at HOST:PORT, None where somebody does."""
+    """Why no connection to HOST:PORT is accepted; None where one is."""
     host, _, port = address.rpartition(":")
     try:
         socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()

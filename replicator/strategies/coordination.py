@@ -1,6 +1,6 @@
-"""How the processes of one run act as one: they meet, agree, and notice when one of them is gone.
+"""Coordination of the processes of one run: barriers, the initial state, a common stop.
 
-The first of them, the chief, alone reads checkpoints, writes and speaks.
+One process, the chief, reads and writes checkpoints and reports; the others follow it.
 """
 
 import contextlib
@@ -15,30 +15,32 @@ from tensorflow.python.eager import context as tf_context  # barriers have no pu
 
 from replicator.runs.errors import UserError
 from replicator.strategies.base import Replicator
-from replicator.strategies.peer_errors import GONE, peers_needed, together
+from replicator.strategies.peer_errors import PEER_ERRORS, explaining_peer_errors, runs_in_lockstep
 
-PATIENCE_SECONDS = 24 * 3600.0  # at a meeting, while every peer is alive
-CHECK_SECONDS, ANSWER_SECONDS, ATTEMPTS = 3.0, 5.0, 2
-_numbers = itertools.count()
+BARRIER_SECONDS = 24 * 3600.0  # limit of a barrier while every peer is alive
+PEER_CHECK_SECONDS, PEER_ANSWER_SECONDS, PEER_ATTEMPTS = 3.0, 5.0, 2
+_STOP = "stop_request"  # among the metrics of a step
+_barrier_numbers = itertools.count()
 
 
-def meet(replicator: Replicator) -> None:
+def barrier(replicator: Replicator) -> None:
     """Returns once every process of the run has called it, however long that takes.
 
-    Unlike a collective it has no time limit: it ends when a process is gone or does not answer.
+    A collective fails after its time limit; a barrier only where a peer has ended or hangs, so that
+    the chief may evaluate or save for as long as it takes.
 
     Raises:
-      PeerGoneError: within about 20 seconds of that.
+      PeerLostError: within about 20 seconds after a peer has ended or hung.
     """
-    if not together(replicator):
+    if not runs_in_lockstep(replicator):
         return
     errors: list[BaseException] = []
-    name = f"meeting_{next(_numbers)}"
+    name = f"barrier_{next(_barrier_numbers)}"
     waiting = threading.Thread(target=_wait, args=(name, errors), daemon=True)
-    with peers_needed(replicator):
+    with explaining_peer_errors(replicator):
         waiting.start()
         while waiting.is_alive():
-            waiting.join(CHECK_SECONDS)
+            waiting.join(PEER_CHECK_SECONDS)
             if waiting.is_alive():
                 _check_peers()
         if errors:
@@ -47,42 +49,44 @@ def meet(replicator: Replicator) -> None:
 
 @contextlib.contextmanager
 def chief_first(replicator: Replicator) -> Iterator[None]:
-    """A context that the others enter when the chief has left it, and that all leave together.
+    """A context that the chief runs through first, then the others; all leave it together.
 
-    What the chief has prepared on disk is there for the others, where they share the disk.
+    Files that the chief prepares in it are there for the others, where they share the disk.
     """
     if not replicator.is_chief:
-        meet(replicator)
+        barrier(replicator)
     yield
     if replicator.is_chief:
-        meet(replicator)
-    meet(replicator)
+        barrier(replicator)
+    barrier(replicator)
 
 
 @contextlib.contextmanager
-def placed(replicator: Replicator) -> Iterator[None]:
-    """A context to make everything with variables in: the replicator's scope."""
-    with peers_needed(replicator), replicator.scope():
+def variable_scope(replicator: Replicator) -> Iterator[None]:
+    """The replicator's scope, in which a lost peer is a PeerLostError."""
+    with explaining_peer_errors(replicator), replicator.scope():
         yield
 
 
-def heard(replicator: Replicator, say: Callable[[str], None]) -> Callable[[str], None]:
-    """What a process tells the person watching with: `say` for the chief, silence for others."""
+def chief_only(replicator: Replicator, say: Callable[[str], None]) -> Callable[[str], None]:
+    """`say` in the chief; in other processes a function that prints nothing."""
     return say if replicator.is_chief else lambda line: None
 
 
-def agree(replicator: Replicator, variables: Mapping[str, tf.Variable], identity: dict) -> None:
-    """Gives the variables of every process the values that they have in the chief.
+def broadcast_initial_state(
+    replicator: Replicator, variables: Mapping[str, tf.Variable], identity: dict
+) -> None:
+    """Sets the variables of every process to the values that they have in the chief.
 
     Args:
       variables: made in the scope of `replicator`.
-      identity: JSON-able, what must be the same in every process.
+      identity: JSON values that must be the same in every process, such as the configuration.
 
     Raises:
-      UserError: it is not; PeerGoneError: a process is gone.
+      UserError: the identities differ; PeerLostError: a process has ended.
     """
-    meet(replicator)
-    if not together(replicator):
+    barrier(replicator)
+    if not runs_in_lockstep(replicator):
         return
     text = json.dumps(identity, sort_keys=True).encode()
     digest = int.from_bytes(hashlib.blake2b(text, digest_size=7).digest(), "big")
@@ -103,51 +107,55 @@ def agree(replicator: Replicator, variables: Mapping[str, tf.Variable], identity
         )
 
 
-class Wishes:
-    """Lets the processes of a run stop after the same step, whichever of them was asked to.
+class SharedStopRequest:
+    """A request of any process to stop, after which all stop behind the same step.
 
-    A wish travels with the metrics of the next step, as a float of each replica.
+    The request is a float variable of each process. Its mean over replicas is computed with the
+    metrics of the next step, in the same collective, so that it costs no message of its own.
+
+    Attributes:
+      metric_variables: to be averaged with the metrics; empty where one process runs alone.
 
     Args:
-      reasons: what there is to wish; the last of several is granted.
+      reasons: the reasons to stop, least urgent first; of several the last is taken.
     """
 
     def __init__(self, reasons: Sequence[str], replicator: Replicator):
         self._reasons = reasons
-        self._heard: str | None = None
-        self.told: dict[str, tf.Variable] = {}
-        if together(replicator):
-            with placed(replicator):
+        self._decision: str | None = None
+        self.metric_variables: dict[str, tf.Variable] = {}
+        if runs_in_lockstep(replicator):
+            with variable_scope(replicator):
                 zeros = tf.zeros([len(reasons)])
-                self.told["wishes"] = tf.Variable(zeros, trainable=False, name="wishes")
+                self.metric_variables[_STOP] = tf.Variable(zeros, trainable=False, name=_STOP)
 
-    def tell(self, wish: str | None) -> None:
-        """Sets what this process wishes during the next step."""
-        if self.told and wish is not None:
-            self.told["wishes"].assign([float(reason == wish) for reason in self._reasons])
+    def request(self, reason: str | None) -> None:
+        """Asks, with the next step, that all processes stop; None: for no stop."""
+        if self.metric_variables and reason is not None:
+            self.metric_variables[_STOP].assign([float(each == reason) for each in self._reasons])
 
-    def heard(self, metrics: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
-        """The metrics of a step without the wishes in it, which are noted."""
-        if self.told:
-            mean = metrics["wishes"].numpy()
-            wished = [r for r, share in zip(self._reasons, mean, strict=True) if share > 0]
-            self._heard = wished[-1] if wished else None
-        return {name: value for name, value in metrics.items() if name not in self.told}
+    def take_from(self, metrics: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        """The metrics of a step without the stop requests in them, which are kept."""
+        if self.metric_variables:
+            mean = metrics[_STOP].numpy()
+            requested = [r for r, share in zip(self._reasons, mean, strict=True) if share > 0]
+            self._decision = requested[-1] if requested else None
+        return {name: value for name, value in metrics.items() if name not in self.metric_variables}
 
-    def granted(self, own: str | None) -> str | None:
-        """What all processes do now: what any has told, or, in a run of one process, its own."""
-        return self._heard if self.told else own
+    def decided(self, own: str | None) -> str | None:
+        """The reason to stop now that all processes share; `own` where one process runs alone."""
+        return self._decision if self.metric_variables else own
 
 
 def _wait(name: str, errors: list[BaseException]) -> None:
     try:
-        tf_context.context().wait_at_barrier(name, int(PATIENCE_SECONDS * 1000))
-    except Exception as error:  # handed to the thread that waits for this one
+        tf_context.context().wait_at_barrier(name, int(BARRIER_SECONDS * 1000))
+    except Exception as error:  # raised by the thread that waits for this one
         errors.append(error)
 
 
 def _check_peers() -> None:
-    """Raises one of GONE for a peer that does not answer."""
+    """Raises one of PEER_ERRORS for a peer that does not answer."""
     resolver = tf.distribute.cluster_resolver.TFConfigClusterResolver()
     cluster, own = resolver.cluster_spec(), (resolver.task_type, resolver.task_id)
     for job in cluster.jobs:
@@ -157,12 +165,12 @@ def _check_peers() -> None:
 
 
 def _check_peer(name: str) -> None:
-    for attempt in range(ATTEMPTS):
+    for attempt in range(PEER_ATTEMPTS):
         try:
             tf_context.context().check_collective_ops_peer_health(
-                name, timeout_in_ms=int(ANSWER_SECONDS * 1000)
+                name, timeout_in_ms=int(PEER_ANSWER_SECONDS * 1000)
             )
             return
-        except GONE:
-            if attempt + 1 == ATTEMPTS:
+        except PEER_ERRORS:
+            if attempt + 1 == PEER_ATTEMPTS:
                 raise

@@ -1,4 +1,4 @@
-"""Which axis of a variable is cut along which dimension of a mesh of devices."""
+"""Layouts: which axis of a variable is sharded along which dimension of a mesh of devices."""
 
 import math
 import re
@@ -8,7 +8,7 @@ from tensorflow.experimental import dtensor
 
 from replicator.runs.errors import UserError
 
-BATCH = "batch"  # the dimension of a mesh along which the rows of a batch are cut
+BATCH = "batch"  # the mesh dimension along which the rows of a batch are sharded
 _SHOWN = 6  # variables named in one line
 
 Layouts = Mapping[str, Sequence[str | None]]
@@ -29,7 +29,8 @@ class LayoutRules:
     Args:
       mesh: of dtensor.
       layouts: for each pattern (see `sharded`) a mesh dimension or None for each axis.
-        The first that is found in a name holds. Empty: every variable is cut wherever it divides.
+        The first pattern found in a name counts. Empty: every variable is sharded wherever the mesh
+        divides it.
 
     Raises:
       UserError: a pattern is no regular expression, or names no dimension of the mesh.
@@ -49,7 +50,7 @@ class LayoutRules:
                     )
 
     def replicated(self, rank: int) -> dtensor.Layout:
-        """The layout of a tensor that every device has as a whole."""
+        """The layout of a tensor that is whole on every device."""
         return dtensor.Layout.replicated(self.mesh, rank)
 
     def of(self, name: str, shape: Sequence[int], like: dtensor.Layout | None) -> dtensor.Layout:
@@ -57,7 +58,7 @@ class LayoutRules:
 
         Args:
           name, shape: of the variable.
-          like: that of its initial value, which holds where no pattern is found in the name.
+          like: that of its initial value, taken where no pattern is found in the name.
 
         Raises:
           UserError: the pattern found does not fit the shape.

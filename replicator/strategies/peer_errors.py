@@ -1,4 +1,4 @@
-"""What becomes of an error that comes of a missing process of the same run."""
+"""Errors of TensorFlow that mean a lost peer: another process of the same run has ended."""
 
 import contextlib
 import re
@@ -9,7 +9,7 @@ import tensorflow as tf
 from replicator.runs.errors import UserError
 from replicator.strategies.base import Replicator
 
-GONE = (
+PEER_ERRORS = (
     tf.errors.UnavailableError,
     tf.errors.DeadlineExceededError,
     tf.errors.AbortedError,
@@ -19,30 +19,30 @@ GONE = (
 )
 
 
-class PeerGoneError(UserError):
-    """Another process of the run stopped, or could not be reached in time."""
+class PeerLostError(UserError):
+    """Another process of the run has ended, or did not answer in time."""
 
 
-def together(replicator: Replicator) -> bool:
-    """Whether several processes run the same loop, step by step."""
+def runs_in_lockstep(replicator: Replicator) -> bool:
+    """Whether several processes make every step together."""
     return replicator.num_workers > 1 and not replicator.is_async
 
 
 @contextlib.contextmanager
-def peers_needed(replicator: Replicator) -> Iterator[None]:
-    """A context in which errors that come of a missing peer are raised as PeerGoneError."""
+def explaining_peer_errors(replicator: Replicator) -> Iterator[None]:
+    """A context in which TensorFlow's errors about a lost peer are raised as PeerLostError."""
     try:
         yield
-    except GONE as error:
-        if not together(replicator):
+    except PEER_ERRORS as error:
+        if not runs_in_lockstep(replicator):
             raise
-        raise PeerGoneError(
+        raise PeerLostError(
             f"Another process of this run is gone or does not answer ({_reason(error)})."
         ) from error
 
 
 def _reason(error: tf.errors.OpError) -> str:
-    """What TensorFlow says, in a few words, without where in a graph it happened."""
+    """The first words of TensorFlow's message, without the place in the graph."""
     kind = type(error).__name__.removesuffix("Error")
     text = str(error.message)
     cause = re.search(r"aborted by: (.*)", text)

@@ -1,4 +1,4 @@
-"""The rows of a global batch that belong to a replica."""
+"""The rows of a global batch that each replica computes."""
 
 from collections.abc import Callable
 
@@ -10,62 +10,63 @@ _UNEVEN = "rows that the replicas do not divide"
 
 
 def check_divisible(element_spec, num_replicas: int) -> None:
-    """Raises UserError where a known number of rows is not a multiple of the replicas."""
+    """Raises UserError where the static number of rows is not a multiple of `num_replicas`."""
     for spec in tf.nest.flatten(element_spec):
         if spec.shape.rank == 0:
             raise UserError("A global batch must have rows; a tensor of `dataset` is a scalar.")
         rows = spec.shape[0] if spec.shape.rank else None
         if rows is not None and rows % num_replicas:
-            raise UserError(_refusal(rows, num_replicas))
+            raise UserError(_uneven_rows_text(rows, num_replicas))
 
 
-def _share_of(element_spec, first: int, count: int, num_replicas: int) -> Callable:
-    """What a dataset of global batches is mapped with, to the shares of some of the replicas.
+def _replica_rows(element_spec, first: int, count: int, num_replicas: int) -> Callable:
+    """A function for `dataset.map` from a global batch to the rows of some of the replicas.
 
-    They are replicas first, ..., first + count - 1; a tensor becomes [count, rows / R, ...].
+    A tensor becomes [count, rows / num_replicas, ...], of replicas first, ..., first + count - 1.
     """
 
-    def share(tensor):
+    def rows_of_replicas(tensor):
         rows = tf.shape(tensor)[0]
         even = tf.debugging.assert_equal(rows % num_replicas, 0, message=_UNEVEN)
         with tf.control_dependencies([even] if even is not None else []):
             size = rows // num_replicas
         known = None if tensor.shape[0] is None else tensor.shape[0] // num_replicas
-        shares = tensor[first * size : (first + count) * size]
-        shares = tf.reshape(shares, tf.concat([[count, size], tf.shape(tensor)[1:]], 0))
-        return tf.ensure_shape(shares, [count, known, *tensor.shape[1:]])
+        replica_rows = tensor[first * size : (first + count) * size]
+        replica_rows = tf.reshape(replica_rows, tf.concat([[count, size], tf.shape(tensor)[1:]], 0))
+        return tf.ensure_shape(replica_rows, [count, known, *tensor.shape[1:]])
 
     if type(element_spec) is tuple:  # such a batch arrives as several arguments
-        return lambda *batch: tf.nest.map_structure(share, batch)
-    return lambda batch: tf.nest.map_structure(share, batch)
+        return lambda *batch: tf.nest.map_structure(rows_of_replicas, batch)
+    return lambda batch: tf.nest.map_structure(rows_of_replicas, batch)
 
 
-def shares_of(dataset: tf.data.Dataset, first: int, count: int, num_replicas: int):
-    """The shares of some of the replicas, one after another, of a dataset of global batches.
+def replica_batches(dataset: tf.data.Dataset, first: int, count: int, num_replicas: int):
+    """A dataset of the batches of some of the replicas, from one of global batches.
 
-    They are replicas first, ..., first + count - 1. From a batch of rows that the replicas do
-    not divide, every further element is the error that `uneven` knows: were it given once, the
-    replicas that ask later would find the next batch, or the end, and their error could hide it.
+    Its elements are the rows of replicas first, ..., first + count - 1, in turn. A batch whose rows
+    `num_replicas` does not divide is an error, see `uneven_rows_error`, and so is every element
+    after it: raised only once, it would reach one replica, while the others found the next batch,
+    or the end of the data, and could report that instead.
     """
-    share = _share_of(dataset.element_spec, first, count, num_replicas)
+    rows_of_replicas = _replica_rows(dataset.element_spec, first, count, num_replicas)
     if all(spec.shape[0] is not None for spec in tf.nest.flatten(dataset.element_spec)):
-        return dataset.map(share).unbatch()
+        return dataset.map(rows_of_replicas).unbatch()
 
-    def shares(*batch):
+    def replica_rows(*batch):
         rows = tf.stack([tf.shape(tensor)[0] for tensor in tf.nest.flatten(batch)])
         is_even = tf.reduce_all(rows % num_replicas == 0)
         times = tf.where(is_even, tf.constant(1, tf.int64), -1)
         element = batch if type(dataset.element_spec) is tuple else batch[0]
-        return tf.data.Dataset.from_tensors(element).repeat(times).map(share).unbatch()
+        return tf.data.Dataset.from_tensors(element).repeat(times).map(rows_of_replicas).unbatch()
 
-    return dataset.flat_map(shares)
-
-
-def uneven(error: Exception, num_replicas: int) -> UserError | None:
-    """The refusal of `shares_of`, where that is what a step failed with."""
-    return UserError(_refusal(None, num_replicas)) if _UNEVEN in str(error) else None
+    return dataset.flat_map(replica_rows)
 
 
-def _refusal(rows: int | None, num_replicas: int) -> str:
-    found = "" if rows is None else f", got {rows}"
-    return f"The rows of a global batch must be a multiple of {num_replicas} replicas{found}."
+def uneven_rows_error(error: Exception, num_replicas: int) -> UserError | None:
+    """The UserError for an error that `replica_batches` has raised in a step, else None."""
+    return UserError(_uneven_rows_text(None, num_replicas)) if _UNEVEN in str(error) else None
+
+
+def _uneven_rows_text(rows: int | None, num_replicas: int) -> str:
+    got = "" if rows is None else f", got {rows}"
+    return f"The rows of a global batch must be a multiple of {num_replicas} replicas{got}."

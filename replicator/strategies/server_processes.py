@@ -1,4 +1,4 @@
-"""Processes that serve an asynchronous run: who is there, and when to end."""
+"""Worker and parameter-server processes: whether they are reachable, and when they end."""
 
 import os
 import socket
@@ -12,16 +12,17 @@ import tensorflow as tf
 from replicator.launch.tf_config import Cluster
 from replicator.runs.errors import UserError
 
-START_SECONDS = 60.0  # that the chief waits for the others
-CHIEF_SECONDS = 600.0  # that a server waits for a chief to start
-GONE_SECONDS = 10.0  # without an answer, after which a chief is taken to have ended
-_CONNECT_SECONDS, _LOOK_SECONDS = 2.0, 0.5
-# How a client of HTTP/2 begins, with empty settings; a server that lives sends its own.
-_GREETING = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
+START_SECONDS = 60.0  # for which the chief waits for workers and servers to start
+CHIEF_SECONDS = 600.0  # for which a server waits for a chief to start
+CHIEF_LOST_SECONDS = 10.0  # after which a chief that accepts no connection has ended
+_CONNECT_SECONDS, _POLL_SECONDS = 2.0, 0.5
+# The connection preface of an HTTP/2 client with empty SETTINGS (RFC 9113, 3.4). A gRPC server that
+# runs answers with its own; a stopped one still accepts connections, and is silent.
+_HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])
 
 
-def answers(address: str) -> bool:
-    """Whether a process listens at HOST:PORT; it may be stopped."""
+def accepts_connections(address: str) -> bool:
+    """Whether a process listens at HOST:PORT; it may be suspended."""
     try:
         _connected(address).close()
     except OSError:
@@ -29,11 +30,11 @@ def answers(address: str) -> bool:
     return True
 
 
-def speaks(address: str) -> bool:
-    """Whether a server that runs is at HOST:PORT."""
+def responds(address: str) -> bool:
+    """Whether a gRPC server at HOST:PORT runs and answers."""
     try:
         with _connected(address) as connection:
-            connection.sendall(_GREETING)
+            connection.sendall(_HTTP2_PREFACE)
             return bool(connection.recv(1))
     except OSError:
         return False
@@ -44,58 +45,60 @@ def _connected(address: str) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS)
 
 
-def serve(cluster: Cluster) -> NoReturn:
-    """Serves as the task of TF_CONFIG that this process is, and ends the process.
+def serve_until_chief_ends(cluster: Cluster) -> NoReturn:
+    """Never returns: runs the server of this process's task, then ends the process.
 
-    It ends with status 0 some GONE_SECONDS after the chief, or with 1 where no chief has started
-    for CHIEF_SECONDS.
+    The exit status is 0 where the chief has ended, CHIEF_LOST_SECONDS before, and 1 where none has
+    started for CHIEF_SECONDS.
     """
     spec = tf.train.ClusterSpec(cluster.addresses)
     server = tf.distribute.Server(spec, cluster.task, cluster.index, protocol="grpc", start=True)
     name = f"{cluster.task} {cluster.index}"
     chief = cluster.addresses["chief"][0]
-    begun = watch(lambda: answers(chief), CHIEF_SECONDS)
-    if begun:
-        watch(lambda: not answers(chief), float("inf"), lasting=GONE_SECONDS)
-    said = "has ended" if begun else f"has not started for {CHIEF_SECONDS:.0f} seconds"
-    print(f"The chief ({chief}) {said}; {name} ends.", file=sys.stderr, flush=True)
-    # A server of TensorFlow cannot be stopped; at an ordinary exit it would be waited for.
+    has_started = wait_until(lambda: accepts_connections(chief), CHIEF_SECONDS)
+    if has_started:
+        wait_until(
+            lambda: not accepts_connections(chief), float("inf"), lasting_seconds=CHIEF_LOST_SECONDS
+        )
+    reason = "has ended" if has_started else f"has not started for {CHIEF_SECONDS:.0f} seconds"
+    print(f"The chief ({chief}) {reason}; {name} ends.", file=sys.stderr, flush=True)
+    # TensorFlow cannot stop a server, and an ordinary exit would wait for it.
     del server
-    os._exit(0 if begun else 1)
+    os._exit(0 if has_started else 1)
 
 
-def watch(holds: Callable[[], bool], seconds: float, lasting: float = 0.0) -> bool:
-    """Whether a condition came to hold within a time, and held for as long as `lasting`."""
+def wait_until(condition: Callable[[], bool], seconds: float, lasting_seconds: float = 0.0) -> bool:
+    """Whether a condition came true within `seconds` and stayed so for `lasting_seconds`."""
     start, since = time.monotonic(), None
     while time.monotonic() - start < seconds:
         now = time.monotonic()
-        since = (since or now) if holds() else None
-        if since is not None and now - since >= lasting:
+        since = (since or now) if condition() else None
+        if since is not None and now - since >= lasting_seconds:
             return True
-        time.sleep(_LOOK_SECONDS)
+        time.sleep(_POLL_SECONDS)
     return False
 
 
-def present(cluster: Cluster) -> list[int]:
-    """The workers that are there, once all servers are; all workers, or, after a time, some.
+def available_workers(cluster: Cluster) -> list[int]:
+    """The numbers of the workers that have started: of all, or after START_SECONDS of some.
 
     Raises:
-      UserError: a parameter server, or every worker, is missing for START_SECONDS.
+      UserError: a parameter server, or every worker, has not started in START_SECONDS.
     """
     servers, workers = cluster.addresses["ps"], cluster.addresses["worker"]
-    watch(lambda: not _silent(servers) and not _silent(workers), START_SECONDS)
-    if _silent(servers):
-        raise UserError(_missing("parameter server", servers, _silent(servers)))
-    absent = _silent(workers)
+    wait_until(lambda: not _unreachable(servers) and not _unreachable(workers), START_SECONDS)
+    if _unreachable(servers):
+        raise UserError(_missing_text("parameter server", servers, _unreachable(servers)))
+    absent = _unreachable(workers)
     if len(absent) == len(workers):
-        raise UserError(_missing("worker", workers, absent))
+        raise UserError(_missing_text("worker", workers, absent))
     return [index for index in range(len(workers)) if index not in absent]
 
 
-def _silent(addresses: Iterable[str]) -> list[int]:
-    return [index for index, address in enumerate(addresses) if not answers(address)]
+def _unreachable(addresses: Iterable[str]) -> list[int]:
+    return [index for index, address in enumerate(addresses) if not accepts_connections(address)]
 
 
-def _missing(what: str, addresses: list[str], absent: list[int]) -> str:
+def _missing_text(what: str, addresses: list[str], absent: list[int]) -> str:
     listed = ", ".join(f"{index} ({addresses[index]})" for index in absent)
     return f"Not there after {START_SECONDS:.0f} seconds: {what} {listed}."

@@ -1,4 +1,8 @@
-"""Variables that a step reads once, so that what it adds is the difference to what it has read."""
+"""Variables of which a step sees one snapshot, although other workers set them meanwhile.
+
+An asynchronous update adds the difference of the new value to the value read. Were a variable read
+twice in a step, the gradient and the difference could belong to different values.
+"""
 
 import contextlib
 import threading
@@ -7,13 +11,13 @@ from typing import Any
 
 import tensorflow as tf
 
-# A read that is repeated must be known to every tape as a read; there is no public way to say so.
+# A repeated read must be recorded on every gradient tape as a read; there is no public API for it.
 from tensorflow.python.eager import record
 from tensorflow.python.ops import resource_variable_ops
 
 
 class Snapshots:
-    """What the step that a thread traces has read so far."""
+    """The values that the step that a thread traces has read so far."""
 
     def __init__(self):
         self._thread = threading.local()
@@ -29,7 +33,7 @@ class Snapshots:
             self._thread.values = None
 
     def values(self) -> dict[int, Any] | None:
-        """What was read, by variable; None outside of a step and in functions within it."""
+        """The values read, by variable; None outside of a step and in functions within it."""
         values = getattr(self._thread, "values", None)
         if values is None or tf.compat.v1.get_default_graph() is not self._thread.graph:
             return None
@@ -45,7 +49,7 @@ _OPTIONS = ("initial_value", "trainable", "name", "dtype", "shape", "constraint"
 
 
 class SnapshotVariable(resource_variable_ops.ResourceVariable):
-    """A variable of which a step sees one value, until it sets another."""
+    """A variable that a step reads once, unless it sets it in between."""
 
     def __init__(self, snapshots: Snapshots, options: dict[str, Any]):
         self._snapshots = snapshots
@@ -67,17 +71,17 @@ class SnapshotVariable(resource_variable_ops.ResourceVariable):
         return value
 
     def assign(self, value, use_locking=None, name=None, read_value=True):
-        """Sets the variable; what the step reads next is what it is then."""
+        """Sets the variable; the next read in the step is a new one."""
         self._forget()
         return super().assign(value, use_locking, name, read_value)
 
     def assign_add(self, delta, use_locking=None, name=None, read_value=True):
-        """Adds to the variable, whatever others have added."""
+        """Adds to the present value, which other workers may have changed."""
         self._forget()
         return super().assign_add(delta, use_locking, name, read_value)
 
     def assign_sub(self, delta, use_locking=None, name=None, read_value=True):
-        """Subtracts from the variable, whatever others have added."""
+        """Subtracts from the present value, which other workers may have changed."""
         self._forget()
         return super().assign_sub(delta, use_locking, name, read_value)
 

@@ -1,4 +1,4 @@
-"""Replicas that step together, over tf.distribute, on one or many devices, workers or a TPU."""
+"""Synchronous replicas over tf.distribute: one device, many devices, workers or a TPU."""
 
 import contextlib
 import types
@@ -7,28 +7,28 @@ from collections.abc import Callable, Iterator, Sequence
 import tensorflow as tf
 
 from replicator.collectives import primitives
-from replicator.collectives.collective_order import OrderRecord, met_in_other_shapes
+from replicator.collectives.collective_order import CollectiveRecord, shape_mismatch_error
 from replicator.runs.errors import UserError
 from replicator.strategies.base import Call, InputFn, Replicator, StepFn
-from replicator.strategies.peer_errors import peers_needed
-from replicator.strategies.replica_rows import check_divisible, shares_of, uneven
+from replicator.strategies.peer_errors import explaining_peer_errors
+from replicator.strategies.replica_rows import check_divisible, replica_batches, uneven_rows_error
 
 Devices = list[list[str]]
 
 
 class SynchronousReplicator(Replicator):
-    """A tf.distribute strategy whose replicas meet in every collective."""
+    """A tf.distribute strategy whose replicas make every step, and every collective, together."""
 
-    def __init__(self, name: str, strategy, devices: Devices | None = None, **facts):
-        """Takes the logical devices of each replica of this process, None: one each."""
+    def __init__(self, name: str, strategy, devices: Devices | None = None, **attributes):
+        """Takes the logical devices of each replica of this process; None: one each."""
         super().__init__(
             name,
             num_replicas=strategy.num_replicas_in_sync,
             num_logical_devices=len(devices[0]) if devices else 1,
-            **facts,
+            **attributes,
         )
         self._strategy, self._devices = strategy, devices
-        # At the end of data some replicas would get an empty batch, whose mean is not a number.
+        # Otherwise some replicas get an empty batch at the end of the data, whose mean is NaN.
         strategy.extended.experimental_enable_get_next_as_optional = False
 
     def scope(self) -> contextlib.AbstractContextManager:
@@ -36,11 +36,11 @@ class SynchronousReplicator(Replicator):
         return self._strategy.scope()
 
     def dataset(self, input_fn: InputFn):
-        """The strategy's dataset; one input pipeline a worker."""
+        """The strategy's dataset; each worker has one input pipeline."""
         return self._strategy.distribute_datasets_from_function(input_fn)
 
     def batches(self, dataset: tf.data.Dataset):
-        """The replicas' shares of the rows; every worker reads all batches."""
+        """The replicas' rows of global batches; every worker reads all batches."""
         check_divisible(dataset.element_spec, self.num_replicas)
         if self.num_replicas == 1:
             return self.dataset(lambda context: dataset)
@@ -48,33 +48,35 @@ class SynchronousReplicator(Replicator):
         first = self.worker_index * local
 
         def shares(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            return shares_of(dataset, first, local, self.num_replicas).prefetch(2 * local)
+            return replica_batches(dataset, first, local, self.num_replicas).prefetch(2 * local)
 
         return self.dataset(shares)
 
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
         """A tf.function of `steps_per_call` steps; see Replicator."""
-        return _Call(self, step_fn, steps_per_call)
+        return _CompiledStep(self, step_fn, steps_per_call)
 
     def compile_training(
-        self, local: StepFn, moved: Callable, variables: Sequence, reads: Sequence = ()
+        self, gradients_fn: StepFn, update_fn: Callable, variables: Sequence, reads: Sequence = ()
     ) -> Call:
-        """See Replicator. Nothing is exchanged once variables are being set."""
-        return _Call(self, self._training_step(local, moved, variables), 1, alike=True)
+        """See Replicator. No collective runs after the variables are set."""
+        return _CompiledStep(
+            self, self._training_step(gradients_fn, update_fn, variables), 1, outputs_are_equal=True
+        )
 
     def _replica_id(self):
         return tf.distribute.get_replica_context().replica_id_in_sync_group
 
     def _sum(self, tensors: list) -> list:
         context = tf.distribute.get_replica_context()
-        # Copies, because a worker's collective refuses the very read of a variable.
+        # Copies, because multi-worker collectives refuse the output of a variable's read.
         copies = [tf.identity(tensor) for tensor in tensors]
         return list(context.all_reduce(tf.distribute.ReduceOp.SUM, copies))
 
-    def _agree(self, calls: list[str]) -> None:
+    def _compare_calls(self, calls: list[str]) -> None:
         """Raises OrderError unless all workers traced the same calls."""
 
-    def _placed(self, index: int) -> contextlib.AbstractContextManager:
+    def _device_scope(self, index: int) -> contextlib.AbstractContextManager:
         if not self._devices:
             return contextlib.nullcontext()
         context = tf.distribute.get_replica_context()
@@ -87,20 +89,21 @@ class SynchronousReplicator(Replicator):
     def _variables_on(self, devices: list[str]) -> Iterator[None]:
         if tf.distribute.get_strategy() is not self._strategy:
             raise RuntimeError("`logical_device` may only be used in a step or in `scope()`.")
-        # A mirrored variable asks the object it is colocated with for nothing but its devices.
-        place = types.SimpleNamespace(_devices=tuple(devices))
+        # Of the object that it is colocated with, a mirrored variable reads `_devices` only.
+        devices_like = types.SimpleNamespace(_devices=tuple(devices))
 
         def creator(next_creator, **options):
-            return next_creator(**options | {"colocate_with": place})
+            return next_creator(**options | {"colocate_with": devices_like})
 
         with tf.variable_creator_scope(creator), tf.device(devices[0]):
             yield
 
 
-class _Call:
+class _CompiledStep:
     """Several steps of a step function as one tf.function.
 
-    alike: whether the outputs of all replicas are equal, so that they need not meet again.
+    outputs_are_equal: whether all replicas have the same outputs, so that no collective is needed
+      to combine them.
     """
 
     def __init__(
@@ -108,30 +111,32 @@ class _Call:
         replicator: SynchronousReplicator,
         step_fn: StepFn,
         steps_per_call: int,
-        alike: bool = False,
+        outputs_are_equal: bool = False,
     ):
         if steps_per_call < 1:
             raise ValueError(f"`steps_per_call` must be at least 1, got {steps_per_call}.")
         self._replicator, self._step_fn = replicator, step_fn
-        self._steps_per_call, self._alike = steps_per_call, alike
-        self._records: list[OrderRecord] = []
+        self._steps_per_call, self._outputs_are_equal = steps_per_call, outputs_are_equal
+        self._records: list[CollectiveRecord] = []
         self._function = tf.function(self._steps, autograph=False)
-        self._is_agreed = False
+        self._is_compared = False
 
     def __call__(self, iterator):
         """The outputs of the last of the steps; PeerGoneError where another process is gone."""
-        if not self._is_agreed:
+        if not self._is_compared:
             self._records.clear()
             self._function.get_concrete_function(iterator)
-            self._replicator._agree([call for r in self._records for call in r.calls()])
-            self._is_agreed = True
+            self._replicator._compare_calls([call for r in self._records for call in r.calls()])
+            self._is_compared = True
         try:
-            with peers_needed(self._replicator):
+            with explaining_peer_errors(self._replicator):
                 return self._function(iterator)
-        # Where input ends at the same time, that is the first of several causes.
+        # An error in the input of one replica ends the input of the others, so both may come.
         except (tf.errors.InvalidArgumentError, tf.errors.OutOfRangeError) as error:
             raise (
-                uneven(error, self._replicator.num_replicas) or met_in_other_shapes(error) or error
+                uneven_rows_error(error, self._replicator.num_replicas)
+                or shape_mismatch_error(error)
+                or error
             ) from None
 
     def _steps(self, iterator):
@@ -142,44 +147,44 @@ class _Call:
                 [0],
                 parallel_iterations=1,
             )
-        return self._one(iterator, keep=True)
+        return self._one_step(iterator, is_last=True)
 
     def _step_before_last(self, step, iterator):
-        self._one(iterator, keep=False)
+        self._one_step(iterator, is_last=False)
         return [step + 1]
 
-    def _one(self, iterator, keep: bool):
-        batch, record = next(iterator), OrderRecord()
+    def _one_step(self, iterator, is_last: bool):
+        batch, record = next(iterator), CollectiveRecord()
         self._records.append(record)
-        outputs = self._replicator._strategy.run(self._replica_step, args=(batch, record, keep))
-        return tf.nest.map_structure(self._first, outputs)
+        outputs = self._replicator._strategy.run(self._replica_step, args=(batch, record, is_last))
+        return tf.nest.map_structure(self._first_replica, outputs)
 
-    def _first(self, value):
+    def _first_replica(self, value):
         return (
             None
             if value is None
             else self._replicator._strategy.experimental_local_results(value)[0]
         )
 
-    def _replica_step(self, batch, record: OrderRecord, keep: bool):
+    def _replica_step(self, batch, record: CollectiveRecord, is_last: bool):
         context = tf.distribute.get_replica_context()
         index = int(tf.get_static_value(context.replica_id_in_sync_group) or 0)
         with self._replicator._step(index, record):
             outputs = self._step_fn(batch)
-            if not keep:
+            if not is_last:
                 return None
-            return outputs if self._alike else self._kept(outputs)
+            return outputs if self._outputs_are_equal else self._combined_outputs(outputs)
 
-    def _kept(self, outputs):
+    def _combined_outputs(self, outputs):
         leaves = tf.nest.flatten(outputs)
         tensors = [tf.convert_to_tensor(leaf) for leaf in leaves if leaf is not None]
         floating = [t for t in tensors if t.dtype.is_floating]
         others = [t for t in tensors if not t.dtype.is_floating]
         means = iter(primitives.mean(self._replicator, floating) if floating else [])
         firsts = iter(primitives.broadcast_from(0)(self._replicator, others) if others else [])
-        kept = iter([next(means if t.dtype.is_floating else firsts) for t in tensors])
+        combined = iter([next(means if t.dtype.is_floating else firsts) for t in tensors])
         return tf.nest.pack_sequence_as(
-            outputs, [None if leaf is None else next(kept) for leaf in leaves]
+            outputs, [None if leaf is None else next(combined) for leaf in leaves]
         )
 
 
@@ -249,7 +254,7 @@ def local_devices(count: int | None) -> list[str]:
 
 
 def _make_logical_cpus(count: int) -> None:
-    """Makes them, unless there are enough or TensorFlow has started."""
+    """Makes `count` logical CPUs, unless there are so many or TensorFlow has started."""
     cpu = tf.config.list_physical_devices("CPU")[0]
     if len(tf.config.get_logical_device_configuration(cpu) or []) >= count:
         return
@@ -261,6 +266,7 @@ def _make_logical_cpus(count: int) -> None:
 
 def _mirrored(devices: list[str]):
     on_gpu = all("GPU" in device.upper() for device in devices)
-    # The collectives of CPUs break when a process has mirrored strategies of several sizes.
+    # With its default reduction on CPUs, TensorFlow fails in a process that has mirrored
+    # strategies of several sizes.
     operations = None if on_gpu else tf.distribute.ReductionToOneDevice()
     return tf.distribute.MirroredStrategy(devices, cross_device_ops=operations)

@@ -10,7 +10,7 @@ from replicator.strategies.synchronous import SynchronousReplicator
 
 
 class MultiWorkerReplicator(SynchronousReplicator):
-    """The workers of TF_CONFIG, each with its devices, in step."""
+    """Synchronous replicas on the devices of all workers of TF_CONFIG."""
 
     def __init__(self, strategy, cluster: Cluster):
         super().__init__(
@@ -19,8 +19,8 @@ class MultiWorkerReplicator(SynchronousReplicator):
             num_workers=cluster.num_workers,
             worker_index=cluster.worker_index,
         )
-        # Traced before any step: a collective is known by its number in the order of tracing, and
-        # steps that differ would leave these two with different numbers.
+        # Traced before any step: TensorFlow numbers collectives in the order of tracing, and steps
+        # that differ between workers would give these two different numbers.
         spec = tf.TensorSpec([None], tf.int32)
         self._gather_sums = tf.function(self._rows, autograph=False)
         self._gather_sums = self._gather_sums.get_concrete_function(spec)
@@ -28,18 +28,18 @@ class MultiWorkerReplicator(SynchronousReplicator):
         self._gather_texts = self._gather_texts.get_concrete_function(spec)
 
     def _rows(self, numbers):
-        """int32 [workers, n]: the numbers, int32 [n], of each worker."""
+        """int32 [workers, n], a row for the int32 [n] of each worker."""
 
         def replica(numbers):
-            mine = tf.range(self.num_replicas) == self._replica_id()
-            rows = tf.where(mine[:, tf.newaxis], tf.cast(numbers, tf.int64)[tf.newaxis], 0)
+            own_row = tf.range(self.num_replicas) == self._replica_id()
+            rows = tf.where(own_row[:, tf.newaxis], tf.cast(numbers, tf.int64)[tf.newaxis], 0)
             return self._sum([rows])[0]
 
         gathered = self._strategy.run(replica, args=(numbers,))
         rows = self._strategy.experimental_local_results(gathered)[0]
         return tf.cast(rows[:: self.num_replicas // self.num_workers], tf.int32)
 
-    def _agree(self, calls: list[str]) -> None:
+    def _compare_calls(self, calls: list[str]) -> None:
         sums = self._gather_sums(digest(calls))
         if tf.reduce_all(sums == sums[:1]):
             return
@@ -63,7 +63,7 @@ def multi_worker(
       join_seconds: how long it waits for the other workers to start.
 
     Raises:
-      UserError: TF_CONFIG is missing or says something else.
+      UserError: TF_CONFIG is missing or has parameter servers, or a worker does not start in time.
     """
     cluster = read_cluster()
     if cluster is None:
@@ -114,7 +114,7 @@ def tpu(address: str = "") -> SynchronousReplicator:
 
 
 def _check_reachable(address: str) -> None:
-    """Raises UserError for a HOST:PORT where nothing listens; TensorFlow would wait for minutes."""
+    """Raises UserError where nothing listens at HOST:PORT; TensorFlow would wait for minutes."""
     target = address.removeprefix("grpc://")
     if ":" in target and (error := refusal(target)):
         raise UserError(f"There is no TPU at `{address}`: {error}.")

@@ -1,4 +1,4 @@
-"""An optimiser of any make whose gradients are means over replicas."""
+"""Optimisers of Keras 3, tf_keras and others with gradients averaged over replicas."""
 
 import inspect
 
@@ -6,9 +6,9 @@ import tensorflow as tf
 
 
 class WrappedOptimizer(tf.Module):
-    """`apply_gradients` with the mean of gradients over replicas; all else is the optimiser's.
+    """An optimiser whose `apply_gradients` averages over replicas; all else is the inner one's.
 
-    The optimiser belongs to the wrapper from then on: its own reduction is switched off.
+    The inner optimiser's own reduction over replicas is switched off.
     """
 
     def __init__(self, replicator, optimizer):
@@ -25,14 +25,14 @@ class WrappedOptimizer(tf.Module):
             self._options["skip_gradients_aggregation"] = True
         elif "experimental_aggregate_gradients" in known:
             self._options["experimental_aggregate_gradients"] = False
-        # Keras 3 has no switch, and dividing by the replicas would clip other gradients; its loss
-        # scaling is an optimiser around one.
+        # Keras 3 has no option for it. Leaving its sum and dividing by the replicas would clip and
+        # scale other gradients. LossScaleOptimizer is an optimiser around an optimiser.
         for each in (optimizer, getattr(optimizer, "inner_optimizer", None)):
             if each and not self._options and hasattr(each, "_all_reduce_sum_gradients"):
                 each._all_reduce_sum_gradients = list
 
     def __getattr__(self, name: str):
-        if "optimizer" not in self.__dict__:  # the module itself is still being made
+        if "optimizer" not in self.__dict__:  # tf.Module.__init__ has not set it yet
             raise AttributeError(name)
         return getattr(self.optimizer, name)
 

@@ -1,4 +1,7 @@
-"""A batch in parts: what each must know of the whole, and their gradients one after another."""
+"""Gradient accumulation: a batch as microbatches, and the mean of their gradients.
+
+Only one microbatch's activations are in memory at a time; the update is that of the whole batch.
+"""
 
 from collections.abc import Callable
 from typing import Any, Protocol, runtime_checkable
@@ -9,75 +12,91 @@ Batch = dict[str, tf.Tensor]
 
 
 @runtime_checkable
-class LossOfShares(Protocol):
-    """A loss that is no plain mean over rows, and says what a share of the rows lacks."""
+class GlobalBatchLoss(Protocol):
+    """A loss that is not a plain mean over rows, so that a slice of a batch is not enough for it.
 
-    def common(self, batch: Batch, replicator) -> Batch:
-        """What the batches of all shares have in common, to be added to one of them.
+    A loss divided by the number of unpadded samples, one with statistics over the batch, or one
+    that draws a single dropout mask for all rows needs facts of the global batch.
+    """
 
-        Called before the loss, where there is more than one share. With it the mean of the losses
-        of all shares is the loss of the whole batch, and so are the gradients.
+    def global_inputs(self, batch: Batch, replicator) -> Batch:
+        """Facts of the global batch, by name, to be added to the batch that the loss is given.
+
+        Called before the loss, where the global batch is split among replicas or microbatches.
+        With its result the mean of the losses over all microbatches is the loss of the global
+        batch, and the mean of the gradients its gradient.
 
         Args:
-          batch: one share.
-          replicator: has `num_replicas` and `replica_id`, of the shares, and the primitives
-            `all_reduce` (the mean alone) and `all_gather`.
+          batch: one microbatch.
+          replicator: has `num_replicas` and `replica_id`, which count microbatches, and the
+            primitives `all_reduce` (the mean only) and `all_gather` over them.
         """
 
 
-def prepared(loss_fn: Callable, batch: Batch, parts: int, replicator=None) -> Batch:
-    """A replica's batch with what the loss must know of the whole, cut into parts.
+def split_microbatches(
+    loss_fn: Callable, batch: Batch, num_microbatches: int, replicator=None
+) -> Batch:
+    """A replica's batch as microbatches, with the facts of the global batch that the loss needs.
 
     Args:
-      loss_fn: of one part; perhaps a LossOfShares.
+      loss_fn: of one microbatch; a GlobalBatchLoss says which facts it needs.
       batch: tensors [rows, ...].
-      parts: how many; with more than one every tensor gets a leading axis [parts, rows / parts].
-      replicator: that is in a step; None where there is but one replica.
+      num_microbatches: with more than one every tensor becomes [num_microbatches, rows /
+        num_microbatches, ...].
+      replicator: whose step is being traced; None where there is only one replica.
 
-    Raises ValueError where the rows are no multiple of the parts.
+    Raises ValueError where `num_microbatches` does not divide the rows.
     """
-    replicator = _Alone() if replicator is None else replicator
-    shares = [batch] if parts == 1 else _cut(batch, parts)
-    if replicator.num_replicas * parts > 1 and isinstance(loss_fn, LossOfShares):
-        whole = _Whole(replicator, parts)
-        known = whole.common(loss_fn, shares)
-        shares = [{**share, **more} for share, more in zip(shares, known, strict=True)]
-    if parts == 1:
-        return shares[0]
-    return {name: tf.stack([share[name] for share in shares]) for name in shares[0]}
+    replicator = _SingleReplica() if replicator is None else replicator
+    microbatches = [batch] if num_microbatches == 1 else _split_rows(batch, num_microbatches)
+    if replicator.num_replicas * num_microbatches > 1 and isinstance(loss_fn, GlobalBatchLoss):
+        collectives = _MicrobatchCollectives(replicator, num_microbatches)
+        shared = collectives.global_inputs(loss_fn, microbatches)
+        microbatches = [
+            {**microbatch, **more} for microbatch, more in zip(microbatches, shared, strict=True)
+        ]
+    if num_microbatches == 1:
+        return microbatches[0]
+    return {
+        name: tf.stack([microbatch[name] for microbatch in microbatches])
+        for name in microbatches[0]
+    }
 
 
-def accumulated(gradients: Callable[[Batch], Any], batch: Batch, parts: int):
-    """The mean of `gradients` over the parts of a `prepared` batch, one after another.
+def accumulate_gradients(gradients: Callable[[Batch], Any], batch: Batch, num_microbatches: int):
+    """The mean of `gradients` over the microbatches of `split_microbatches`, computed in turn.
 
-    gradients: from a part to a nest of floating tensors; only one part's activations are in memory.
+    Args:
+      gradients: from a microbatch to a nest of floating tensors.
+      batch: tensors [num_microbatches, rows, ...].
+      num_microbatches: 2 or more.
     """
 
-    def of(number):
+    def gradients_of(number):
         return gradients({name: value[number] for name, value in batch.items()})
 
-    def add(number, so_far):
-        return number + 1, tf.nest.map_structure(tf.add, so_far, of(number))
+    def add(number, total_so_far):
+        return number + 1, tf.nest.map_structure(tf.add, total_so_far, gradients_of(number))
 
-    first = tf.nest.map_structure(tf.convert_to_tensor, of(0))
+    first = tf.nest.map_structure(tf.convert_to_tensor, gradients_of(0))
     loop = (tf.constant(1), first)
-    _, total = tf.while_loop(lambda i, _: i < parts, add, loop, parallel_iterations=1)
-    return tf.nest.map_structure(lambda value: value / parts, total)
+    _, total = tf.while_loop(lambda i, _: i < num_microbatches, add, loop, parallel_iterations=1)
+    return tf.nest.map_structure(lambda value: value / num_microbatches, total)
 
 
-def _cut(batch: Batch, parts: int) -> list[Batch]:
+def _split_rows(batch: Batch, num_microbatches: int) -> list[Batch]:
     for name, value in batch.items():
-        if value.shape[0] is not None and value.shape[0] % parts:
+        if value.shape[0] is not None and value.shape[0] % num_microbatches:
             raise ValueError(
-                f"`{name}` must have a multiple of {parts} rows, the parts of a batch, "
+                f"`{name}` must have a multiple of {num_microbatches} rows, the microbatches, "
                 f"got {value.shape[0]}."
             )
-    cut = {name: tf.split(value, parts) for name, value in batch.items()}
-    return [{name: values[i] for name, values in cut.items()} for i in range(parts)]
+    pieces = {name: tf.split(value, num_microbatches) for name, value in batch.items()}
+    return [{name: values[i] for name, values in pieces.items()} for i in range(num_microbatches)]
 
 
-class _Alone:
-    """The primitives of one replica."""
+class _SingleReplica:
+    """The primitives where there is only one replica."""
 
     num_replicas, replica_id = 1, 0
 
@@ -90,68 +109,69 @@ class _Alone:
         return tf.nest.map_structure(lambda tensor: tensor[tf.newaxis], value)
 
 
-class _Whole:
-    """The primitives for parts of replicas' batches, each part being a share.
+class _MicrobatchCollectives:
+    """The primitives over the microbatches of all replicas.
 
-    Parts are asked one after another, so they are asked twice: what they tell in the first round,
-    where the answers mean nothing, is put together for the second.
+    The microbatches of a replica are traced one after another, so none can wait for the next.
+    `global_inputs` is therefore called twice for each: the first pass records the arguments of
+    every collective and returns placeholders; the second returns the results.
     """
 
-    def __init__(self, replicator, parts: int):
-        self._replicator, self._parts = replicator, parts
-        self.num_replicas = replicator.num_replicas * parts
-        self._told: list[list] = [[] for _ in range(parts)]
-        self._answers: list = []
-        self._part = self._calls = 0
+    def __init__(self, replicator, num_microbatches: int):
+        self._replicator, self._num_microbatches = replicator, num_microbatches
+        self.num_replicas = replicator.num_replicas * num_microbatches
+        self._recorded: list[list] = [[] for _ in range(num_microbatches)]
+        self._results: list = []
+        self._index = self._calls = 0
 
     @property
     def replica_id(self):
-        """Which share of all is asked."""
-        return self._replicator.replica_id * self._parts + self._part
+        """The number of the current microbatch among those of all replicas."""
+        return self._replicator.replica_id * self._num_microbatches + self._index
 
-    def common(self, loss_fn: LossOfShares, shares: list[Batch]) -> list[Batch]:
-        """What `loss_fn.common` gives for every share of this replica."""
-        if self._parts == 1:
-            return [loss_fn.common(shares[0], self._replicator)]
-        self._round(loss_fn, shares)
-        for calls in zip(*self._told, strict=True):
+    def global_inputs(self, loss_fn: GlobalBatchLoss, microbatches: list[Batch]) -> list[Batch]:
+        """What `loss_fn.global_inputs` gives for every microbatch of this replica."""
+        if self._num_microbatches == 1:
+            return [loss_fn.global_inputs(microbatches[0], self._replicator)]
+        self._call_each(loss_fn, microbatches)
+        for calls in zip(*self._recorded, strict=True):
             reduce = calls[0][0]
             stacked = tf.nest.map_structure(lambda *each: tf.stack(each), *[v for _, v in calls])
-            self._answers.append(reduce(stacked))
-        return self._round(loss_fn, shares)
+            self._results.append(reduce(stacked))
+        return self._call_each(loss_fn, microbatches)
 
-    def _round(self, loss_fn: LossOfShares, shares: list[Batch]) -> list[Batch]:
-        given = []
-        for self._part, share in enumerate(shares):
+    def _call_each(self, loss_fn: GlobalBatchLoss, microbatches: list[Batch]) -> list[Batch]:
+        inputs = []
+        for self._index, microbatch in enumerate(microbatches):
             self._calls = 0
-            given.append(loss_fn.common(share, self))
-        return given
+            inputs.append(loss_fn.global_inputs(microbatch, self))
+        return inputs
 
     def all_reduce(self, value, reducer: str):
-        """The mean over all shares."""
+        """The mean over all microbatches."""
         if reducer != "mean":
-            raise ValueError(f"`reducer` must be mean where a batch has parts, got {reducer!r}.")
-        return self._answered(value, self._mean, lambda tensor: tensor)
+            raise ValueError(f"`reducer` must be mean over microbatches, got {reducer!r}.")
+        return self._exchanged(value, self._mean_of_all, lambda tensor: tensor)
 
     def all_gather(self, value):
-        """[shares, ...], of all shares."""
-        return self._answered(
-            value, self._gathered, lambda tensor: tf.stack([tensor] * self.num_replicas)
+        """[num_replicas, ...], a row for each microbatch of all replicas."""
+        return self._exchanged(
+            value, self._gather_all, lambda tensor: tf.stack([tensor] * self.num_replicas)
         )
 
-    def _answered(self, value, reduce: Callable, stand_in: Callable):
+    def _exchanged(self, value, reduce: Callable, placeholder: Callable):
         self._calls += 1
-        if self._answers:
-            # A nest of its own, for whoever adds to it.
-            return tf.nest.map_structure(tf.identity, self._answers[self._calls - 1])
-        self._told[self._part].append((reduce, value))
-        return tf.nest.map_structure(stand_in, value)
+        if self._results:
+            # A copy, because the caller may add keys to the nest.
+            return tf.nest.map_structure(tf.identity, self._results[self._calls - 1])
+        self._recorded[self._index].append((reduce, value))
+        return tf.nest.map_structure(placeholder, value)
 
-    def _mean(self, stacked):
+    def _mean_of_all(self, stacked):
         means = tf.nest.map_structure(lambda tensor: tf.reduce_mean(tensor, 0), stacked)
         return self._replicator.all_reduce(means, "mean")
 
-    def _gathered(self, stacked):
+    def _gather_all(self, stacked):
         def flat(tensor):
             return tf.reshape(tensor, [self.num_replicas, *tensor.shape[2:]])
 

@@ -1,50 +1,8 @@
-"""How a run trains: its optimizer and its loop. Read by the command line, without TensorFlow."""
+"""Settings of a training run: how long, and with which optimiser. Needs no TensorFlow."""
 
 import dataclasses
 import math
 from typing import Literal
-
-
-@dataclasses.dataclass(frozen=True)
-class OptimizerConfig:
-    """How weights follow their gradients."""
-
-    learning_rate: float = 1e-3
-    """Peak step size of Adam."""
-    warmup_steps: int = 200
-    """Steps over which the rate rises linearly from 0."""
-    decay: Literal["constant", "cosine", "halve"] = "constant"
-    """What the rate does afterwards: stay, fall to 0 at the last step, or halve now and then."""
-    halve_every_steps: int = 200_000
-    """Steps between halvings when `decay` is halve."""
-    beta1: float = 0.9
-    """Decay of Adam's average of gradients."""
-    beta2: float = 0.999
-    """Decay of Adam's average of squared gradients."""
-    epsilon: float = 1e-8
-    """Added to the root of that average, in units of the gradient."""
-    clip_norm: float = 10.0
-    """Global norm that a gradient is clipped to; 0: never."""
-    average_decay: float = 0.999
-    """Decay of the Polyak average of the weights, which samples and evaluations use."""
-    accumulate: int = 1
-    """Parts of a batch whose gradients are added up one after another, so that a step needs the
-    memory of one part alone; the step is the same."""
-
-    def __post_init__(self):
-        """Raises ValueError, naming the field, for a rate or decay out of range."""
-        for name in ("learning_rate", "epsilon"):
-            self._require(name, "positive and finite", 0 < getattr(self, name) < math.inf)
-        for name in ("beta1", "beta2", "average_decay"):
-            self._require(name, "in [0, 1)", 0 <= getattr(self, name) < 1)
-        for name in ("warmup_steps", "clip_norm"):
-            self._require(name, "0 or more", getattr(self, name) >= 0)
-        for name in ("halve_every_steps", "accumulate"):
-            self._require(name, "at least 1", getattr(self, name) >= 1)
-
-    def _require(self, name: str, rule: str, holds: bool) -> None:
-        if not holds:
-            raise ValueError(f"`{name}` must be {rule}, got {getattr(self, name)}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,3 +32,45 @@ class LoopConfig:
         for name in ("max_minutes", "save_every_minutes"):
             if not getattr(self, name) >= 0:
                 raise ValueError(f"`{name}` must be 0 or more, got {getattr(self, name)}.")
+
+
+@dataclasses.dataclass(frozen=True)
+class OptimizerConfig:
+    """Adam's settings, with the schedule of its learning rate."""
+
+    learning_rate: float = 1e-3
+    """Peak step size of Adam."""
+    warmup_steps: int = 200
+    """Steps over which the rate rises linearly from 0."""
+    decay: Literal["constant", "cosine", "halve"] = "constant"
+    """What the rate does afterwards: stay, fall to 0 at the last step, or halve periodically."""
+    halve_every_steps: int = 200_000
+    """Steps between halvings when `decay` is halve."""
+    beta1: float = 0.9
+    """Decay of Adam's average of gradients."""
+    beta2: float = 0.999
+    """Decay of Adam's average of squared gradients."""
+    epsilon: float = 1e-8
+    """Added to the root of that average, in units of the gradient."""
+    clip_norm: float = 10.0
+    """Global norm that a gradient is clipped to; 0: never."""
+    average_decay: float = 0.999
+    """Decay of the Polyak average of the weights, which samples and evaluations use."""
+    accumulate: int = 1
+    """Microbatches whose gradients are accumulated in turn, so that a step needs the memory of one
+    microbatch; the update is the same."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a rate or decay out of range."""
+        for name in ("learning_rate", "epsilon"):
+            self._require(name, "positive and finite", 0 < getattr(self, name) < math.inf)
+        for name in ("beta1", "beta2", "average_decay"):
+            self._require(name, "in [0, 1)", 0 <= getattr(self, name) < 1)
+        for name in ("warmup_steps", "clip_norm"):
+            self._require(name, "0 or more", getattr(self, name) >= 0)
+        for name in ("halve_every_steps", "accumulate"):
+            self._require(name, "at least 1", getattr(self, name) >= 1)
+
+    def _require(self, name: str, rule: str, holds: bool) -> None:
+        if not holds:
+            raise ValueError(f"`{name}` must be {rule}, got {getattr(self, name)}.")

@@ -25,7 +25,7 @@ def learning_rate(config: OptimizerConfig, step, num_steps: int):
 
 
 def clip_by_global_norm(gradients, limit: float):
-    """The gradients scaled down to the global norm `limit`, and the norm that they had."""
+    """The gradients, scaled down to the global norm `limit`, and the norm that they had."""
     norm = tf.sqrt(tf.add_n([tf.reduce_sum(tf.square(g)) for g in gradients]))
     if not limit:
         return gradients, norm
@@ -52,11 +52,11 @@ def adam(config: OptimizerConfig, rate, step, weights, gradients, first, second)
     ]
     first_bias = 1.0 - tf.pow(config.beta1, count)
     second_bias = 1.0 - tf.pow(config.beta2, count)
-    moved = [
+    updated = [
         w - rate * (m / first_bias) / (tf.sqrt(v / second_bias) + config.epsilon)
         for w, m, v in zip(weights, first, second, strict=True)
     ]
-    return moved, first, second
+    return updated, first, second
 
 
 def polyak(config: OptimizerConfig, step, average, weights):

@@ -1,4 +1,4 @@
-"""All that training changes: weights, Adam's moments, the Polyak average and the step."""
+"""The state of training: weights, Adam's moments, the Polyak average and the step."""
 
 import contextlib
 from collections.abc import Callable, Mapping, Sequence
@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import variable_names
-from replicator.training.accumulation import Batch, accumulated, prepared
+from replicator.training.accumulation import Batch, accumulate_gradients, split_microbatches
 from replicator.training.config import OptimizerConfig
 from replicator.training.optimizer import adam, clip_by_global_norm, learning_rate, polyak
 
@@ -16,7 +16,13 @@ LossFn = Callable[[Batch], tuple[tf.Tensor, dict[str, tf.Tensor]]]
 
 
 class TrainState(tf.Module):
-    """The variables of a training run and the pure function that moves them on by a step."""
+    """The variables of a training run, and their update as a pure function.
+
+    Attributes:
+      weights: the network's trainable variables; first, second, average: Adam's moments and the
+        Polyak average of each.
+      step: int32 [], updates made.
+    """
 
     def __init__(self, network: tf.Module, optimizer: OptimizerConfig, num_steps: int):
         super().__init__(name="train_state")
@@ -29,12 +35,12 @@ class TrainState(tf.Module):
         self.step = tf.Variable(0, trainable=False, dtype=tf.int32)
 
     def _slots(self, kind: str, start: Callable[[tf.Variable], tf.Tensor]) -> list[tf.Variable]:
-        """A variable beside each weight, named after it, so that it is laid out alike."""
+        """A variable beside each weight, named after it, so that layouts by name fit both."""
         pairs = zip(self.names, self.weights, strict=True)
         return [tf.Variable(start(w), trainable=False, name=f"{kind}/{n}") for n, w in pairs]
 
     def slots(self) -> dict[str, tf.Variable]:
-        """Every variable under the name that checkpoints give it."""
+        """Every variable, by its name in checkpoints."""
         slots: dict[str, tf.Variable] = {"step": self.step}
         for kind in ("weights", "first", "second", "average"):
             slots |= {
@@ -43,24 +49,26 @@ class TrainState(tf.Module):
         return slots
 
     def update(self, loss_fn: LossFn, batch: Batch):
-        """The values of all slots after one step, in `slots()` order, and the metrics.
+        """The values of all slots after one update, in `slots()` order, and the metrics.
 
         A pure function: it reads the variables and assigns none.
         """
-        batch = prepared(loss_fn, batch, self.optimizer.accumulate)
-        loss, told, gradients = self.gradients(loss_fn, batch)
-        values, figures = self.moved(gradients)
-        return values, {"loss": loss, **figures, **told}
+        batch = split_microbatches(loss_fn, batch, self.optimizer.accumulate)
+        loss, metrics, gradients = self.gradients(loss_fn, batch)
+        values, figures = self.updated(gradients)
+        return values, {"loss": loss, **figures, **metrics}
 
     def gradients(self, loss_fn: LossFn, batch: Batch):
-        """The loss of a batch, [], the metrics beside it, and a gradient for each weight.
+        """The loss of a batch, [], its metrics, and a gradient for each weight.
 
-        batch: `prepared` for as many parts as the optimiser accumulates.
+        batch: from `split_microbatches`, with as many microbatches as the optimiser accumulates.
         """
-        parts = self.optimizer.accumulate
-        if parts == 1:
+        num_microbatches = self.optimizer.accumulate
+        if num_microbatches == 1:
             return self._gradients(loss_fn, batch)
-        return accumulated(lambda part: self._gradients(loss_fn, part), batch, parts)
+        return accumulate_gradients(
+            lambda microbatch: self._gradients(loss_fn, microbatch), batch, num_microbatches
+        )
 
     def _gradients(self, loss_fn: LossFn, batch: Batch):
         with tf.GradientTape() as tape:
@@ -71,36 +79,36 @@ class TrainState(tf.Module):
                 raise ValueError(f"`loss_fn` must depend on every weight, not so on `{name}`.")
         return loss, metrics, [tf.convert_to_tensor(g) for g in gradients]
 
-    def moved(self, gradients: list[tf.Tensor]):
-        """The values of all slots after a step along the gradients, and what it was like.
+    def updated(self, gradients: list[tf.Tensor]):
+        """The values of all slots after an update, in `slots()` order, and metrics of the update.
 
-        A pure function of elementwise operations and sums, in `slots()` order.
+        A pure function of elementwise operations and sums, which DTensor can run on shards.
         """
         gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
         rate = learning_rate(self.optimizer, self.step, self.num_steps)
-        read = [
+        before = [
             [tf.convert_to_tensor(v) for v in slot]
             for slot in (self.weights, self.first, self.second, self.average)
         ]
         weights, first, second = adam(
-            self.optimizer, rate, self.step, read[0], gradients, read[1], read[2]
+            self.optimizer, rate, self.step, before[0], gradients, before[1], before[2]
         )
-        average = polyak(self.optimizer, self.step, read[3], weights)
+        average = polyak(self.optimizer, self.step, before[3], weights)
         values = [self.step + 1, *weights, *first, *second, *average]
         return values, {"gradient_norm": norm, "learning_rate": rate}
 
-    def guarded(
-        self, values: list[tf.Tensor], metrics: Mapping[str, tf.Tensor], spread: bool = False
+    def skip_nonfinite(
+        self, values: list[tf.Tensor], metrics: Mapping[str, tf.Tensor], elementwise: bool = False
     ) -> list[tf.Tensor]:
-        """The values, or those that the slots have where loss or gradient is not finite.
+        """The values; or the present values of all slots where loss or gradient is not finite.
 
-        spread: chooses element by element, which is the same; DTensor knows no other way.
+        elementwise: selects with a condition of each value's shape, which DTensor requires.
         """
-        good = tf.math.is_finite(metrics["loss"]) & tf.math.is_finite(metrics["gradient_norm"])
+        is_finite = tf.math.is_finite(metrics["loss"]) & tf.math.is_finite(metrics["gradient_norm"])
         pairs = zip(values, self.slots().values(), strict=True)
-        if spread:
-            return [tf.where(tf.broadcast_to(good, v.shape), v, old) for v, old in pairs]
-        return [tf.where(good, value, old) for value, old in pairs]
+        if elementwise:
+            return [tf.where(tf.broadcast_to(is_finite, v.shape), v, old) for v, old in pairs]
+        return [tf.where(is_finite, value, old) for value, old in pairs]
 
     def assign(self, values) -> None:
         """Sets every slot from values in `slots()` order."""
@@ -112,7 +120,7 @@ class TrainState(tf.Module):
         return {name: variable.numpy().copy() for name, variable in self.slots().items()}
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
-        """Sets every slot from `arrays()` of a state of the same network, or raises UserError."""
+        """Sets every slot from `arrays()` of a state of the same network, else raises UserError."""
         for name, variable in self.slots().items():
             if name not in arrays or tuple(arrays[name].shape) != tuple(variable.shape):
                 raise UserError(
@@ -123,7 +131,7 @@ class TrainState(tf.Module):
             variable.assign(arrays[name])
 
     def start(self, weights: Sequence[tf.Variable]) -> None:
-        """Sets the weights, and their average with them, in the order of the network's."""
+        """Sets the weights and their average from another network's, in the same order."""
         for weight, average, given in zip(self.weights, self.average, weights, strict=True):
             value = tf.convert_to_tensor(given)
             weight.assign(value)
@@ -131,7 +139,7 @@ class TrainState(tf.Module):
 
     @contextlib.contextmanager
     def averaged(self):
-        """A context in which the network has the Polyak average for its weights."""
+        """A context in which the network's weights are the Polyak average."""
         live = [weight.numpy().copy() for weight in self.weights]
         self.use_average()
         try:
@@ -141,6 +149,6 @@ class TrainState(tf.Module):
                 weight.assign(value)
 
     def use_average(self) -> None:
-        """Puts the Polyak average into the network's weights for good."""
+        """Sets the network's weights to the Polyak average."""
         for weight, average in zip(self.weights, self.average, strict=True):
             weight.assign(average)

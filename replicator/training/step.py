@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from replicator.runs.errors import UserError
 from replicator.strategies.base import Replicator
-from replicator.training.accumulation import Batch, prepared
+from replicator.training.accumulation import Batch, split_microbatches
 from replicator.training.state import LossFn, TrainState
 
 Metrics = Mapping[str, tf.Tensor]
@@ -17,73 +17,82 @@ def compile_step(
 ) -> Callable[[Batch], Metrics]:
     """A function from a batch to the metrics of one update, which it makes.
 
-    An update whose loss or gradient is not finite is not made.
+    An update whose loss or gradient is not finite is skipped.
     """
 
     @tf.function(jit_compile=jit_compile, autograph=False)
     def step(batch: Batch):
         values, metrics = state.update(loss_fn, batch)
-        state.assign(state.guarded(values, metrics))
+        state.assign(state.skip_nonfinite(values, metrics))
         return metrics
 
     return step
 
 
-def compile_shared_step(
+def compile_replicated_step(
     state: TrainState,
     loss_fn: LossFn,
     jit_compile: bool,
     replicator: Replicator,
-    told: Mapping[str, tf.Variable],
+    extra_metrics: Mapping[str, tf.Variable],
     reads: Sequence[tf.Variable] = (),
 ) -> Callable[[Iterator], Metrics]:
     """A function from an iterator over `replicator.batches` to the metrics of one update.
 
-    It is that of `compile_step` on the whole batch: losses, metrics and gradients of the replicas
-    are averaged, then all of them move alike. XLA compiles loss and gradients of a share.
+    The update is that of `compile_step` on the global batch: losses, metrics and gradients are
+    averaged over the replicas, each of which then makes the same update. XLA compiles the loss and
+    the gradients of a replica, not the collectives.
 
     Args:
       state, loss_fn: made in the scope of `replicator`, with every variable that the loss reads.
-      jit_compile: as for `compile_step`; left out where variables are on other machines.
+      jit_compile: as for `compile_step`; ignored where variables are on other machines.
       replicator: of more than one device.
-      told: float variables of this process, whose mean over replicas joins the metrics.
-      reads: what the loss reads beside the state.
+      extra_metrics: float variables of this process, whose mean over replicas joins the metrics.
+      reads: variables that the loss reads beside the state.
     """
 
-    def local(batch: Batch):
-        batch = prepared(loss_fn, batch, state.optimizer.accumulate, replicator)
-        # XLA's function is one for each replica, because it holds on to that one's variables.
+    def gradients_fn(batch: Batch):
+        batch = split_microbatches(loss_fn, batch, state.optimizer.accumulate, replicator)
         jitted = jit_compile and not replicator.is_async
-        pure = tf.function(gradients, jit_compile=True, autograph=False) if jitted else gradients
-        figures, slopes = pure(batch)
-        return {**figures, "told": {k: tf.identity(v) for k, v in told.items()}}, slopes
+        # A function for each replica, because XLA binds it to the variables of that replica.
+        compute = tf.function(local, jit_compile=True, autograph=False) if jitted else local
+        figures, gradients = compute(batch)
+        extra = {name: tf.identity(variable) for name, variable in extra_metrics.items()}
+        return {**figures, "extra": extra}, gradients
 
-    def gradients(batch: Batch):
-        loss, metrics, slopes = state.gradients(loss_fn, batch)
-        return {"loss": loss, "metrics": metrics}, slopes
+    def local(batch: Batch):
+        loss, metrics, gradients = state.gradients(loss_fn, batch)
+        return {"loss": loss, "metrics": metrics}, gradients
 
-    def moved(figures, slopes):
-        values, taken = state.moved(slopes)
-        metrics = {"loss": figures["loss"], **taken, **figures["metrics"], **figures["told"]}
-        return state.guarded(values, metrics, spread=replicator.name == "sharded"), metrics
+    def update_fn(figures, gradients):
+        values, update_metrics = state.updated(gradients)
+        metrics = {
+            "loss": figures["loss"],
+            **update_metrics,
+            **figures["metrics"],
+            **figures["extra"],
+        }
+        elementwise = replicator.name == "sharded"
+        return state.skip_nonfinite(values, metrics, elementwise), metrics
 
-    return replicator.compile_training(local, moved, list(state.slots().values()), reads=reads)
+    variables = list(state.slots().values())
+    return replicator.compile_training(gradients_fn, update_fn, variables, reads=reads)
 
 
-def is_alone(replicator: Replicator) -> bool:
-    """Whether there is but one device, so that nothing stands between it and a plain step."""
+def is_single_device(replicator: Replicator) -> bool:
+    """Whether there is only one device, so that a plain `compile_step` does."""
     return replicator.name == "single" and replicator.num_logical_devices == 1
 
 
-def check_rows(rows: int, replicator: Replicator, parts: int = 1) -> None:
-    """Returns nothing; raises UserError unless the replicas can share so many rows evenly.
+def check_rows(rows: int, replicator: Replicator, num_microbatches: int = 1) -> None:
+    """Returns nothing; raises UserError unless the replicas can divide so many rows evenly.
 
-    parts: that each replica cuts its share into, see `OptimizerConfig.accumulate`.
+    num_microbatches: of each replica, see `OptimizerConfig.accumulate`.
     """
-    shares = parts if replicator.is_async else replicator.num_devices * parts
-    if rows % shares:
-        cut = f" in {parts} parts each" if parts > 1 else ""
+    replicas = 1 if replicator.is_async else replicator.num_devices
+    if rows % (replicas * num_microbatches):
+        each = f" in {num_microbatches} microbatches each" if num_microbatches > 1 else ""
         raise UserError(
-            f"`batch_size` must be a multiple of {shares}, the replicas that share a batch{cut}, "
-            f"got {rows}."
+            f"`batch_size` must be a multiple of {replicas * num_microbatches}, the replicas that "
+            f"share a batch{each}, got {rows}."
         )

@@ -21,7 +21,7 @@ from pixelcnn.data.dataset import Shelf
 from pixelcnn.density import PictureDensity
 from pixelcnn.sampling.generation import Painter, Request
 from replicator.portable import run as portable_run
-from replicator.portable.export import guarded_step
+from replicator.portable.export import training_step
 from replicator.runs.atomic_files import read_npz, write_npz
 from replicator.training.state import TrainState
 
@@ -91,7 +91,7 @@ def test_steps_in_jax_equal_those_in_tensorflow(kind, changes, tmp_path):
     shelf, state, loss = exported(kind, tmp_path, **changes)
     start, run = state.arrays(), portable_run.Training(tmp_path)
     assert_equal(run.arrays(), start)
-    step = tf.function(guarded_step(state, loss), autograph=False)
+    step = tf.function(training_step(state, loss), autograph=False)
     for number, batch in enumerate(shelf.training(0).take(2)):
         metrics = run.advance(run.batch(number))
         expected = step(batch)
@@ -108,7 +108,7 @@ def test_dropout_and_crops_are_those_of_a_compiled_step(tmp_path):
     start, metrics = state.arrays(), run.advance(run.batch(0))
     losses = {}
     for compiled in (False, True):
-        step = tf.function(guarded_step(state, loss), jit_compile=compiled, autograph=False)(batch)
+        step = tf.function(training_step(state, loss), jit_compile=compiled, autograph=False)(batch)
         losses[compiled] = float(step["loss"])
     # The generator of masks is XLA's: TensorFlow's other kernels give other masks, as good.
     assert losses[False] != pytest.approx(losses[True], rel=1e-4)

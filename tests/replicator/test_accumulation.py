@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from replicator.training.accumulation import accumulated, prepared
+from replicator.training.accumulation import accumulate_gradients, split_microbatches
 
 ROWS = 8
 
@@ -15,7 +15,7 @@ class Counting:
     def __call__(self, batch):
         raise NotImplementedError
 
-    def common(self, batch, replicator):
+    def global_inputs(self, batch, replicator):
         known = replicator.all_reduce({"mean": tf.reduce_mean(batch["x"])}, "mean")
         known["first"] = replicator.replica_id * batch["x"].shape[0]
         known["lasts"] = replicator.all_gather(batch["x"][-1])
@@ -29,7 +29,7 @@ def batch():
 
 @pytest.mark.parametrize("parts", [2, 4, 8])
 def test_a_part_knows_its_place_and_the_whole(batch, parts):
-    cut = prepared(Counting(), batch, parts)
+    cut = split_microbatches(Counting(), batch, parts)
     rows = ROWS // parts
     whole = batch["x"].numpy()
     np.testing.assert_array_equal(cut["x"], whole.reshape(parts, rows))
@@ -39,16 +39,18 @@ def test_a_part_knows_its_place_and_the_whole(batch, parts):
 
 
 def test_one_part_is_the_batch_itself(batch):
-    assert prepared(Counting(), batch, 1) is batch
+    assert split_microbatches(Counting(), batch, 1) is batch
 
 
 def test_a_plain_mean_over_rows_needs_to_know_nothing(batch):
-    assert prepared(lambda part: part, batch, 2).keys() == batch.keys()
+    assert split_microbatches(lambda part: part, batch, 2).keys() == batch.keys()
 
 
 def test_gradients_of_parts_have_the_mean_of_the_whole(batch):
-    cut = prepared(lambda part: part, batch, 4)
-    seen = accumulated(lambda part: {"a": tf.reduce_mean(part["x"]), "b": [part["x"][0]]}, cut, 4)
+    cut = split_microbatches(lambda part: part, batch, 4)
+    seen = accumulate_gradients(
+        lambda part: {"a": tf.reduce_mean(part["x"]), "b": [part["x"][0]]}, cut, 4
+    )
     whole = batch["x"].numpy()
     np.testing.assert_allclose(seen["a"], whole.mean())
     np.testing.assert_allclose(seen["b"][0], whole[::2].mean())
@@ -56,4 +58,4 @@ def test_gradients_of_parts_have_the_mean_of_the_whole(batch):
 
 def test_rows_that_the_parts_do_not_divide_are_refused(batch):
     with pytest.raises(ValueError, match=r"`x` must have a multiple of 3 rows.* got 8"):
-        prepared(Counting(), batch, 3)
+        split_microbatches(Counting(), batch, 3)

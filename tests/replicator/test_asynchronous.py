@@ -16,14 +16,14 @@ from toys import Line, line_batch
 from replicator.launch.tf_config import Cluster, local_cluster
 from replicator.runs.errors import UserError
 from replicator.strategies import server_processes as servers
-from replicator.strategies.asynchronous import ParameterServerReplicator, Updates, _checked
+from replicator.strategies.asynchronous import AsynchronousStep, ParameterServerReplicator, _checked
 from replicator.strategies.snapshots import Snapshots
 
 SCRIPT = Path(__file__).resolve().parent.parent / "asynchronous_run.py"
 LIMIT_SECONDS = 150
 MARGIN = 1.05  # of the loss after as many updates of one device: what stale gradients may cost
 SERVER_SECONDS = 6.0  # instead of the half minute that a parameter server may be silent
-END_SECONDS = servers.GONE_SECONDS + 30  # the machine may be busy
+END_SECONDS = servers.CHIEF_LOST_SECONDS + 30  # the machine may be busy
 
 
 class Tasks:
@@ -131,7 +131,7 @@ def test_outputs_that_a_killed_worker_took_along_are_those_of_the_update_before(
         replicator = types.SimpleNamespace(
             cluster=local_cluster(chief=1, ps=1, worker=1)[0], explained=contextlib.nullcontext
         )
-        updates = Updates(replicator, lambda batch: None, 1)
+        updates = AsynchronousStep(replicator, lambda batch: None, 1)
         updates._structure = True  # one output, which a traced step would have noted
         updates.under_way = len(remotes)
         for remote in remotes:
@@ -170,7 +170,9 @@ def test_a_late_worker_is_waited_for(tasks):
     of = tasks(steps=30, workers=2)
     of.start("ps"), of.start("worker", 1)
     chief = of.start("chief")
-    wait_for(lambda: servers.answers(of.cluster[0].addresses["worker"][1]), chief.output)
+    wait_for(
+        lambda: servers.accepts_connections(of.cluster[0].addresses["worker"][1]), chief.output
+    )
     time.sleep(2)
     assert "with " not in chief.output()
     of.start("worker", 0)
@@ -183,8 +185,8 @@ def test_a_worker_that_does_not_come_is_left_out(tasks):
     of = tasks(steps=5, workers=2, start_seconds=3)
     server, worker = of.start("ps"), of.start("worker", 1)
     addresses = of.cluster[0].addresses
-    wait_for(lambda: servers.answers(addresses["ps"][0]), server.output)
-    wait_for(lambda: servers.answers(addresses["worker"][1]), worker.output)
+    wait_for(lambda: servers.accepts_connections(addresses["ps"][0]), server.output)
+    wait_for(lambda: servers.accepts_connections(addresses["worker"][1]), worker.output)
     chief = of.start("chief")
     assert chief.ended(LIMIT_SECONDS) == 0, chief.output()
     assert f"Going on without workers {addresses['worker'][0]}." in chief.output()
@@ -209,7 +211,7 @@ def test_missing_servers_are_named(monkeypatch):
     cluster = local_cluster(chief=1, ps=2, worker=1)[0]
     wanted = ", ".join(f"{i} ({a})" for i, a in enumerate(cluster.addresses["ps"]))
     with pytest.raises(UserError) as caught:
-        servers.present(cluster)
+        servers.available_workers(cluster)
     assert str(caught.value) == f"Not there after 0 seconds: parameter server {wanted}."
 
 

@@ -8,7 +8,7 @@ from replicator_checks import ALL_DTYPES, SIZES, samples
 
 from replicator import strategies
 from replicator.runs.errors import UserError
-from replicator.strategies.replica_rows import shares_of, uneven
+from replicator.strategies.replica_rows import replica_batches, uneven_rows_error
 
 
 @pytest.fixture(scope="module")
@@ -126,12 +126,12 @@ def test_rows_that_the_replicas_do_not_divide_are_refused(checks):
 
 
 def test_every_replica_that_asks_meets_the_batch_that_is_refused():
-    shares = iter(shares_of(tf.data.Dataset.range(10).batch(4), 0, 4, num_replicas=4))
+    shares = iter(replica_batches(tf.data.Dataset.range(10).batch(4), 0, 4, num_replicas=4))
     assert [int(next(shares)[0]) for _ in range(8)] == list(range(8))
     for _ in range(9):
         with pytest.raises(tf.errors.InvalidArgumentError) as refused:
             next(shares)
-        assert isinstance(uneven(refused.value, 4), UserError)
+        assert isinstance(uneven_rows_error(refused.value, 4), UserError)
 
 
 def test_data_that_ends_ends_the_steps(checks):

@@ -171,7 +171,7 @@ def test_a_second_ctrl_c_insists(launch):
     process = launch("import signal; signal.signal(signal.SIGINT, signal.SIG_IGN)\n" + SLEEP)
     ready(process, 2)
     process.signal(signal.SIGINT)
-    wait_until(lambda: "SIGINT is handed on" in process.output())
+    wait_until(lambda: "SIGINT is forwarded" in process.output())
     process.signal(signal.SIGINT)
     assert process.ended(15) == 130
 

@@ -180,7 +180,7 @@ def test_a_gaussian_step_is_portable(tmp_path):
     network = WaveNet(WaveNetConfig(likelihood="gaussian", **PLAIN), seed=1)
     state = TrainState(network, OptimizerConfig(warmup_steps=1), 10)
     spec = {name: tf.TensorSpec([1, 64], tf.float32) for name in ("waveform", "mask")}
-    step = portable.guarded_step(state, wavenet_portable.encoding_loss(network))
+    step = portable.training_step(state, wavenet_portable.encoding_loss(network))
     portable.export_function(step, spec, tmp_path, "step", variables=state.slots())
     batch = {"waveform": np.linspace(-0.5, 0.9, 64, dtype=np.float32)[None] ** 3}
     batch["mask"] = np.ones([1, 64], np.float32)

@@ -220,7 +220,7 @@ class Shares:
             self.common = []
             for self.replica_id, share in enumerate(shares):
                 self._calls = 0
-                self.common.append(loss.common(share, self))
+                self.common.append(loss.global_inputs(share, self))
             self._answers = True
 
     def all_reduce(self, value, reducer):

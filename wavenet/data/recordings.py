@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from replicator.runs.errors import UserError
-from replicator.runs.folders import shown, walk
+from replicator.runs.folders import list_files, shown
 from replicator.runs.threads import in_threads
 from wavenet.data import file_info
 from wavenet.data.audio import SUFFIXES, AudioError
@@ -128,7 +128,7 @@ def _find(folder: Path) -> tuple[list[str], list[str]]:
         raise DataError(f"{shown(folder)}: no such folder.")
     if not folder.is_dir():
         raise DataError(f"{shown(folder)}: is not a folder.")
-    names, notes = walk(folder)
+    names, notes = list_files(folder)
     sounds = [name for name in names if Path(name).suffix.lower() in SUFFIXES]
     if not sounds:
         endings = collections.Counter(Path(name).suffix or "no ending" for name in names)

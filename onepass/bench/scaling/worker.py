@@ -18,7 +18,7 @@ from onepass.bench.scaling.ring import Reduced
 from onepass.bench.scaling.traffic import ReducedCounter
 from onepass.bench.worker_process import serve
 from replicator import strategies
-from replicator.training.step import compile_shared_step
+from replicator.training.step import compile_replicated_step
 
 SUMS_A_CALL = 10  # of small tensors, so that what the call itself takes is spread out
 SMALL_BYTES = 2**20
@@ -79,7 +79,7 @@ class Worker:
         loop = model.config.loop
         batch = clips(model.config, rows * replicator.num_replicas, self._clip_samples)
         batches = tf.data.Dataset.from_tensors(batch).repeat()
-        step = compile_shared_step(model.state, model.loss, loop.jit_compile, replicator, {})
+        step = compile_replicated_step(model.state, model.loss, loop.jit_compile, replicator, {})
         iterator = iter(replicator.batches(batches))
         return lambda: float(step(iterator)["loss"])
 

@@ -16,7 +16,7 @@ from onepass.bench.scaling.models import (
 )
 from onepass.bench.scaling.paired_timing import Turns
 from replicator import strategies
-from replicator.training.step import compile_shared_step
+from replicator.training.step import compile_replicated_step
 
 WRAPPED, PLAIN, UNIT = "wrapped step", "plain step", "ms/step"
 WAVENET, DENSE = "WaveNet", "dense"
@@ -50,15 +50,15 @@ def wavenet_turns(preset: str, rows: int, samples: int, least_seconds: float) ->
     model = teacher(preset)
     state, loss, jit = model.state, model.loss, model.config.loop.jit_compile
     batches = tf.data.Dataset.from_tensors(clips(model.config, rows, samples)).repeat()
-    wrapped = compile_shared_step(state, loss, jit, replicator, {})
+    wrapped = compile_replicated_step(state, loss, jit, replicator, {})
     gradients = tf.function(state.gradients, jit_compile=True) if jit else state.gradients
 
     @tf.function(autograph=False)
     def plain(iterator):
-        value, told, slopes = gradients(loss, next(iterator))
-        values, taken = state.moved(slopes)
-        metrics = {"loss": value, **taken, **told}
-        state.assign(state.guarded(values, metrics))
+        value, metrics_of_loss, gradient_values = gradients(loss, next(iterator))
+        values, update_metrics = state.updated(gradient_values)
+        metrics = {"loss": value, **update_metrics, **metrics_of_loss}
+        state.assign(state.skip_nonfinite(values, metrics))
         return metrics
 
     first, second = iter(replicator.batches(batches)), iter(batches)
