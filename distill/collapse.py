@@ -10,7 +10,7 @@ LEAST_VOICED = 0.1  # share of frames, below which nothing is said about whisper
 
 
 @dataclasses.dataclass(frozen=True)
-class Vitals:
+class HealthMetrics:
     """What tells a student that works from one that does not, on recordings it is not trained on.
 
     level_db: of its sound over that of the recordings. entropy_nats: of a sample given those
@@ -25,24 +25,24 @@ class Vitals:
     recorded_voiced: float
 
 
-def symptoms(vitals: Vitals) -> list[str]:
+def collapse_warnings(health: HealthMetrics) -> list[str]:
     """A line for each way in which the student has collapsed; none where it is well."""
     found = []
-    if not math.isfinite(vitals.level_db) or vitals.level_db < QUIET_DB:
+    if not math.isfinite(health.level_db) or health.level_db < QUIET_DB:
         found.append(
-            f"the student falls silent: {-vitals.level_db:.1f} dB below the recordings. More draws "
+            f"the student falls silent: {-health.level_db:.1f} dB below the recordings. More draws "
             "(--loss.draws), a larger --loss.squared or a lower rate may help."
         )
-    if vitals.entropy_nats < vitals.teacher_entropy_nats - TOO_SURE_NATS:
+    if health.entropy_nats < health.teacher_entropy_nats - TOO_SURE_NATS:
         found.append(
-            f"the student's noise dies out: {vitals.entropy_nats:.1f} nats a sample, the teacher's "
-            f"{vitals.teacher_entropy_nats:.1f}. A larger --loss.kl or more --loss.draws may help."
+            f"the student's noise dies out: {health.entropy_nats:.1f} nats a sample, the teacher's "
+            f"{health.teacher_entropy_nats:.1f}. A larger --loss.kl or more --loss.draws may help."
         )
-    voiced = vitals.recorded_voiced > LEAST_VOICED
-    if voiced and vitals.voiced < WHISPERED_SHARE * vitals.recorded_voiced:
+    voiced = health.recorded_voiced > LEAST_VOICED
+    if voiced and health.voiced < WHISPERED_SHARE * health.recorded_voiced:
         found.append(
-            f"the student whispers: {100 * vitals.voiced:.0f} % of its frames are voiced, "
-            f"{100 * vitals.recorded_voiced:.0f} % of the recordings'. More --loss.multi or "
+            f"the student whispers: {100 * health.voiced:.0f} % of its frames are voiced, "
+            f"{100 * health.recorded_voiced:.0f} % of the recordings'. More --loss.multi or "
             "--student.draft-passes may help."
         )
     return found

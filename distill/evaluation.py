@@ -51,7 +51,7 @@ def evaluate(
     items = dev_recordings(teacher.network, corpus, features, model.known_speakers)[:spoken]
     convention = corpus.mel or MelConvention(model.sample_rate_hz)
     heard = {
-        name: _heard(name, speak, items, convention, seed)
+        name: _evaluate_system(name, speak, items, convention, seed)
         for name, speak in systems(model, teacher, convention, seed).items()
     }
     student = heard.pop("student")
@@ -80,12 +80,12 @@ def systems(
     }
     if model.network.drafter is not None:
         speaking["draft"] = functools.partial(_drafted, model)
-    if hears_mel(model):
+    if reads_mel(model):
         speaking["griffin_lim"] = functools.partial(_griffin_lim, convention, seed)
     return speaking
 
 
-def hears_mel(model: StudentModel) -> bool:
+def reads_mel(model: StudentModel) -> bool:
     """Whether the student speaks from mel frames, as Griffin and Lim's algorithm does."""
     return "mel" in model.data.features
 
@@ -115,7 +115,7 @@ def _cell(measured: dict) -> str:
     return f"{measured['mean']:.3f} [{measured['low']:.3f}, {measured['high']:.3f}]"
 
 
-def _heard(
+def _evaluate_system(
     name: str, speak: Speak, items: list[dict], convention: MelConvention, seed: int
 ) -> dict:
     """The measures and the real-time factor of one system."""

@@ -6,7 +6,7 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from distill.collapse import Vitals, symptoms
+from distill.collapse import HealthMetrics, collapse_warnings
 from distill.generation import Request, generate
 from distill.protocols import ENTROPY
 from distill.student import ParallelWaveNet
@@ -25,7 +25,7 @@ SHOWN_SECONDS = 3.0
 PITCH_HOP_SECONDS = 0.0125
 
 
-class Watcher:
+class EvaluationCallback:
     """Called by the trainer; gives the spectral distance on dev under the average weights."""
 
     def __init__(
@@ -50,12 +50,12 @@ class Watcher:
     def __call__(self, log: MetricsLog, step: int) -> float:
         """The multi-resolution STFT distance on dev; logs it with all the rest."""
         with self.state.averaged():
-            sounds = [self._speak(item, len(item["waveform"])) for item in self.recordings]
+            sounds = [self._synthesise(item, len(item["waveform"])) for item in self.recordings]
             entropy = self._entropy()
         recorded = [item["waveform"] for item in self.recordings]
         pairs = list(zip(sounds, recorded, strict=True))
         distance = float(np.mean([multi_resolution_stft_distance(a, b) for a, b in pairs]))
-        vitals = self._vitals(np.concatenate(sounds), np.concatenate(recorded), entropy)
+        health = self._health(np.concatenate(sounds), np.concatenate(recorded), entropy)
         log.scalars(
             step,
             {
@@ -63,17 +63,17 @@ class Watcher:
                 "dev_log_mel_distance_db": float(
                     np.mean([log_mel_distance_db(a, b, self.mel) for a, b in pairs])
                 ),
-                "dev_level_db": vitals.level_db,
-                "dev_entropy": vitals.entropy_nats,
-                "dev_voiced": vitals.voiced,
+                "dev_level_db": health.level_db,
+                "dev_entropy": health.entropy_nats,
+                "dev_voiced": health.voiced,
             },
         )
-        for line in symptoms(vitals):
+        for line in collapse_warnings(health):
             self.say(f"step {step}: {line}")
         self._show(log, step, sounds[0], recorded[0])
         return distance
 
-    def _speak(self, item: dict, length: int) -> np.ndarray:
+    def _synthesise(self, item: dict, length: int) -> np.ndarray:
         frames, speaker = condition_of(self.teacher.network, item)
         request = Request(
             length,
@@ -103,27 +103,27 @@ class Watcher:
         width = 2.0 / (network.config.levels - 1)
         return float(-np.mean(log_prob)) + float(np.log(width))
 
-    def _vitals(self, sound: np.ndarray, recorded: np.ndarray, entropy: float) -> Vitals:
+    def _health(self, sound: np.ndarray, recorded: np.ndarray, entropy: float) -> HealthMetrics:
         hop = round(PITCH_HOP_SECONDS * self.rate_hz)
         voiced = [
             float(np.mean(fundamental_frequency(x, self.rate_hz, hop)[1]))
             for x in (sound, recorded)
         ]
         level_db = audio.rms_db(sound) - audio.rms_db(recorded)
-        return Vitals(level_db, entropy, self.teacher_entropy_nats, *voiced)
+        return HealthMetrics(level_db, entropy, self.teacher_entropy_nats, *voiced)
 
     def _show(self, log: MetricsLog, step: int, sound: np.ndarray, recorded: np.ndarray) -> None:
         """Writes and logs the student's sound, with pictures of it, the teacher's and the real."""
         length = min(int(SHOWN_SECONDS * self.rate_hz), len(recorded))
         path = self.folder / f"step_{step:08d}"
         audio.write(path.with_suffix(".wav"), sound[:length], self.rate_hz)
-        pictured = {
+        waveforms = {
             "student": sound[:length],
             "teacher": self._teacher_sound(length),
             "recorded": recorded[:length],
         }
-        spectrogram_png(path.with_suffix(".png"), pictured, self.rate_hz)
-        for name, waveform in pictured.items():
+        spectrogram_png(path.with_suffix(".png"), waveforms, self.rate_hz)
+        for name, waveform in waveforms.items():
             log.audio(step, name, waveform, self.rate_hz)
         with Image.open(path.with_suffix(".png")) as picture:
             log.image(step, "spectrogram", np.asarray(picture.convert("RGB")))

@@ -19,7 +19,7 @@ from wavenet.network import SQRT_HALF, gated
 Past = list[tf.Tensor]
 
 
-class Flowed(NamedTuple):
+class FlowOutput(NamedTuple):
     """What a flow makes of noise: float32 [batch, time] each; output = noise scale + location."""
 
     output: tf.Tensor
@@ -109,7 +109,7 @@ class Flow(tf.Module):
             *(tf.zeros([batch, layer.past_samples, channels], self.dtype) for layer in self.layers),
         ]
 
-    def __call__(self, noise, condition, past: Past) -> tuple[Flowed, Past]:
+    def __call__(self, noise, condition, past: Past) -> tuple[FlowOutput, Past]:
         """What the flow makes of the noise, and the past to hand in with what follows in time.
 
         Args:
@@ -128,9 +128,9 @@ class Flow(tf.Module):
             pasts.append(later)
         location, log_scale = self._head(hidden)
         output = tf.cast(noise, location.dtype) * tf.exp(log_scale) + location
-        return Flowed(output, location, log_scale), pasts
+        return FlowOutput(output, location, log_scale), pasts
 
-    def forward(self, noise, condition=None) -> Flowed:
+    def forward(self, noise, condition=None) -> FlowOutput:
         """What the flow makes of whole sounds of noise, [batch, time]."""
         return self(noise, condition, self.empty_past(tf.shape(noise)[0]))[0]
 
@@ -160,7 +160,7 @@ class Flow(tf.Module):
         return raw[..., 0], tf.maximum(raw[..., 1], self.config.min_log_scale)
 
 
-def composed(steps: list[Flowed]) -> Flowed:
+def compose(steps: list[FlowOutput]) -> FlowOutput:
     """Flows one after another as one flow.
 
     mu_tot = sum_i mu_i prod_{j>i} s_j,   log s_tot = sum_i log s_i   (papers' section 3.2).
@@ -169,7 +169,7 @@ def composed(steps: list[Flowed]) -> Flowed:
     for step in steps[1:]:
         location = location * tf.exp(step.log_scale) + step.location
         log_scale = log_scale + step.log_scale
-    return Flowed(steps[-1].output, location, log_scale)
+    return FlowOutput(steps[-1].output, location, log_scale)
 
 
 def _joined(past, now):

@@ -64,22 +64,24 @@ def stream(
     """
     _check(student, request)
     run = _runner(student, backend, len(request.rows))
-    turns = tf.zeros([len(request.rows)], tf.float64)
-    for first, last in _stretches(student, request.num_samples, chunk_samples, first_samples):
-        condition, turns = condition_between(student, request, first, last, turns)
+    phase_cycles = tf.zeros([len(request.rows)], tf.float64)
+    for first, last in _chunk_bounds(student, request.num_samples, chunk_samples, first_samples):
+        condition, phase_cycles = condition_between(student, request, first, last, phase_cycles)
         noise = student.noise(request.seed, request.rows, first, last - first)
         sound = run(noise * request.temperature, condition)
         yield np.clip(sound, -1.0, 1.0)
 
 
-def condition_between(student: ParallelWaveNet, request: Request, first: int, last: int, turns):
+def condition_between(
+    student: ParallelWaveNet, request: Request, first: int, last: int, phase_cycles
+):
     """The `Condition` of these samples, and the phase after them.
 
-    first: a multiple of the hop. turns: the phase before it, float64 [batch].
+    first: a multiple of the hop. phase_cycles: the phase before it, float64 [batch].
     """
     speaker, count = request.speaker, last - first
     if request.frames is None:
-        return student.condition(None, speaker, count, turns)
+        return student.condition(None, speaker, count, phase_cycles)
     hop, side = student.config.hop_samples, student.side_frames
     frame, end = first // hop, -(-last // hop)
     before = min(frame, side)
@@ -87,7 +89,7 @@ def condition_between(student: ParallelWaveNet, request: Request, first: int, la
     student.check_condition(window, speaker)
     who = [] if speaker is None else [tf.constant(speaker, tf.int32)]
     numbers = (tf.constant(number) for number in (count, before, (frame - before) * hop))
-    return _compiled_condition(student)(window, turns, *numbers, *who)
+    return _compiled_condition(student)(window, phase_cycles, *numbers, *who)
 
 
 def _compiled_condition(student: ParallelWaveNet):
@@ -101,15 +103,15 @@ def _compiled_condition(student: ParallelWaveNet):
         @tf.function(
             autograph=False, input_signature=[*batch, *[tf.TensorSpec([], tf.int32)] * 3, *whose]
         )
-        def graph(frames, turns, count, skipped, start, *speaker):
+        def graph(frames, phase_cycles, count, skipped, start, *speaker):
             whom = speaker[0] if speaker else None
-            return student.condition(frames, whom, count, turns, skipped, start)
+            return student.condition(frames, whom, count, phase_cycles, skipped, start)
 
         student._condition_graph = graph
     return student._condition_graph
 
 
-def _stretches(student, total: int, chunk: int, opening: int) -> Iterator[tuple[int, int]]:
+def _chunk_bounds(student, total: int, chunk: int, opening: int) -> Iterator[tuple[int, int]]:
     hop = student.config.hop_samples
     first, length = 0, -(-opening // hop) * hop
     while first < total:

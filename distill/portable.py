@@ -16,8 +16,8 @@ from distill.training import (
     corpus_features,
     corpus_for,
     new_student,
+    pretrain_pitch_estimator,
     run_config,
-    teach_reader,
 )
 from replicator.portable.export import (
     adopt,
@@ -71,7 +71,7 @@ def export_run(
     corpus = corpus_for(config, teacher, data, workdir, say)
     classifier = _classifier(folder, workdir, config, corpus, say)
     if not int(state.step.numpy()):
-        teach_reader(student, config, teacher, corpus)
+        pretrain_pitch_estimator(student, config, teacher, corpus)
         state.start(student.trainable_variables)
     _write(folder, student, state, config, teacher, corpus, classifier, stored, tensor_float_32)
     say(next_command(folder, state))
@@ -138,9 +138,9 @@ def _classifier(
 
 def _frozen(teacher: SpeechModel, classifier: UnitClassifier | None) -> dict[str, tf.Variable]:
     """What the loss reads and training leaves alone, by name."""
-    held = {f"teacher/{i:03d}": v for i, v in enumerate(teacher.network.variables)}
+    frozen = {f"teacher/{i:03d}": v for i, v in enumerate(teacher.network.variables)}
     units = {} if classifier is None else classifier.named()
-    return held | {f"units/{name}": variable for name, variable in units.items()}
+    return frozen | {f"units/{name}": variable for name, variable in units.items()}
 
 
 def export_sampler(

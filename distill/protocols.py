@@ -8,7 +8,7 @@ from typing import Protocol
 
 import tensorflow as tf
 
-from distill.flows import Flowed
+from distill.flows import FlowOutput
 
 # Entropy of the noise that a sampler starts from, in nats an element.
 ENTROPY = {"logistic": 2.0, "normal": 0.5 * math.log(2.0 * math.pi * math.e)}
@@ -35,5 +35,5 @@ class FastSampler(Protocol):
     def noise_kind(self) -> str:
         """The noise that `sample` wants: logistic or normal."""
 
-    def sample(self, noise: tf.Tensor, condition) -> Flowed:
+    def sample(self, noise: tf.Tensor, condition) -> FlowOutput:
         """output = noise scale + location, where location and scale at t depend on noise_<t."""

@@ -6,9 +6,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from distill.config import StudentConfig
-from distill.flows import Flow, Flowed, Past, composed
+from distill.flows import Flow, FlowOutput, Past, compose
 from distill.source.draft import Drafter
-from likelihoods import noise as position_noise
+from likelihoods import noise as counter_noise
 from likelihoods.initial import Initial
 from wavenet.features import MelConvention
 from wavenet.upsampling import FrameUpsampler
@@ -23,12 +23,12 @@ class Condition(NamedTuple):
     channels: tf.Tensor | None = None
     draft: tf.Tensor | None = None
 
-    def finished(self, flowed: Flowed) -> Flowed:
+    def finished(self, flowed: FlowOutput) -> FlowOutput:
         """What the flows made, with the draft added."""
         if self.draft is None:
             return flowed
         draft = tf.cast(self.draft, flowed.output.dtype)
-        return Flowed(flowed.output + draft, flowed.location + draft, flowed.log_scale)
+        return FlowOutput(flowed.output + draft, flowed.location + draft, flowed.log_scale)
 
 
 UNCONDITIONAL = Condition()
@@ -76,7 +76,7 @@ class ParallelWaveNet(tf.Module):
 
     def noise(self, seed, rows, start, length: int):
         """float32 [rows, length], the noise of these samples; arguments as for `noise.bits`."""
-        draw = position_noise.logistic if self.noise_kind == "logistic" else position_noise.normal
+        draw = counter_noise.logistic if self.noise_kind == "logistic" else counter_noise.normal
         return draw(seed, rows, start, length)[..., 0]
 
     @property
@@ -90,7 +90,7 @@ class ParallelWaveNet(tf.Module):
         frames=None,
         speaker=None,
         num_samples: int | None = None,
-        turns=None,
+        phase_cycles=None,
         skipped_frames: int = 0,
         start: int = 0,
     ) -> tuple[Condition, tf.Tensor | None]:
@@ -100,7 +100,7 @@ class ParallelWaveNet(tf.Module):
           frames: [batch, frames, feature_channels], one every `hop_samples` samples, or None.
           speaker: int32 [batch], or None for a student without speakers.
           num_samples: length in samples; by default that of the frames.
-          turns: float64 [batch], the phase before the first sample; by default 0.
+          phase_cycles: float64 [batch], the phase before the first sample; by default 0.
           skipped_frames: frames that were before and are not asked for: they, and any beyond the
             end, count as neighbours only.
           start: position in the whole sound of the first frame's first sample.
@@ -114,17 +114,21 @@ class ParallelWaveNet(tf.Module):
         if self.upsampler is not None:
             parts.append(self.upsampler(tf.cast(frames, self.dtype))[:, asked])
         if self.drafter is not None:
-            turns = tf.zeros([tf.shape(frames)[0]], tf.float64) if turns is None else turns
+            phase_cycles = (
+                tf.zeros([tf.shape(frames)[0]], tf.float64)
+                if phase_cycles is None
+                else phase_cycles
+            )
             frames = tf.cast(frames, tf.float32)
-            draft, channels, turns = self.drafter(frames, turns, asked, start)
+            draft, channels, phase_cycles = self.drafter(frames, phase_cycles, asked, start)
             draft = tf.stop_gradient(draft)
             parts.append(tf.stop_gradient(tf.cast(channels, self.dtype)))
         if self.speaker_embedding is not None:
             row = tf.cast(tf.gather(self.speaker_embedding, speaker), self.dtype)
             parts.append(tf.repeat(row[:, None], num_samples, 1))
-        return Condition(tf.concat(parts, -1) if parts else None, draft), turns
+        return Condition(tf.concat(parts, -1) if parts else None, draft), phase_cycles
 
-    def sample(self, noise, condition: Condition = UNCONDITIONAL) -> Flowed:
+    def sample(self, noise, condition: Condition = UNCONDITIONAL) -> FlowOutput:
         """Whole sounds [batch, time] and their density: output = noise scale + location.
 
         Given noise_<t, output_t is logistic (or normal) with this location and scale.
@@ -135,7 +139,9 @@ class ParallelWaveNet(tf.Module):
         """
         return self.chunk(noise, condition, self.empty_pasts(tf.shape(noise)[0]))[0]
 
-    def chunk(self, noise, condition: Condition, pasts: list[Past]) -> tuple[Flowed, list[Past]]:
+    def chunk(
+        self, noise, condition: Condition, pasts: list[Past]
+    ) -> tuple[FlowOutput, list[Past]]:
         """The next stretch of `sample`, and the pasts to hand in with what follows."""
         steps, later = [], []
         for flow, past in zip(self.flows, pasts, strict=True):
@@ -143,7 +149,7 @@ class ParallelWaveNet(tf.Module):
             noise = step.output
             steps.append(step)
             later.append(past)
-        return condition.finished(composed(steps)), later
+        return condition.finished(compose(steps)), later
 
     def empty_pasts(self, batch) -> list[Past]:
         """Every flow's past before the first sample."""

@@ -1,4 +1,4 @@
-"""A trained WaveNet as the density that a student is distilled from; its weights are held."""
+"""A trained WaveNet as the density that a student is distilled from; its weights are frozen."""
 
 import dataclasses
 import hashlib
@@ -54,7 +54,7 @@ class WaveNetDensity:
 
 
 def load_teacher(path: Path) -> SpeechModel:
-    """The WaveNet of a run or model folder, with every variable held.
+    """The WaveNet of a run or model folder, with every variable frozen.
 
     Raises UserError for what is no WaveNet, or one whose output has no gradient.
     """
@@ -64,26 +64,26 @@ def load_teacher(path: Path) -> SpeechModel:
             f"{path} has a softmax over levels, through which no gradient reaches a student; "
             "distillation needs a teacher with --network.likelihood logistic or gaussian."
         )
-    hold(model.network)
+    freeze(model.network)
     return model
 
 
-def hold(network: tf.Module) -> None:
+def freeze(network: tf.Module) -> None:
     """Makes every variable of a network one that no tape watches."""
     for variable in network.variables:
         variable._trainable = False  # there is no public way to say so once it is made
 
 
-def held_copy(network: WaveNet) -> WaveNet:
+def frozen_copy(network: WaveNet) -> WaveNet:
     """The same network with variables of its own that no tape watches, made where this is called.
 
     In the scope of a Replicator every device gets them.
     """
 
-    def held(make, **options):
+    def frozen(make, **options):
         return make(**{**options, "trainable": False})
 
-    with tf.variable_creator_scope(held):
+    with tf.variable_creator_scope(frozen):
         copy = WaveNet(network.config)
     for variable, original in zip(copy.variables, network.variables, strict=True):
         variable.assign(tf.convert_to_tensor(original))

@@ -7,13 +7,13 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from distill.evaluation_callback import Watcher
+from distill.evaluation_callback import EvaluationCallback
 from distill.losses.objective import Objective
 from distill.losses.unit_classifier import UnitClassifier, copied, load, save, train_units
 from distill.presets import DistillConfig
-from distill.source.excitation import train_reader
+from distill.source.excitation import train_pitch_estimator
 from distill.student import ParallelWaveNet
-from distill.teacher import WaveNetDensity, digest, held_copy
+from distill.teacher import WaveNetDensity, digest, frozen_copy
 from replicator import Replicator, strategies
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
@@ -30,7 +30,7 @@ from wavenet.training import FEATURES, prepare_corpus, scan_folder
 
 KIND = "parallel-wavenet"
 CHANGEABLE = ("loop", "data_folder", "teacher")
-READER_FRAMES = 96  # of a clip that the reader of F0 learns from
+ESTIMATOR_FRAMES = 96  # of a clip that the reader of F0 learns from
 UNITS = "units.npz"  # of a run: the classifier of the perceptual losses
 
 
@@ -89,7 +89,7 @@ def _distill(
     with variable_scope(replicator):
         if not is_single_device(replicator):
             student = _untrained(config, teacher)
-            density = WaveNetDensity(held_copy(teacher.network))
+            density = WaveNetDensity(frozen_copy(teacher.network))
             classifier = None if classifier is None else copied(classifier)
             frozen = (*density.network.variables, *(classifier.variables if classifier else ()))
         state = TrainState(student, config.optimizer, config.loop.num_steps)
@@ -99,7 +99,7 @@ def _distill(
     trainer = Trainer(run, state, objective, config.loop, replicator, frozen)
 
     def begin():
-        teach_reader(begun, config, teacher, corpus)
+        pretrain_pitch_estimator(begun, config, teacher, corpus)
         state.start(begun.trainable_variables)
 
     for line in trainer.resume(begin):
@@ -111,22 +111,24 @@ def _distill(
         f"({1000 * past / rate_hz:.0f} ms)"
         + (f", going on from step {trainer.step}" if trainer.step else "")
     )
-    watcher = None
+    callback = None
     if replicator.is_chief:
-        watcher = Watcher(student, state, teacher, corpus, run.folder("samples"), say)
-    return trainer.train(batches(corpus, config, teacher, trainer.step), watcher)
+        callback = EvaluationCallback(student, state, teacher, corpus, run.folder("samples"), say)
+    return trainer.train(batches(corpus, config, teacher, trainer.step), callback)
 
 
-def teach_reader(
+def pretrain_pitch_estimator(
     student: ParallelWaveNet, config: DistillConfig, teacher: SpeechModel, corpus: Corpus
 ) -> None:
     """Lets the reader of F0 learn its task before the flows rely on it."""
     if student.drafter is None or not config.pitch_steps:
         return
     reader = student.drafter.reader
-    clip_samples = READER_FRAMES * config.student.hop_samples
+    clip_samples = ESTIMATOR_FRAMES * config.student.hop_samples
     source = source_of(corpus, "train", clip_samples, corpus_features(config, teacher))
-    train_reader(reader, source, config.student.feature_channels, config.pitch_steps, config.seed)
+    train_pitch_estimator(
+        reader, source, config.student.feature_channels, config.pitch_steps, config.seed
+    )
 
 
 def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:

@@ -19,9 +19,9 @@ import numpy as np
 import tensorflow as tf
 import tyro
 
-from pixelcnn.data.corpus import PictureRules, read_corpus
+from pixelcnn.data.corpus import ImageRules, read_corpus
 from pixelcnn.sampling.grids import write_png
-from pixelcnn.shipped import pictures_of
+from pixelcnn.shipped import dev_images
 from replicator import Replicator, strategies
 from replicator.runs.checkpoints import Checkpoints
 from replicator.runs.errors import UserError
@@ -317,12 +317,12 @@ def batches(settings: Settings, pictures, labels, classes: int, start: int):
 
 def read(source: Path):
     """Uint8 pictures [n, 32, 32, 3], int32 labels [n] and the number of classes."""
-    corpus = read_corpus(source, PictureRules(SIDE, 3))
+    corpus = read_corpus(source, ImageRules(SIDE, 3))
     if not corpus.classes:
         raise UserError(f"The pictures of {source} have no classes.")
     sets = corpus.splits.values()  # a GAN has no use for dev
     labels = np.concatenate([s.labels for s in sets if s.labels is not None])
-    return np.concatenate([s.pictures for s in sets]), labels, len(corpus.classes)
+    return np.concatenate([s.images for s in sets]), labels, len(corpus.classes)
 
 
 def sheet(draw, replicator: Replicator, classes: int, columns: int = 8):
@@ -339,7 +339,7 @@ def sheet(draw, replicator: Replicator, classes: int, columns: int = 8):
 def train(settings: Settings) -> None:
     """Plays on from the newest checkpoint; leaves sheets of samples in `settings.out`."""
     replicator = strategies.from_environment(settings.strategy)
-    pictures, labels, classes = read(settings.data or pictures_of("shipped-digits"))
+    pictures, labels, classes = read(settings.data or dev_images("shipped-digits"))
     with replicator.scope():
         game = Game(settings, classes, replicator)
     checkpoints = Checkpoints(settings.out / "checkpoints")

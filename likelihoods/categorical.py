@@ -6,7 +6,7 @@ import math
 import tensorflow as tf
 
 from likelihoods import levels as level_grid
-from likelihoods import noise as position_noise
+from likelihoods import noise as counter_noise
 from likelihoods.limits import MAX_COMPANDED_LEVELS, check_levels
 
 
@@ -52,7 +52,7 @@ class Categorical:
           noise: [..., 1], uniform in (0, 1).
           temperature: divides the logits; 0 gives the mode.
         """
-        return choose(level_grid.real(parameters), noise[..., 0], temperature)
+        return sample_categorical(level_grid.real(parameters), noise[..., 0], temperature)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """int32 [...], the level with the largest logit."""
@@ -62,7 +62,7 @@ class Categorical:
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
         """float32 [rows, length, 1] uniforms; arguments as for `noise.bits`."""
-        return position_noise.uniform(seed, rows, start, length)[..., :1]
+        return counter_noise.uniform(seed, rows, start, length)[..., :1]
 
     def encode(self, waveform: tf.Tensor) -> tf.Tensor:
         """int32 [...] mu-law levels of a waveform [...]; values outside [-1, 1] are clipped."""
@@ -83,7 +83,7 @@ class Categorical:
         return level_grid.value_of(levels, self.levels)
 
 
-def choose(
+def sample_categorical(
     logits: tf.Tensor, uniform: tf.Tensor, temperature: float | tf.Tensor = 1.0
 ) -> tf.Tensor:
     """int32 [...], the smallest k with `uniform < cumsum(softmax(logits / temperature))[k]`.

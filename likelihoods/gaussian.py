@@ -6,7 +6,7 @@ import math
 import tensorflow as tf
 
 from likelihoods import levels as level_grid
-from likelihoods import noise as position_noise
+from likelihoods import noise as counter_noise
 from likelihoods.limits import check_levels
 
 _LOG_SQRT_TAU = 0.5 * math.log(2.0 * math.pi)
@@ -85,7 +85,7 @@ class Gaussian:
           temperature: multiplies the noise; 0 gives the mode.
         """
         mean, log_scale = self.split(parameters)
-        return level_grid.drawn(mean, log_scale, temperature * noise[..., 0], self.levels)
+        return level_grid.sample_level(mean, log_scale, temperature * noise[..., 0], self.levels)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """int32 [...], the level of the mean.
@@ -98,7 +98,7 @@ class Gaussian:
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
         """float32 [rows, length, 1] standard normals; arguments as for `noise.bits`."""
-        return position_noise.normal(seed, rows, start, length)[..., :1]
+        return counter_noise.normal(seed, rows, start, length)[..., :1]
 
     def encode(self, waveform: tf.Tensor) -> tf.Tensor:
         """int32 [...] nearest levels of a waveform [...]; outside [-1, 1] the outer levels."""

@@ -26,7 +26,7 @@ class Initial:
         return tf.Variable(tf.zeros(shape), name=name)
 
 
-class Blank(Initial):
+class ZeroInitial(Initial):
     """Makes variables of zeros, for weights that are about to be read from a file."""
 
     def __init__(self):

@@ -23,7 +23,9 @@ def real(parameters: tf.Tensor) -> tf.Tensor:
     return parameters if parameters.dtype == tf.float64 else tf.cast(parameters, tf.float32)
 
 
-def drawn(mean: tf.Tensor, log_scale: tf.Tensor, noise: tf.Tensor, num_levels: int) -> tf.Tensor:
+def sample_level(
+    mean: tf.Tensor, log_scale: tf.Tensor, noise: tf.Tensor, num_levels: int
+) -> tf.Tensor:
     """int32 level of `mean + exp(log_scale) noise`.
 
     In float64: rounding to a level would turn the last bit of a float32, in which compilers

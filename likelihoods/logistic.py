@@ -6,8 +6,8 @@ import math
 import tensorflow as tf
 
 from likelihoods import levels as level_grid
-from likelihoods import noise as position_noise
-from likelihoods.categorical import choose
+from likelihoods import noise as counter_noise
+from likelihoods.categorical import sample_categorical
 from likelihoods.limits import check_components, check_levels
 
 # Far below any bin that matters; keeps the logarithm of a bin's width finite for scales like e^80.
@@ -76,9 +76,9 @@ class LogisticMixture:
             component with the largest logit.
         """
         logits, means, log_scales = self.split(parameters)
-        component = choose(logits, noise[..., 0], temperature)
+        component = sample_categorical(logits, noise[..., 0], temperature)
         mean, log_scale = _take(means, component), _take(log_scales, component)
-        return level_grid.drawn(mean, log_scale, temperature * noise[..., 1], self.levels)
+        return level_grid.sample_level(mean, log_scale, temperature * noise[..., 1], self.levels)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
         """int32 [...], the level of the mean of one component.
@@ -97,9 +97,9 @@ class LogisticMixture:
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
         """float32 [rows, length, 2], a uniform and a logistic; arguments as for `noise.bits`."""
-        words = position_noise.bits(seed, rows, start, length)
-        uniform = position_noise.uniform_from_bits(words[..., 0])
-        return tf.stack([uniform, position_noise.logistic_from_bits(words[..., 1])], axis=-1)
+        words = counter_noise.bits(seed, rows, start, length)
+        uniform = counter_noise.uniform_from_bits(words[..., 0])
+        return tf.stack([uniform, counter_noise.logistic_from_bits(words[..., 1])], axis=-1)
 
     def encode(self, waveform: tf.Tensor) -> tf.Tensor:
         """int32 [...] nearest levels of a waveform [...]; outside [-1, 1] the outer levels."""

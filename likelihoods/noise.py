@@ -1,4 +1,4 @@
-"""Position-addressed noise: a number depends on its seed, row and position, and on nothing else.
+"""Counter-based random numbers: each depends on its seed, row and position, and on nothing else.
 
 Every word is the Threefry-2x32 cipher (20 rounds) of its own address, so the same number comes
 back in any batch, any chunk and any order, compiled or not. `tf.random.stateless_*` gives the

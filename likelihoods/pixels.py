@@ -5,8 +5,8 @@ import dataclasses
 import tensorflow as tf
 
 from likelihoods import levels as level_grid
-from likelihoods import noise as position_noise
-from likelihoods.categorical import choose
+from likelihoods import noise as counter_noise
+from likelihoods.categorical import sample_categorical
 from likelihoods.logistic import LogisticMixture
 
 PAIRS = {1: (), 3: ((1, 0), (2, 0), (2, 1))}  # (channel, earlier channel that moves its mean)
@@ -54,7 +54,7 @@ class PixelMixture:
         """A uniform, which takes the component, and a standard logistic for each channel."""
         return 1 + self.channels
 
-    def moved(self, parameters: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
+    def shift_means(self, parameters: tf.Tensor, offset: tf.Tensor) -> tf.Tensor:
         """The parameters with all means moved by `offset` [..., channels], in units of `scale`."""
         rest = self.num_parameters // self.components - 1 - self.channels
         wide = tf.repeat(offset, self.components, axis=-1)
@@ -82,7 +82,7 @@ class PixelMixture:
           temperature: multiplies the logistics and divides the logits.
         """
         logits, means, log_scales, coefficients = self._split(parameters)
-        chosen = tf.one_hot(choose(logits, noise[..., 0], temperature), self.components)
+        chosen = tf.one_hot(sample_categorical(logits, noise[..., 0], temperature), self.components)
         means, log_scales, coefficients = (
             tf.reduce_sum(each * chosen[..., tf.newaxis, :], axis=-1)
             for each in (means, log_scales, coefficients)
@@ -92,16 +92,18 @@ class PixelMixture:
             values = [level_grid.value_of(x, self.levels)[..., tf.newaxis] for x in drawn]
             mean = self._mean(c, means[..., tf.newaxis], coefficients[..., tf.newaxis], values)
             logistic = temperature * noise[..., 1 + c]
-            drawn.append(level_grid.drawn(mean[..., 0], log_scales[..., c], logistic, self.levels))
+            drawn.append(
+                level_grid.sample_level(mean[..., 0], log_scales[..., c], logistic, self.levels)
+            )
         return tf.stack(drawn, axis=-1)
 
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
         """float32 [rows, length, 1 + channels]; arguments as for `noise.bits`."""
-        words = position_noise.words(seed, rows, start, length, self.noise_channels)
-        uniform = position_noise.uniform_from_bits(words[..., :1])
-        return tf.concat([uniform, position_noise.logistic_from_bits(words[..., 1:])], -1)
+        words = counter_noise.words(seed, rows, start, length, self.noise_channels)
+        uniform = counter_noise.uniform_from_bits(words[..., :1])
+        return tf.concat([uniform, counter_noise.logistic_from_bits(words[..., 1:])], -1)
 
     def scale(self, levels: tf.Tensor) -> tf.Tensor:
         """float32 [...] in [-1, 1], what a network reads."""

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import numpy as np
 
-from pixelcnn.model import PictureModel, load
+from pixelcnn.model import ImageModel, load
 from pixelcnn.sampling.grids import enlarged, grid, strip, write_gif, write_png
 from replicator.runs.progress import Progress
 
@@ -46,7 +46,7 @@ Classes in turn. Look at `{out}/digits-multiscale.png` and beside it `digits-pix
 `digits-growing.gif`, `digits-scales.png`, and the same for `objects`."""
 
 
-def _timed(model: PictureModel, name: str, seed: int) -> tuple[list[list[np.ndarray]], float]:
+def _timed(model: ImageModel, name: str, seed: int) -> tuple[list[list[np.ndarray]], float]:
     """Pictures with their scales, and seconds for each, the first, which compiles, left aside."""
     classes = [i % len(model.classes) for i in range(PICTURES)]
     scales, times = [], []
@@ -66,6 +66,6 @@ def _show_growth(stem: Path, scales: Sequence[list[np.ndarray]]) -> None:
     write_gif(stem.with_name(f"{stem.name}-growing.gif"), sheets, 0.8)
 
 
-def _passes(model: PictureModel) -> int:
+def _passes(model: ImageModel) -> int:
     sizes = model.multiscale.sizes if model.multiscale else ()
     return sizes[0] ** 2 + 3 * (len(sizes) - 1)

@@ -1,1 +1,1 @@
-"""Pictures: PixelCNN, the multiscale model of O(log N) passes, their samplers and conditioning."""
+"""Images: PixelCNN, the multiscale model of O(log N) passes, their samplers and conditioning."""

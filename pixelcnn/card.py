@@ -1,13 +1,13 @@
-"""A run of a picture model as a folder to hand on: weights, and a card that says where from."""
+"""A run of an image model as a folder to hand on: weights, and a card that says where from."""
 
 import dataclasses
 from pathlib import Path
 
 import numpy as np
 
-from pixelcnn.data.dataset import Shelf
+from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
-from pixelcnn.model import PictureModel, load, model_of, spec_of
+from pixelcnn.model import ImageModel, load, model_of, spec_of
 from replicator.runs.atomic_files import Arrays, replacing
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import averages, best_or_newest, save
@@ -16,7 +16,7 @@ from replicator.runs.provenance import git_revision, machine_name, training_seco
 from replicator.runs.run_directory import RunDirectory
 
 OF_THE_MODEL = ("kind", "network", "output", "conditioning", "class_names", "statistics")
-OF_THE_PICTURES = ("size", "channels", "reduce")
+OF_THE_IMAGES = ("size", "channels", "reduce")
 STORED = np.float16  # half the size; quality is measured with the rounded weights
 
 
@@ -32,7 +32,7 @@ class ExportArguments:
     parts_from: tuple[Path, ...] = ()
     """Runs that trained other parts of the same multiscale model."""
     data_licence: str = "unknown"
-    """Licence of the pictures, and whose they are, for the card."""
+    """Licence of the images, and whose they are, for the card."""
     note: str = ""
     """Anything else that the card shall say of the training."""
     machine: str | None = None
@@ -49,8 +49,8 @@ def export(given: ExportArguments) -> str:
     stored = {**stored, "data_folder": Path(data).name}
     for variable in model.network.trainable_variables:
         variable.assign(variable.numpy().astype(STORED).astype(np.float32))
-    shelf = Shelf.for_judging(data, model.config, model.classes, model.statistics)
-    figures = evaluate(model, shelf)
+    dataset = ImageDataset.for_evaluation(data, model.config, model.classes, model.statistics)
+    figures = evaluate(model, dataset)
     runs = (given.run, *given.parts_from)
     facts = {
         "data": Path(data).name,
@@ -70,7 +70,7 @@ def export(given: ExportArguments) -> str:
     return f"{figures['bits_per_dim']:.3f} bits per dimension on dev"
 
 
-def joined(run: Path, others: tuple[Path, ...]) -> tuple[dict, PictureModel]:
+def joined(run: Path, others: tuple[Path, ...]) -> tuple[dict, ImageModel]:
     """The configuration and the model of runs that each trained some of its parts.
 
     Raises UserError if the runs are of different models, or train a conditioner each.
@@ -87,7 +87,7 @@ def joined(run: Path, others: tuple[Path, ...]) -> tuple[dict, PictureModel]:
             raise UserError(f"{path} trained an encoder of its own; its parts go with no others.")
         different = [k for k in OF_THE_MODEL if stored.get(k) != first.get(k)]
         here, there = stored.get("data") or {}, first.get("data") or {}
-        different += [f"data.{k}" for k in OF_THE_PICTURES if here.get(k) != there.get(k)]
+        different += [f"data.{k}" for k in OF_THE_IMAGES if here.get(k) != there.get(k)]
         if different:
             raise UserError(f"{path} and {run} differ in {', '.join(different)}.")
         weights |= averages(best_or_newest(opened))
@@ -108,13 +108,13 @@ def card(spec: dict) -> str:
         for name, m in quality["measures"].items()
     )
     seconds = quality["seconds_per_picture"]
-    timed = "" if seconds is None else f"| seconds a picture, batch 1 | {seconds:.3f} | |\n"
+    timed = "" if seconds is None else f"| seconds an image, batch 1 | {seconds:.3f} | |\n"
     kind = "PixelCNN" if spec["kind"] == "pixelcnn" else "multiscale PixelCNN"
     condition = "" if spec["condition"] == "none" else f", conditioned on {spec['condition']}"
     steps = "several runs" if spec["step"] is None else f"{spec['step']:,} steps"
     return f"""# {spec["preset"]}
 
-A {kind} of {spec["size"]}x{spec["size"]} pictures with {spec["channels"]} channels,
+A {kind} of {spec["size"]}x{spec["size"]} images with {spec["channels"]} channels,
 {spec["weights"]:,} weights{condition}.
 
 - Data: {spec["data"]}. {spec["data_licence"]}
@@ -124,8 +124,8 @@ A {kind} of {spec["size"]}x{spec["size"]} pictures with {spec["channels"]} chann
 - Weights are stored, and were measured, in half precision.
 - Revision when this folder was written: {spec["git_revision"]}
 
-Measured on {quality["dev"]["pictures"]} dev pictures that it was not trained on (the best of its
-checkpoints was chosen on them); the intervals are 95% bootstrap intervals over pictures:
+Measured on {quality["dev"]["pictures"]} dev images that it was not trained on (the best of its
+checkpoints was chosen on them); the intervals are 95% bootstrap intervals over images:
 
 | | mean | interval |
 |---|---|---|

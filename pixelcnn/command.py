@@ -1,4 +1,4 @@
-"""The verbs of the command line for picture models: train, evaluate."""
+"""The verbs of the command line for image models: train, evaluate."""
 
 import dataclasses
 import json
@@ -9,9 +9,9 @@ import tyro
 
 from pixelcnn import shipped
 from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
-from pixelcnn.data.dataset import Shelf
+from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
-from pixelcnn.model import PictureModel, load
+from pixelcnn.model import ImageModel, load
 from pixelcnn.portable import export_run
 from pixelcnn.presets import PRESETS
 from pixelcnn.training import train
@@ -23,17 +23,17 @@ from replicator.runs.run_directory import RunDirectory
 
 @dataclasses.dataclass(frozen=True)
 class PixelCNNArguments:
-    """Train a PixelCNN on pictures; resumes where it stopped."""
+    """Train a PixelCNN on images; resumes where it stopped."""
 
     data: str
-    """Folder of pictures (any format and size; classes by sub-folder or by a table pictures.tsv
+    """Folder of images (any format and size; classes by sub-folder or by a table pictures.tsv
     with columns file, class, caption), an npz file or a folder with a *_train.npz and a *_dev.npz,
     or tfds:NAME."""
     workdir: Path
     """Run directory; one that holds the same configuration is resumed."""
     config: Annotated[PixelCNNTrainConfig, tyro.conf.arg(name="")]
     portable: Path | None = None
-    """Do not train: write step, weights and pictures to this folder, for `python DIR/run.py` on a
+    """Do not train: write step, weights and images to this folder, for `python DIR/run.py` on a
     machine with JAX and without TensorFlow."""
     adopt: Path | None = None
     """Take the weights that `run.py` made in this folder into the run directory first."""
@@ -46,17 +46,17 @@ class PixelCNNArguments:
 
 @dataclasses.dataclass(frozen=True)
 class MultiscaleArguments:
-    """Train a multiscale PixelCNN on pictures; resumes where it stopped."""
+    """Train a multiscale PixelCNN on images; resumes where it stopped."""
 
     data: str
-    """Folder of pictures (any format and size; classes by sub-folder or by a table pictures.tsv
+    """Folder of images (any format and size; classes by sub-folder or by a table pictures.tsv
     with columns file, class, caption), an npz file or a folder with a *_train.npz and a *_dev.npz,
     or tfds:NAME; for video a folder with episodes, a *_train.npz and a *_dev.npz."""
     workdir: Path
     """Run directory; one that holds the same configuration is resumed."""
     config: Annotated[MultiscaleTrainConfig, tyro.conf.arg(name="")]
     portable: Path | None = None
-    """Do not train: write step, weights and pictures to this folder, for `python DIR/run.py` on a
+    """Do not train: write step, weights and images to this folder, for `python DIR/run.py` on a
     machine with JAX and without TensorFlow."""
     adopt: Path | None = None
     """Take the weights that `run.py` made in this folder into the run directory first."""
@@ -81,7 +81,7 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     if given.adopt and replicator.is_chief:
         print(f"{given.workdir} is at step {adopt(given.adopt, given.workdir)} now.")
     outcome = train(preset, given.config, given.data, given.workdir, replicator=replicator)
-    following = f"Next: onepass sample {given.workdir} --out pictures"
+    following = f"Next: onepass sample {given.workdir} --out images"
     if replicator.is_chief:
         print(outcome.summary(given.workdir, "best dev {:.3f} bits/dim", following))
     return outcome.exit_status
@@ -89,14 +89,14 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments:
-    """How good a picture model is on dev pictures: bits per dimension, in all and scale by scale,
+    """How good an image model is on dev images: bits per dimension, in all and scale by scale,
     against lossless WebP on the same files; what its condition is worth; speed."""
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, or shipped-digits, shipped-digits-teacher, shipped-objects,
     shipped-objects-teacher."""
     data: str | None = None
-    """Pictures, as for `train`, whose dev split is used; None: the ones it was trained on."""
+    """Images, as for `train`, whose dev split is used; None: the ones it was trained on."""
     seed: int = 0
     """Of the intervals."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
@@ -104,27 +104,27 @@ class EvaluateArguments:
 
 
 def run_evaluate(arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass evaluate ...` and prints the figures of a picture model."""
+    """Parses the rest of `onepass evaluate ...` and prints the figures of an image model."""
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
     model = load(given.model)
     data = given.data or training_data(given.model, model)
-    shelf = Shelf.for_judging(data, model.config, model.classes, model.statistics)
+    dataset = ImageDataset.for_evaluation(data, model.config, model.classes, model.statistics)
     figures = {
         "model": str(given.model),
         "step": model.spec.get("step"),
         "data": str(data),
-        **evaluate(model, shelf, given.seed),
+        **evaluate(model, dataset, given.seed),
     }
     print(json.dumps(figures, indent=2) if given.as_json else in_words(figures))
     return 0
 
 
-def training_data(path: Path, model: PictureModel) -> str:
-    """Where a run's pictures are; the shipped dev pictures for a shipped model."""
+def training_data(path: Path, model: ImageModel) -> str:
+    """Where a run's images are; the shipped dev images for a shipped model."""
     if str(path) in shipped.FOLDERS and not path.exists():
-        return str(shipped.pictures_of(str(path)))
+        return str(shipped.dev_images(str(path)))
     if not (path / "config.json").exists():
-        raise UserError(f"{path} does not say where its pictures are; name them with --data.")
+        raise UserError(f"{path} does not say where its images are; name them with --data.")
     data = str(RunDirectory.open(path).config().get("data_folder"))
     if not data.startswith("tfds:") and not Path(data).exists():
         raise UserError(f"{path} was trained on {data}, which is gone; name it with --data.")
@@ -135,15 +135,15 @@ def in_words(figures: dict) -> str:
     """The figures of a model as lines."""
     bits, webp = figures["measures"]["bits_per_dim"], figures["codec"]["webp"]
     lines = [
-        f"{figures['model']}, step {figures['step']}, on {figures['dev']['pictures']} dev pictures "
+        f"{figures['model']}, step {figures['step']}, on {figures['dev']['images']} dev images "
         f"of {figures['data']}",
         f"  bits per dimension   {bits['mean']:.3f}   (95%: {bits['low']:.3f} to "
         f"{bits['high']:.3f})",
-        f"  lossless WebP        {webp:.3f}   on the same pictures "
+        f"  lossless WebP        {webp:.3f}   on the same images "
         f"({100 * (bits['mean'] / webp - 1):+.1f}%)",
     ]
     if figures["seconds_per_picture"] is not None:
-        lines.append(f"  seconds a picture    {figures['seconds_per_picture']:.3f}")
+        lines.append(f"  seconds an image    {figures['seconds_per_picture']:.3f}")
     for name, measure in figures["measures"].items():
         if name != "bits_per_dim":
             lines.append(

@@ -1,9 +1,9 @@
-"""What a training run of a picture model is made of, every field settable on the command line."""
+"""What a training run of an image model is made of, every field settable on the command line."""
 
 import dataclasses
 from typing import Literal
 
-from pixelcnn.data.image_rules import PictureRules
+from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.networks.config import (
     ConditioningConfig,
     MultiscaleConfig,
@@ -20,20 +20,20 @@ LEVELS = 256
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """Which pictures, and how they are fed."""
+    """Which images, and how they are fed."""
 
     size: int = 32
-    """Side of a picture, in pixels; others are cropped to a centred square and reduced."""
+    """Side of an image, in pixels; others are cropped to a centred square and reduced."""
     channels: Literal[1, 3] = 3
     """1: grey, 3: red, green and blue."""
     reduce: Literal["area", "subsample"] = "area"
-    """How larger pictures are reduced: areas averaged, or every k-th pixel taken."""
+    """How larger images are reduced: areas averaged, or every k-th pixel taken."""
     flip: bool = False
-    """Mirror every other picture, left to right."""
+    """Mirror every other image, left to right."""
     batch_size: int = 16
-    """Pictures in a batch."""
+    """Images in a batch."""
     dev_share: float = 0.05
-    """Share of the pictures kept for dev where the folder does not say."""
+    """Share of the images kept for dev where the folder does not say."""
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for a number out of range."""
@@ -42,9 +42,9 @@ class DataConfig:
             raise ValueError(f"`batch_size` must be at least 1, got {self.batch_size}.")
 
     @property
-    def rules(self) -> PictureRules:
-        """How pictures are read."""
-        return PictureRules(self.size, self.channels, self.reduce, self.dev_share)
+    def rules(self) -> ImageRules:
+        """How images are read."""
+        return ImageRules(self.size, self.channels, self.reduce, self.dev_share)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -54,9 +54,9 @@ class TrainConfig:
     output: OutputConfig = dataclasses.field(default_factory=OutputConfig)
     """What a network says of a pixel."""
     conditioning: ConditioningConfig = dataclasses.field(default_factory=ConditioningConfig)
-    """What pictures are drawn from."""
+    """What images are drawn from."""
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
-    """Pictures."""
+    """Images."""
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     """How weights follow their gradients."""
     loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
@@ -64,7 +64,7 @@ class TrainConfig:
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
     """What convolutions compute in while training; all else is float32."""
     seed: int = 0
-    """Of the weights, the order of the pictures, dropout and crops."""
+    """Of the weights, the order of the images, dropout and crops."""
 
     def __post_init__(self):
         """Raises ValueError where two parts do not fit."""
@@ -75,7 +75,7 @@ class TrainConfig:
             )
         if self.output.levels != LEVELS:
             raise ValueError(
-                f"`output.levels` must be {LEVELS}, those of a picture file, "
+                f"`output.levels` must be {LEVELS}, those of an image file, "
                 f"got {self.output.levels}."
             )
         if self.conditioning.kind == "video" and self.data.flip:

@@ -1,4 +1,4 @@
-"""A conditioner and a network as one density over pictures, PixelCNN or multiscale alike."""
+"""A conditioner and a network as one density over images, PixelCNN or multiscale alike."""
 
 import math
 
@@ -13,8 +13,8 @@ from pixelcnn.networks.pixelcnn import PixelCNN
 from replicator import Replicator
 
 
-class PictureDensity(tf.Module):
-    """The density of pictures given what a batch says of them.
+class ImageDensity(tf.Module):
+    """The density of images given what a batch says of them.
 
     Args:
       config: a training configuration, resolved.
@@ -43,7 +43,7 @@ class PictureDensity(tf.Module):
 
     @property
     def numbers(self) -> int:
-        """Numbers in a picture: pixels times channels."""
+        """Numbers in an image: pixels times channels."""
         return self.config.data.size**2 * self.config.data.channels
 
     def nats(self, batch: dict, mode: Mode = EXACT, seeds=None) -> dict:
@@ -63,9 +63,9 @@ class PictureDensity(tf.Module):
         return {str(self.config.data.size): tf.reduce_sum(nats, [1, 2])}
 
     def loss(self, batch: dict):
-        """Nats for each number of a picture, with `bits_per_dim` beside it, of a training batch.
+        """Nats for each number of an image, with `bits_per_dim` beside it, of a training batch.
 
-        batch: of a shelf; of a replica's share of one, with what `PictureLoss.global_inputs` gives.
+        batch: of a dataset; of a replica's share of one, with what `ImageLoss.global_inputs` gives.
         """
         seed, share = batch["seed"][0], None
         if "share" in batch:
@@ -77,14 +77,14 @@ class PictureDensity(tf.Module):
         return value, {"bits_per_dim": value / math.log(2.0)}
 
 
-class PictureLoss:
+class ImageLoss:
     """The loss of a density, called with a batch, which replicas may share."""
 
-    def __init__(self, density: PictureDensity):
+    def __init__(self, density: ImageDensity):
         self.density = density
 
     def __call__(self, batch: dict):
-        """See `PictureDensity.loss`."""
+        """See `ImageDensity.loss`."""
         return self.density.loss(batch)
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:

@@ -1,4 +1,4 @@
-"""How good a picture model is: bits per dimension, scale by scale, against lossless WebP."""
+"""How good an image model is: bits per dimension, scale by scale, against lossless WebP."""
 
 import dataclasses
 import io
@@ -9,8 +9,8 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
-from pixelcnn.data.dataset import Shelf
-from pixelcnn.model import PictureModel
+from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.model import ImageModel
 from pixelcnn.sampling.generation import Request
 from replicator.runs.intervals import weighted_mean
 from replicator.runs.progress import Progress
@@ -18,28 +18,28 @@ from replicator.runs.progress import Progress
 Parts = dict[str, np.ndarray]
 
 
-def evaluate(model: PictureModel, shelf: Shelf, seed: int = 0) -> dict:
-    """The figures of a model on the dev pictures of a shelf, as `evaluate --json` prints them.
+def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
+    """The figures of a model on the dev images of a dataset, as `evaluate --json` prints them.
 
     Args:
-      model: whole or in part. shelf: read with the model's configuration.
-      seed: of the intervals and of the picture that is timed.
+      model: whole or in part. dataset: read with the model's configuration.
+      seed: of the intervals and of the image that is timed.
 
     Returns a dict with bits_per_dim, seconds_per_picture (batch 1, compilation left aside; None for
     a model in part), measures {name: {mean, low, high}}, codec {"webp": bits per dimension of the
-    same pictures} and dev {"pictures"}. Measures are bits_per_dim; for a multiscale model one for
+    same images} and dev {"images"}. Measures are bits_per_dim; for a multiscale model one for
     each scale, over the numbers drawn at that scale; for a conditional model bits_per_dim under the
-    condition of another picture, and how much that costs, means over `shelf.shuffles`.
+    condition of another image, and how much that costs, means over `dataset.shuffles`.
     """
     nats = tf.function(model.density.nats, autograph=False, reduce_retracing=True)
-    parts = _bits(nats, shelf.dev(), "evaluating")
+    parts = _bits(nats, dataset.dev(), "evaluating")
     numbers = model.density.numbers
     total = np.sum(list(parts.values()), axis=0) / numbers
     measured = {"bits_per_dim": total}
     if model.multiscale is not None:
         measured |= _by_scale(parts, model.channels)
     if model.config.conditioning.kind != "none" and len(total) > 1:
-        shuffled = _bits_of_others(nats, shelf) / numbers
+        shuffled = _bits_of_others(nats, dataset) / numbers
         measured["bits_per_dim_with_another_condition"] = shuffled
         measured["bits_per_dim_gained_by_the_condition"] = shuffled - total
     measures = {
@@ -48,26 +48,26 @@ def evaluate(model: PictureModel, shelf: Shelf, seed: int = 0) -> dict:
     }
     return {
         "bits_per_dim": measures["bits_per_dim"]["mean"],
-        "seconds_per_picture": _seconds(model, shelf, seed) if model.whole else None,
+        "seconds_per_picture": _seconds(model, dataset, seed) if model.whole else None,
         "measures": measures,
-        "codec": {"webp": float(np.mean([webp_bits_per_dim(p) for p in _pictures(shelf)]))},
+        "codec": {"webp": float(np.mean([webp_bits_per_dim(p) for p in _images(dataset)]))},
         "dev": {"pictures": len(total)},
     }
 
 
-def webp_bits_per_dim(picture: np.ndarray) -> float:
-    """Bits for each number of a picture uint8 [height, width, 1 or 3] in lossless WebP, its best.
+def webp_bits_per_dim(image: np.ndarray) -> float:
+    """Bits for each number of an image uint8 [height, width, 1 or 3] in lossless WebP, its best.
 
-    A grey picture is stored as one of three equal channels, which WebP knows to be cheap.
+    A grey image is stored as one of three equal channels, which WebP knows to be cheap.
     """
     file = io.BytesIO()
-    colour = np.repeat(picture, 3, -1) if picture.shape[-1] == 1 else picture
+    colour = np.repeat(image, 3, -1) if image.shape[-1] == 1 else image
     Image.fromarray(colour).save(file, "WEBP", lossless=True, quality=100, method=6)
-    return 8.0 * len(file.getvalue()) / picture.size
+    return 8.0 * len(file.getvalue()) / image.size
 
 
 def _bits(nats, batches: tf.data.Dataset, doing: str) -> Parts:
-    """The bits of every picture, [pictures], part by part."""
+    """The bits of every image, [images], part by part."""
     found: dict[str, list[np.ndarray]] = {}
     with Progress(len(batches), doing, "batch") as progress:
         for batch in batches:
@@ -77,10 +77,10 @@ def _bits(nats, batches: tf.data.Dataset, doing: str) -> Parts:
     return {part: np.concatenate(values) for part, values in found.items()}
 
 
-def _bits_of_others(nats, shelf: Shelf) -> np.ndarray:
-    """The bits of every picture under the conditions of others, [pictures]."""
+def _bits_of_others(nats, dataset: ImageDataset) -> np.ndarray:
+    """The bits of every image under the conditions of others, [images]."""
     doing = "evaluating with others' conditions"
-    ways = [_bits(nats, shelf.dev(shuffled=i + 1), doing) for i in range(shelf.shuffles)]
+    ways = [_bits(nats, dataset.dev(shuffled=i + 1), doing) for i in range(dataset.shuffles)]
     return np.mean([np.sum(list(parts.values()), axis=0) for parts in ways], axis=0)
 
 
@@ -98,18 +98,18 @@ def _by_scale(parts: Parts, channels: int) -> Parts:
     return each
 
 
-def _seconds(model: PictureModel, shelf: Shelf, seed: int) -> float:
-    """Seconds that a picture takes, the first one, which compiles, left aside."""
-    batch = next(iter(shelf.dev(1)))
+def _seconds(model: ImageModel, dataset: ImageDataset, seed: int) -> float:
+    """Seconds that an image takes, the first one, which compiles, left aside."""
+    batch = next(iter(dataset.dev(1)))
     told = {name: v.numpy() for name, v in batch.items() if name not in ("levels", "seed")}
     request = Request((0, 1, 2), seed, model.size, told)
     times = [time.perf_counter()]
-    for _ in model.painter.pictures(request):
+    for _ in model.sampler.images(request):
         times.append(time.perf_counter())
     return float(np.mean(np.diff(times)[1:]))
 
 
-def _pictures(shelf: Shelf):
-    """The dev pictures, uint8 [height, width, channels]."""
-    for batch in shelf.dev():
+def _images(dataset: ImageDataset):
+    """The dev images, uint8 [height, width, channels]."""
+    for batch in dataset.dev():
         yield from batch["levels"].numpy().astype(np.uint8)

@@ -1,4 +1,4 @@
-"""A trained picture model with all it needs to be used: weights, classes, configuration."""
+"""A trained image model with all it needs to be used: weights, classes, configuration."""
 
 import dataclasses
 import itertools
@@ -8,16 +8,16 @@ from typing import Any
 
 import numpy as np
 
-from likelihoods.initial import Blank
+from likelihoods.initial import ZeroInitial
 from pixelcnn import shipped
 from pixelcnn.config import AnyTrainConfig
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.video import Statistics
-from pixelcnn.density import PictureDensity
+from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import check_label
 from pixelcnn.networks.config import part_names
 from pixelcnn.networks.multiscale import Multiscale
-from pixelcnn.sampling.generation import Painter, Request
+from pixelcnn.sampling.generation import ImageSampler, Request
 from pixelcnn.sampling.multiscale_sampler import temperatures_of
 from pixelcnn.training import KINDS, config_from, kind_of
 from replicator.runs.atomic_files import Arrays
@@ -28,28 +28,28 @@ Wish = int | str | np.ndarray | None
 
 
 @dataclasses.dataclass(frozen=True)
-class PictureModel:
+class ImageModel:
     """A density ready to draw.
 
     config: what it was trained as. classes: their names, in the order of their numbers.
     statistics: what a video's actions and states are normalised by. spec: what model.json says.
     """
 
-    density: PictureDensity
+    density: ImageDensity
     config: AnyTrainConfig
     classes: tuple[str, ...]
     statistics: Statistics | None
     spec: dict[str, Any]
-    painter: Painter
+    sampler: ImageSampler
 
     @property
-    def network(self) -> PictureDensity:
+    def network(self) -> ImageDensity:
         """Whose variables are the weights."""
         return self.density
 
     @property
     def size(self) -> int:
-        """Side of its pictures, in pixels."""
+        """Side of its images, in pixels."""
         return self.config.data.size
 
     @property
@@ -79,17 +79,17 @@ class PictureModel:
         given: tuple[np.ndarray, int] | None = None,
         start: np.ndarray | None = None,
     ) -> np.ndarray:
-        """Pictures, uint8 [num, size, size, channels].
+        """Images, uint8 [num, size, size, channels].
 
         Args:
           condition: a class (number or name), a caption or a map int [size, size], as the model
-            was trained on; a list has one for each picture; None for a model without.
-          seed, num: picture n of a seed is the same whatever `num` is.
+            was trained on; a list has one for each image; None for a model without.
+          seed, num: image n of a seed is the same whatever `num` is.
           size: side; None: as trained. A multiscale model draws all sizes from its base up.
           temperature: 1 samples the model; a multiscale model takes one a scale too, base first.
-          given: a picture uint8 [size, size, channels] and how many of its pixels, in raster
+          given: an image uint8 [size, size, channels] and how many of its pixels, in raster
             order, to keep (PixelCNN).
-          start: a small picture uint8 [side, side, channels] to enlarge (multiscale).
+          start: a small image uint8 [side, side, channels] to enlarge (multiscale).
         """
         drawn = self.progressions(
             condition,
@@ -113,9 +113,9 @@ class PictureModel:
         given: tuple[np.ndarray, int] | None = None,
         start: np.ndarray | None = None,
     ) -> Iterator[list[np.ndarray]]:
-        """For each picture, as it is drawn, all its scales, smallest first; see `generate`.
+        """For each image, as it is drawn, all its scales, smallest first; see `generate`.
 
-        What cannot be drawn is refused at once, before the first picture is asked for.
+        What cannot be drawn is refused at once, before the first image is asked for.
         """
         wishes: list[Any] = [condition] * num
         if isinstance(condition, list | tuple):
@@ -129,10 +129,10 @@ class PictureModel:
             Request((row,), seed, size, self.condition(wish), kept, given, start)
             for row, wish in enumerate(wishes)
         ]
-        return itertools.chain.from_iterable(map(self.painter.pictures, requests))
+        return itertools.chain.from_iterable(map(self.sampler.images, requests))
 
     def condition(self, wish: Wish) -> dict[str, np.ndarray]:
-        """What a batch of one picture says, of a class, a caption or a map.
+        """What a batch of one image says, of a class, a caption or a map.
 
         Raises UserError for a class that there is none of, a caption too long, or a wish where the
         model has none, or none where it needs one.
@@ -172,7 +172,7 @@ class PictureModel:
             return
         temperatures_of(temperature, len(model.sizes))
         if given is not None:
-            raise UserError("Only a PixelCNN can go on from the first pixels of a picture.")
+            raise UserError("Only a PixelCNN can go on from the first pixels of an image.")
         shape, sizes = None if start is None else start.shape, model.sizes
         if size not in sizes:
             raise UserError(
@@ -181,7 +181,7 @@ class PictureModel:
         smaller = [s for s in sizes if s < size]
         if shape is not None and (shape[0] != shape[1] or shape[0] not in smaller):
             raise UserError(
-                f"The picture to start from must be square with a side of "
+                f"The image to start from must be square with a side of "
                 f"{' or '.join(map(str, smaller))} pixels, got {shape[1]}x{shape[0]}."
             )
         first = 0 if shape is None else shape[0]
@@ -192,7 +192,7 @@ class PictureModel:
 
     def _check_pixelcnn(self, size: int, temperature, start) -> None:
         if start is not None:
-            raise UserError("A PixelCNN cannot enlarge a picture; a multiscale model can.")
+            raise UserError("A PixelCNN cannot enlarge an image; a multiscale model can.")
         if not isinstance(temperature, int | float):
             raise UserError("A PixelCNN has one scale and takes one temperature.")
         temperatures_of(temperature, 1)
@@ -210,7 +210,7 @@ NEEDS = {
 }
 
 
-def load(path: Path | str) -> PictureModel:
+def load(path: Path | str) -> ImageModel:
     """The model of a run directory (average weights of its best checkpoint) or a model folder.
 
     A shipped model goes by its name, see `shipped.FOLDERS`, unless there is a folder of that name.
@@ -236,14 +236,14 @@ def spec_of(stored: dict, path: Path) -> dict[str, Any]:
     }
 
 
-def model_of(stored: dict, weights: Arrays, spec: dict, path: Path) -> PictureModel:
+def model_of(stored: dict, weights: Arrays, spec: dict, path: Path) -> ImageModel:
     """The model of a config.json, its weights by name and what model.json says of it."""
     config = _config(stored, path)
-    density = PictureDensity(config, Blank())
+    density = ImageDensity(config, ZeroInitial())
     assign_weights(density, weights, path)
     statistics = stored["statistics"] and Statistics.from_dict(stored["statistics"])
     classes = tuple(stored["class_names"])
-    return PictureModel(density, config, classes, statistics, spec, Painter(density))
+    return ImageModel(density, config, classes, statistics, spec, ImageSampler(density))
 
 
 def _config(stored: Any, path: Path) -> AnyTrainConfig:

@@ -1,4 +1,4 @@
-"""A picture model's training step and sampler for machines that have JAX and no TensorFlow."""
+"""An image model's training step and sampler for machines that have JAX and no TensorFlow."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,11 +10,11 @@ import tensorflow as tf
 from pixelcnn.config import AnyTrainConfig
 from pixelcnn.data import batch_sampling
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.data.dataset import NEEDED, Shelf
+from pixelcnn.data.dataset import NEEDED, ImageDataset
 from pixelcnn.data.video import Video
-from pixelcnn.density import PictureDensity
-from pixelcnn.sampling.multiscale_sampler import Draw, draw, words_for
-from pixelcnn.sampling.pixelcnn_sampler import Given, picture_words, sample
+from pixelcnn.density import ImageDensity
+from pixelcnn.sampling.multiscale_sampler import Draw, draw, multiscale_words
+from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample
 from pixelcnn.training import CHANGEABLE, run_config
 from replicator.portable.export import (
     export_function,
@@ -28,7 +28,7 @@ from replicator.portable.export import (
 from replicator.runs.atomic_files import Arrays, write_npz
 from replicator.training.state import TrainState
 
-PICTURES = "pictures.npz"
+IMAGES = "images.npz"
 Specs = dict[str, tf.TensorSpec]
 
 
@@ -54,16 +54,16 @@ def export_run(
     Raises UserError or DataError with a line that explains what to do.
     """
     new_folder(folder)
-    shelf = Shelf.read(data, config)
-    config = shelf.resolved
-    for line in shelf.notes:
+    dataset = ImageDataset.read(data, config)
+    config = dataset.resolved
+    for line in dataset.notes:
         say(line)
-    density = PictureDensity(config)
+    density = ImageDensity(config)
     state = TrainState(density, config.optimizer, config.loop.num_steps)
-    stored = run_config(preset, config, shelf, data)
+    stored = run_config(preset, config, dataset, data)
     restore(state, workdir, stored, CHANGEABLE)
-    arrays, settings = carried(shelf.source, config)
-    write_npz(Path(folder) / PICTURES, arrays)
+    arrays, settings = carried(dataset.source, config)
+    write_npz(Path(folder) / IMAGES, arrays)
     export_training(
         folder,
         state,
@@ -82,15 +82,15 @@ def export_run(
 def carried(source: Any, config: AnyTrainConfig) -> tuple[Arrays, dict[str, Any]]:
     """What `batch_sampling.open_batches` draws the run's batches from, and its settings.
 
-    source: the `Corpus` or the `Video` of a shelf. config: resolved.
+    source: the `Corpus` or the `Video` of a dataset. config: resolved.
     """
-    drawn = {"file": PICTURES, "batch_size": config.data.batch_size, "seed": config.seed}
+    drawn = {"file": IMAGES, "batch_size": config.data.batch_size, "seed": config.seed}
     if isinstance(source, Video):
         conditioning = config.conditioning
         noted = {"context": conditioning.context_frames, "jitter": conditioning.jitter}
         return source.splits["train"].stored, {"kind": "video", **drawn, **noted}
     members = source.splits["train"]
-    arrays = {"levels": members.pictures}
+    arrays = {"levels": members.images}
     needed = NEEDED.get(config.conditioning.kind)
     if needed == "label":
         arrays["label"] = members.labels
@@ -98,21 +98,21 @@ def carried(source: Any, config: AnyTrainConfig) -> tuple[Arrays, dict[str, Any]
         arrays["caption"] = np.stack([encode_caption(c) for c in members.captions]).astype(np.uint8)
     elif needed == "map":
         arrays["map"] = members.maps
-    return arrays, {"kind": "pictures", **drawn, "flip": config.data.flip}
+    return arrays, {"kind": "images", **drawn, "flip": config.data.flip}
 
 
 def export_sampler(
     folder: Path,
-    density: PictureDensity,
+    density: ImageDensity,
     *,
     size: int | None = None,
     start_size: int | None = None,
     name: str = "draw",
     tensor_float_32: bool = True,
 ) -> None:
-    """Writes a function that draws a picture with the density's current weights.
+    """Writes a function that draws an image with the density's current weights.
 
-    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [1] (which picture of the seed)
+    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [1] (which image of the seed)
     and of the condition `label` int32 [1], `caption` int32 [1, 201], see `encode_caption`, `map`
     int32 [1, size, size], or `past`, `action` and `state`, as a batch of one has them; further
 
@@ -122,14 +122,14 @@ def export_sampler(
       start_size, channels] where it is to begin with one. It gives `picture_8`, `picture_16`, ...,
       every scale.
 
-    Pictures are int32 [1, side, side, channels]. It draws one at a time, as `generation.Painter`
+    Images are int32 [1, side, side, channels]. It draws one at a time, as `generation.ImageSampler`
     does: no batch size can move the last bit of a sum, and with it a pixel.
 
     Args:
       folder: may hold other exported functions.
       density: what draws.
       size: side, in pixels; None: as trained.
-      start_size: side of the pictures to enlarge (multiscale); None: it draws the base itself.
+      start_size: side of the images to enlarge (multiscale); None: it draws the base itself.
       name: of the function.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
     """
@@ -166,19 +166,19 @@ def condition_specs(config: AnyTrainConfig) -> Specs:
     return kinds.get(conditioning.kind, {})
 
 
-def _pixelcnn_sampler(density: PictureDensity, size: int, start_size: int | None):
+def _pixelcnn_sampler(density: ImageDensity, size: int, start_size: int | None):
     network: Any = density.pixelcnn
     if start_size is not None:
         raise ValueError("`start_size` must be None for a PixelCNN, which cannot enlarge.")
-    pictures = [1, size, size, density.config.data.channels]
+    images = [1, size, size, density.config.data.channels]
     own = {
         "temperature": tf.TensorSpec([], tf.float32),
-        "given": tf.TensorSpec(pictures, tf.int32),
+        "given": tf.TensorSpec(images, tf.int32),
         "given_count": tf.TensorSpec([], tf.int32),
     }
 
     def drawn(inputs):
-        words = picture_words(network, inputs["seed"], inputs["rows"], size, size)
+        words = image_words(network, inputs["seed"], inputs["rows"], size, size)
         given = Given(inputs["given"], inputs["given_count"])
         condition = density.conditioner(inputs)
         return {"picture": sample(network, words, condition, given, inputs["temperature"])}
@@ -186,17 +186,17 @@ def _pixelcnn_sampler(density: PictureDensity, size: int, start_size: int | None
     return drawn, own
 
 
-def _multiscale_sampler(density: PictureDensity, size: int, start_size: int | None):
+def _multiscale_sampler(density: ImageDensity, size: int, start_size: int | None):
     model: Any = density.multiscale
     own = {"temperatures": tf.TensorSpec([len(model.sizes)], tf.float32)}
     if start_size is not None:
-        pictures = [1, start_size, start_size, density.config.data.channels]
-        own["start"] = tf.TensorSpec(pictures, tf.int32)
+        images = [1, start_size, start_size, density.config.data.channels]
+        own["start"] = tf.TensorSpec(images, tf.int32)
 
     def drawn(inputs):
-        words = words_for(model, inputs["seed"], inputs["rows"], size)
+        words = multiscale_words(model, inputs["seed"], inputs["rows"], size)
         wish = Draw(words, density.conditioner(inputs), inputs["temperatures"])
         scales = draw(model, wish, size, inputs.get("start"))
-        return {f"picture_{picture.shape[1]}": picture for picture in scales}
+        return {f"picture_{image.shape[1]}": image for image in scales}
 
     return drawn, own

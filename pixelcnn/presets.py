@@ -111,7 +111,7 @@ PRESETS = {
         ),
     ),
     "pixelcnn-cpu-32": Preset(
-        "Class-conditional PixelCNN of 32x32 colour pictures that a CPU can train: 2.65 "
+        "Class-conditional PixelCNN of 32x32 colour images that a CPU can train: 2.65 "
         "bits/dim on the sign digits.",
         _small(PixelCNNTrainConfig, SMALL_PIXELCNN, 32, 2500),
     ),
@@ -125,7 +125,7 @@ PRESETS = {
         _small(MultiscaleTrainConfig, PATCHED_MULTISCALE, 32, 1250),
     ),
     "pixelcnn-cpu-64": Preset(
-        "Class-conditional PixelCNN of 64x64 colour pictures that a CPU can train: 2.93 "
+        "Class-conditional PixelCNN of 64x64 colour images that a CPU can train: 2.93 "
         "bits/dim on TrashNet.",
         _small(PixelCNNTrainConfig, SMALL_PIXELCNN, 64, 3200, flip=True, batch=4),
     ),
@@ -139,7 +139,7 @@ PRESETS = {
         _small(MultiscaleTrainConfig, PATCHED_MULTISCALE, 64, 2000, flip=True, batch=4),
     ),
     "multiscale-text-32": Preset(
-        "32x32 pictures from captions (200 characters), type A, for a CPU: 2.67 bits/dim on the "
+        "32x32 images from captions (200 characters), type A, for a CPU: 2.67 bits/dim on the "
         "sign digits.",
         _small(MultiscaleTrainConfig, SMALL_MULTISCALE, 32, 3000, TEXT),
     ),

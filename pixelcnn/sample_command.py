@@ -1,4 +1,4 @@
-"""The verb `sample` for pictures: PNG files, sheets of them, and how they grow over the scales."""
+"""The verb `sample` for images: PNG files, sheets of them, and how they grow over the scales."""
 
 import dataclasses
 import time
@@ -9,22 +9,22 @@ import numpy as np
 import tyro
 from PIL import Image, UnidentifiedImageError
 
-from pixelcnn.data.image_file import PictureError, PictureRules, read_picture
+from pixelcnn.data.image_file import ImageError, ImageRules, read_image
 from pixelcnn.data.video import Video, read_episodes
-from pixelcnn.model import PictureModel, load
+from pixelcnn.model import ImageModel, load
 from pixelcnn.sampling.grids import enlarged, grid, strip, write_gif, write_png
 from pixelcnn.video_prediction import predict
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
 
 FLAGS = {"class": "label", "text": "caption", "map": "map", "video": "video"}
-STRIPS = 8  # pictures whose growth is shown
+STRIPS = 8  # images whose growth is shown
 INTERRUPTED = 130
 
 
 @dataclasses.dataclass(frozen=True)
 class SampleArguments:
-    """Draw pictures: PNG files, a sheet of them all and, from a multiscale model, how they grow."""
+    """Draw images: PNG files, a sheet of them all and, from a multiscale model, how they grow."""
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, or shipped-digits, shipped-digits-teacher, shipped-objects,
@@ -32,9 +32,9 @@ class SampleArguments:
     out: Path
     """Folder for the files; made if missing."""
     num: int = 16
-    """Pictures, from the rows 0, 1, ... of the seed; videos for a video model."""
+    """Images, from the rows 0, 1, ... of the seed; videos for a video model."""
     seed: int = 0
-    """Names the noise: the same seed gives the same pictures."""
+    """Names the noise: the same seed gives the same images."""
     size: int | None = None
     """Side in pixels; None: as trained. A multiscale model draws every size from its base up."""
     temperature: tuple[float, ...] = (1.0,)
@@ -45,13 +45,13 @@ class SampleArguments:
     caption: str | None = None
     """Text to draw, up to 200 characters, for a model of captions."""
     map: Path | None = None
-    """Picture whose grey levels are the labels of a map, for a model of maps."""
+    """Image whose grey levels are the labels of a map, for a model of maps."""
     start: Path | None = None
-    """Small square picture to enlarge, of a side that the model draws on its way (multiscale)."""
+    """Small square image to enlarge, of a side that the model draws on its way (multiscale)."""
     prime: Path | None = None
-    """Picture to go on from (PixelCNN)."""
+    """Image to go on from (PixelCNN)."""
     prime_rows: int | None = None
-    """Rows of that picture to keep; None: the upper half."""
+    """Rows of that image to keep; None: the upper half."""
     video: Path | None = None
     """Folder of episodes (*_train.npz, *_dev.npz) whose dev clips a video model goes on from."""
 
@@ -69,19 +69,19 @@ def run_sample(arguments: list[str], parse) -> int:
     options = _options(given, model)
     drawn = model.progressions(wishes, seed=given.seed, num=given.num, **options)
     _make(given.out)
-    pictures: list[list[np.ndarray]] = []
+    images: list[list[np.ndarray]] = []
     start = time.perf_counter()
-    with Progress(given.num, "drawing", "picture") as progress:
+    with Progress(given.num, "drawing", "image") as progress:
         try:
             for row, scales in enumerate(drawn):
-                pictures.append(scales)
+                images.append(scales)
                 write_png(given.out / f"sample_{given.seed}_{row}.png", scales[-1])
                 progress.advance()
         except KeyboardInterrupt:
-            progress.say(f"interrupted: keeping {len(pictures)} of {given.num} pictures")
-    if pictures:
-        _show(given, pictures, time.perf_counter() - start)
-    return 0 if len(pictures) == given.num else INTERRUPTED
+            progress.say(f"interrupted: keeping {len(images)} of {given.num} images")
+    if images:
+        _show(given, images, time.perf_counter() - start)
+    return 0 if len(images) == given.num else INTERRUPTED
 
 
 def _check_flags(given: SampleArguments, kind: str) -> None:
@@ -94,8 +94,8 @@ def _check_flags(given: SampleArguments, kind: str) -> None:
             raise UserError(f"`--{flag.replace('_', '-')}` is not for a video model.")
 
 
-def _wishes(given: SampleArguments, model: PictureModel) -> list[Any]:
-    """The condition of each picture."""
+def _wishes(given: SampleArguments, model: ImageModel) -> list[Any]:
+    """The condition of each image."""
     kind = model.config.conditioning.kind
     if kind == "class" and given.label is None:
         return [i % model.config.conditioning.classes for i in range(given.num)]
@@ -111,42 +111,42 @@ def _temperature(given: SampleArguments) -> float | tuple[float, ...]:
     return given.temperature[0] if len(given.temperature) == 1 else given.temperature
 
 
-def _options(given: SampleArguments, model: PictureModel) -> dict[str, Any]:
+def _options(given: SampleArguments, model: ImageModel) -> dict[str, Any]:
     size = given.size or model.size
     options: dict[str, Any] = {"size": given.size, "temperature": _temperature(given)}
     if given.prime_rows is not None and given.prime is None:
-        raise UserError("`--prime-rows` needs `--prime`, the picture they are of.")
+        raise UserError("`--prime-rows` needs `--prime`, the image they are of.")
     if given.start is not None:
         options["start"] = _opened(given.start, model.channels)
     if given.prime is not None:
-        picture = _primed(given.prime, PictureRules(size, model.channels))
+        image = _primed(given.prime, ImageRules(size, model.channels))
         rows = size // 2 if given.prime_rows is None else given.prime_rows
         if not 0 <= rows <= size:
             raise UserError(f"`--prime-rows` must be between 0 and {size}, got {rows}.")
-        options["given"] = (picture, rows * size)
+        options["given"] = (image, rows * size)
     return options
 
 
-def _primed(path: Path, rules: PictureRules) -> np.ndarray:
+def _primed(path: Path, rules: ImageRules) -> np.ndarray:
     try:
-        return read_picture(path, rules).levels
-    except PictureError as error:
+        return read_image(path, rules).levels
+    except ImageError as error:
         raise UserError(f"{path}: {error}.") from error
 
 
 def _opened(path: Path, channels: int) -> np.ndarray:
-    """A picture uint8 [height, width, channels] at its own size."""
+    """An image uint8 [height, width, channels] at its own size."""
     try:
         with Image.open(path) as opened:
             levels = np.asarray(opened.convert("L" if channels == 1 else "RGB"))
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file.") from error
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} is no picture that can be read.") from error
+        raise UserError(f"{path} is no image that can be read.") from error
     return levels[..., None] if levels.ndim == 2 else levels
 
 
-def _labels(path: Path, model: PictureModel) -> np.ndarray:
+def _labels(path: Path, model: ImageModel) -> np.ndarray:
     labels = _opened(path, 1)[..., 0].astype(np.int32)
     if labels.shape != (model.size, model.size):
         raise UserError(
@@ -166,25 +166,25 @@ def _make(folder: Path) -> None:
         raise UserError(f"Cannot make the folder {folder}: {error.strerror}.") from error
 
 
-def _show(given: SampleArguments, pictures: list[list[np.ndarray]], seconds: float) -> None:
+def _show(given: SampleArguments, images: list[list[np.ndarray]], seconds: float) -> None:
     """Writes the sheets and prints what there is."""
-    side = pictures[0][-1].shape[0]
-    write_png(given.out / "grid.png", grid([scales[-1] for scales in pictures]))
+    side = images[0][-1].shape[0]
+    write_png(given.out / "grid.png", grid([scales[-1] for scales in images]))
     also = ""
-    if len(pictures[0]) > 1:
-        strips = [strip(scales) for scales in pictures[:STRIPS]]
+    if len(images[0]) > 1:
+        strips = [strip(scales) for scales in images[:STRIPS]]
         write_png(given.out / "progression.png", np.concatenate(strips))
-        steps = zip(*pictures, strict=True)
+        steps = zip(*images, strict=True)
         sheets = [grid([enlarged(p, side) for p in step]) for step in steps]
         write_gif(given.out / "progression.gif", sheets)
         also = ", progression.png and progression.gif (how they grew)"
     print(
-        f"{given.out}: {len(pictures)} pictures of {side}x{side} pixels in {seconds:.1f} s, "
+        f"{given.out}: {len(images)} images of {side}x{side} pixels in {seconds:.1f} s, "
         f"compilation included; grid.png{also}"
     )
 
 
-def _videos(given: SampleArguments, model: PictureModel) -> int:
+def _videos(given: SampleArguments, model: ImageModel) -> int:
     """Goes on from the beginnings of dev clips; an animation and a strip of each."""
     if given.video is None:
         raise UserError("A video model needs `--video`, a folder of episodes to go on from.")
@@ -206,7 +206,7 @@ def _videos(given: SampleArguments, model: PictureModel) -> int:
     return 0
 
 
-def _drawn(given: SampleArguments, model: PictureModel, video: Video, row: int):
+def _drawn(given: SampleArguments, model: ImageModel, video: Video, row: int):
     """The frames after the first ones of a clip of dev, as they are drawn."""
     clips, statistics = video.splits["dev"], video.statistics
     return predict(

@@ -1,4 +1,4 @@
-"""Training a picture model: from pictures to a run directory."""
+"""Training an image model: from images to a run directory."""
 
 import contextlib
 import dataclasses
@@ -6,9 +6,9 @@ import math
 from pathlib import Path
 
 from pixelcnn.config import AnyTrainConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
-from pixelcnn.data.dataset import Shelf
-from pixelcnn.density import PictureDensity, PictureLoss
-from pixelcnn.evaluation_callback import Watcher
+from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.density import ImageDensity, ImageLoss
+from pixelcnn.evaluation_callback import EvaluationCallback
 from replicator import Replicator, strategies
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
@@ -40,7 +40,7 @@ def train(
     Args:
       preset: the name it goes by.
       config: everything that decides the outcome.
-      data: pictures, see `read_corpus`, or episodes, see `read_episodes`.
+      data: images, see `read_corpus`, or episodes, see `read_episodes`.
       workdir: the run directory, made if missing; a run there must have the same configuration.
       say: called with lines for the person watching.
       replicator: what it runs on; None: one device. It changes nothing but the time it takes.
@@ -50,50 +50,52 @@ def train(
     if Path(workdir).resolve().is_relative_to(Path(data).resolve()):
         raise UserError(
             f"The run directory {workdir} must be outside the data folder {data}: its samples "
-            "would be taken for pictures."
+            "would be taken for images."
         )
     replicator = strategies.single() if replicator is None else replicator
     check_rows(config.data.batch_size, replicator, config.optimizer.accumulate)
     say = chief_only(replicator, say)
     with contextlib.ExitStack() as stack:
         with chief_first(replicator):
-            shelf = Shelf.read(data, config)
-            config = shelf.resolved
-            shelf = dataclasses.replace(shelf, config=config)
-            stored = run_config(preset, config, shelf, data)
+            dataset = ImageDataset.read(data, config)
+            config = dataset.resolved
+            dataset = dataclasses.replace(dataset, config=config)
+            stored = run_config(preset, config, dataset, data)
             run = RunDirectory.create(workdir, stored, CHANGEABLE, replicator.is_chief)
             stack.callback(run.unlock)
-            for line in shelf.notes:
+            for line in dataset.notes:
                 say(line)
-        return _train(run, config, shelf, say, replicator)
+        return _train(run, config, dataset, say, replicator)
 
 
 def _train(
-    run: RunDirectory, config: AnyTrainConfig, shelf: Shelf, say, replicator: Replicator
+    run: RunDirectory, config: AnyTrainConfig, dataset: ImageDataset, say, replicator: Replicator
 ) -> Outcome:
     with variable_scope(replicator):
-        density = PictureDensity(config)
+        density = ImageDensity(config)
         state = TrainState(density, config.optimizer, config.loop.num_steps)
-    trainer = Trainer(run, state, PictureLoss(density), config.loop, replicator)
+    trainer = Trainer(run, state, ImageLoss(density), config.loop, replicator)
     for line in trainer.resume():
         say(line)
     weights = sum(math.prod(w.shape) for w in state.weights)
     say(f"{weights:,} weights" + (f", going on from step {trainer.step}" if trainer.step else ""))
-    watcher = None
+    callback = None
     if replicator.is_chief:
-        watcher = Watcher(density, state, shelf, run.folder("samples"))
-    return trainer.train(shelf.training(trainer.step), watcher)
+        callback = EvaluationCallback(density, state, dataset, run.folder("samples"))
+    return trainer.train(dataset.training(trainer.step), callback)
 
 
-def run_config(preset: str, config: AnyTrainConfig, shelf: Shelf, data: Path | str) -> dict:
+def run_config(
+    preset: str, config: AnyTrainConfig, dataset: ImageDataset, data: Path | str
+) -> dict:
     """What config.json says of a run."""
     folder = str(data) if str(data).startswith("tfds:") else str(Path(data).absolute())
     return {
         "kind": kind_of(config),
         "preset": preset,
         **to_json(config),
-        "class_names": list(shelf.classes),
-        "statistics": shelf.statistics and shelf.statistics.to_dict(),
+        "class_names": list(dataset.classes),
+        "statistics": dataset.statistics and dataset.statistics.to_dict(),
         "data_folder": folder,
     }
 

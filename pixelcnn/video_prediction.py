@@ -4,7 +4,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from pixelcnn.model import PictureModel
+from pixelcnn.model import ImageModel
 from pixelcnn.sampling.generation import Request
 from pixelcnn.sampling.multiscale_sampler import temperatures_of
 from replicator.runs.errors import UserError
@@ -15,7 +15,7 @@ Steps = tuple[np.ndarray, np.ndarray]
 
 
 def predict(
-    model: PictureModel,
+    model: ImageModel,
     frames: np.ndarray,
     actions: np.ndarray,
     states: np.ndarray,
@@ -32,7 +32,7 @@ def predict(
       actions, states: float32 [steps, A] and [steps, S], unnormalised, of every step from that of
         the first frame on; a frame is drawn for each step after the given frames', and one more
         after the last.
-      seed, row, temperature: as for `PictureModel.generate`; frame t of a row of a seed has noise
+      seed, row, temperature: as for `ImageModel.generate`; frame t of a row of a seed has noise
         of its own.
 
     Raises UserError at once if the model is of another kind or has other numbers of actions or
@@ -40,7 +40,7 @@ def predict(
     """
     conditioning = model.config.conditioning
     if conditioning.kind != "video" or model.statistics is None:
-        raise UserError("The model draws pictures, not the next frame of a video.")
+        raise UserError("The model draws images, not the next frame of a video.")
     widths = (conditioning.action_channels, conditioning.state_channels)
     if (actions.shape[-1], states.shape[-1]) != widths:
         raise UserError(
@@ -59,7 +59,7 @@ def predict(
 
 
 def _following(
-    model: PictureModel, frames: np.ndarray, steps: Steps, draw: tuple[int, int, Temperature]
+    model: ImageModel, frames: np.ndarray, steps: Steps, draw: tuple[int, int, Temperature]
 ) -> Iterator[np.ndarray]:
     """The frames after the given ones.
 
@@ -76,5 +76,5 @@ def _following(
         }
         # A frame's number stands beside the row's, so that no two frames share noise.
         request = Request((first_row + t,), seed, model.size, told, temperature)
-        past.append(next(model.painter.pictures(request))[-1])
+        past.append(next(model.sampler.images(request))[-1])
         yield past[-1]

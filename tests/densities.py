@@ -6,7 +6,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from distill.flows import Flowed
+from distill.flows import FlowOutput
 
 DECAY, SCALE = 0.7, 0.4
 
@@ -57,10 +57,10 @@ class Filter(tf.Module):
         self.log_scale = tf.Variable(math.log(scale))
         self._lags = np.subtract.outer(np.arange(samples), np.arange(samples)).astype(np.float32)
 
-    def sample(self, noise, condition=None) -> Flowed:
+    def sample(self, noise, condition=None) -> FlowOutput:
         """All samples at once, and their density given the noise before."""
         lags = tf.maximum(self._lags, 1.0)
         weights = tf.where(self._lags >= 1, tf.pow(self.decay, lags), 0.0)
         location = tf.exp(self.log_scale) * tf.matmul(noise, weights, transpose_b=True)
         log_scale = tf.fill(tf.shape(noise), 1.0) * self.log_scale
-        return Flowed(noise * tf.exp(log_scale) + location, location, log_scale)
+        return FlowOutput(noise * tf.exp(log_scale) + location, location, log_scale)

@@ -1,4 +1,4 @@
-"""Tiny picture models that nobody trained, as model folders and as bundles, made once."""
+"""Tiny image models that nobody trained, as model folders and as bundles, made once."""
 
 import dataclasses
 import functools
@@ -10,8 +10,8 @@ from image_networks import QuickInitial, perturbed
 from image_runs import config_of, data_of
 
 import onepass
-from pixelcnn.data.dataset import Shelf
-from pixelcnn.density import PictureDensity
+from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.density import ImageDensity
 from pixelcnn.model import load, spec_of
 from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.training import run_config
@@ -31,10 +31,10 @@ def config_for(kind: str):
 def model_folder(kind: str) -> Path:
     """A model folder of a kind of `config_for`, weights far from where they start."""
     path = image_runs.folder() / f"folder_{kind}"
-    shelf = Shelf.read(data_of(kind), config_for(kind))
-    config = shelf.resolved
-    stored = run_config("tiny", config, dataclasses.replace(shelf, config=config), data_of(kind))
-    density = perturbed(PictureDensity(config, QuickInitial(0)))
+    dataset = ImageDataset.read(data_of(kind), config_for(kind))
+    config = dataset.resolved
+    stored = run_config("tiny", config, dataclasses.replace(dataset, config=config), data_of(kind))
+    density = perturbed(ImageDensity(config, QuickInitial(0)))
     save(density, {**spec_of(stored, path), "step": 3}, stored, path)
     return path
 

@@ -1,13 +1,13 @@
-"""Picture files of noise, and what is said of those that cannot be read."""
+"""Image files of noise, and what is said of those that cannot be read."""
 
 import numpy as np
 import pytest
 from PIL import Image
 
-from pixelcnn.data.corpus import DataError, PictureRules, read_corpus
+from pixelcnn.data.corpus import DataError, ImageRules, read_corpus
 
-COLOUR = PictureRules(8, 3)
-GREY = PictureRules(8, 1)
+COLOUR = ImageRules(8, 3)
+GREY = ImageRules(8, 1)
 
 
 def noise(*shape, seed=0):
@@ -15,7 +15,7 @@ def noise(*shape, seed=0):
 
 
 def fill(folder, names, size=(8, 8)):
-    """Writes a picture of its own noise under each name."""
+    """Writes an image of its own noise under each name."""
     for seed, name in enumerate(names):
         path = folder / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -1,4 +1,4 @@
-"""Tiny picture models of every kind, their weights far enough from the start to matter."""
+"""Tiny image models of every kind, their weights far enough from the start to matter."""
 
 import itertools
 
@@ -63,7 +63,7 @@ def factor_of(group, kind="A", output=None, map_=PLACE, amount=0.4, **config):
 def multiscale_of(
     kind="A", size=8, output=None, vector=0, map_=0, amount=0.4, crop=0, base_size=2, **fields
 ):
-    """A multiscale model that doubles a picture of `base_size` until it has `size`.
+    """A multiscale model that doubles an image of `base_size` until it has `size`.
 
     fields: of the factors, or `parts`.
     """
@@ -83,23 +83,23 @@ def condition_of(batch, height, width, vector=0, map_=0, seed=2):
     return Condition(*(None if x is None else tf.constant(x) for x in (one, other)))
 
 
-def picture_of(batch, height, width, channels=1, levels=8, seed=1):
-    """Pictures of noise, int32 [batch, height, width, channels]."""
+def image_of(batch, height, width, channels=1, levels=8, seed=1):
+    """Images of noise, int32 [batch, height, width, channels]."""
     draws = np.random.default_rng(seed).integers(levels, size=[batch, height, width, channels])
     return tf.constant(draws.astype(np.int32))
 
 
-def every_picture(height, width, channels, levels):
-    """All pictures there are, int32 [levels^(height width channels), height, width, channels]."""
+def every_image(height, width, channels, levels):
+    """All images there are, int32 [levels^(height width channels), height, width, channels]."""
     numbers = itertools.product(range(levels), repeat=height * width * channels)
     return np.array(list(numbers), np.int32).reshape([-1, height, width, channels])
 
 
-def total_probability(log_prob, pictures, at_once=16384):
-    """The sum of exp(log_prob(pictures)), log_prob giving [batch] or one number a pixel."""
+def total_probability(log_prob, images, at_once=16384):
+    """The sum of exp(log_prob(images)), log_prob giving [batch] or one number a pixel."""
     total = 0.0
-    for i in range(0, len(pictures), at_once):
-        part = pictures[i : i + at_once]
+    for i in range(0, len(images), at_once):
+        part = images[i : i + at_once]
         nats = np.reshape(log_prob(tf.constant(part)), [len(part), -1]).astype(np.float64)
         total += np.exp(nats.sum(1)).sum()
     return total

@@ -1,4 +1,4 @@
-"""Toy pictures, and tiny picture models that were really trained on them, made once and shared."""
+"""Toy images, and tiny image models that were really trained on them, made once and shared."""
 
 import atexit
 import contextlib
@@ -15,9 +15,9 @@ from image_networks import QuickInitial
 
 from pixelcnn import density, evaluation_callback
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
-from pixelcnn.data.dataset import Shelf
+from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
-from pixelcnn.model import PictureModel, load
+from pixelcnn.model import ImageModel, load
 from pixelcnn.networks.config import (
     ConditioningConfig,
     FactorConfig,
@@ -40,7 +40,7 @@ CONDITIONS = {"pixelcnn": "class", "multiscale": "class"}
 
 
 def toys(count: int, seed: int, size: int = 8) -> dict[str, np.ndarray]:
-    """What an npz file holds: pictures of three kinds, slightly noisy, in turn."""
+    """What an npz file holds: images of three kinds, slightly noisy, in turn."""
     draws = np.random.default_rng(seed)
     rows, columns = np.mgrid[:size, :size]
     kinds = np.stack([200 * (columns < size // 2), 90 * (rows % 2), 20 * columns + 40])
@@ -78,7 +78,7 @@ def folder() -> Path:
 
 
 @functools.cache
-def pictures() -> Path:
+def images() -> Path:
     """A folder with a toy_train.npz and a toy_dev.npz, with classes, captions and maps."""
     path = folder() / "toys"
     path.mkdir()
@@ -122,7 +122,7 @@ def config_of(kind: str, **loop):
 
 def data_of(kind: str) -> Path:
     """What the runs of a kind are trained on."""
-    return videos() if kind == "video" else pictures()
+    return videos() if kind == "video" else images()
 
 
 @contextlib.contextmanager
@@ -133,7 +133,7 @@ def quickly():
         return function or (lambda function: function)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation_callback.Watcher, "_can_draw", lambda self: False)
+        patch.setattr(evaluation_callback.EvaluationCallback, "_can_draw", lambda self: False)
         patch.setattr(density, "Initial", QuickInitial)
         patch.setattr(tf, "function", eagerly)
         yield
@@ -145,7 +145,7 @@ def trained(config, data: Path, workdir: Path):
         return train("tiny", config, data, workdir, silent)
 
 
-def opened(path: Path) -> PictureModel:
+def opened(path: Path) -> ImageModel:
     """The model of a run or folder."""
     with quickly():
         return load(path)
@@ -161,7 +161,7 @@ def run(kind: str) -> Path:
     path = folder() / f"run_{kind}"
     if kind == "pixelcnn":
         config = config_of(kind, num_steps=STEPS, evaluate_every_steps=LOOK)
-        train("tiny", config, pictures(), path, silent)
+        train("tiny", config, images(), path, silent)
     else:
         trained(config_of(kind), data_of(kind), path)
     return path
@@ -173,10 +173,10 @@ def model(kind: str):
     return opened(run(kind))
 
 
-def judged(kind: str) -> Shelf:
-    """The dev pictures of `model(kind)`."""
+def judged(kind: str) -> ImageDataset:
+    """The dev images of `model(kind)`."""
     known = model(kind)
-    return Shelf.for_judging(data_of(kind), known.config, known.classes, known.statistics)
+    return ImageDataset.for_evaluation(data_of(kind), known.config, known.classes, known.statistics)
 
 
 @functools.cache

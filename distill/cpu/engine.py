@@ -10,9 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from distill.cpu.kernels import ROWS
-from distill.cpu.tiles import Scratch, Sounds, Turns, new_progress, walk
+from distill.cpu.tiles import Chunk, Scratch, TileSchedule, new_progress, run_tiles
 from distill.cpu.weights import TILE_ROWS, pack
-from distill.flows import Flow, Flowed
+from distill.flows import Flow, FlowOutput
 from wavenet.samplers.numba import as_compiled, available_cores, check_shape
 from wavenet.samplers.numba.kernels import LANES, aligned
 
@@ -75,7 +75,7 @@ class FlowEngine:
             used=np.repeat(layers["past"][None], batch, 0),
         )
 
-    def run(self, state: FlowState, noise, condition=None) -> tuple[Flowed, FlowState]:
+    def run(self, state: FlowState, noise, condition=None) -> tuple[FlowOutput, FlowState]:
         """What the flows make of the next noise, float32 [batch, time] each, and the state after.
 
         Args:
@@ -93,20 +93,20 @@ class FlowEngine:
         given = as_compiled(given, np.float32)
         check_shape("condition", given, (*noise.shape, channels))
         state.used_up = True
-        sounds = self._sounds(state, noise, given)
-        self._walk(sounds)
+        chunk = self._chunk(state, noise, given)
+        self._run_tiles(chunk)
         front, time = state.fronts.shape[-1], noise.shape[1]
-        fronts = sounds.noises[:, :-1, time : time + front].copy()
-        output = np.ascontiguousarray(sounds.noises[:, -1, front : front + time])
-        flowed = Flowed(output, sounds.location, sounds.log_scale)
+        fronts = chunk.noises[:, :-1, time : time + front].copy()
+        output = np.ascontiguousarray(chunk.noises[:, -1, front : front + time])
+        flowed = FlowOutput(output, chunk.location, chunk.log_scale)
         return flowed, FlowState(fronts, state.windows, state.used)
 
-    def _sounds(self, state: FlowState, noise, condition) -> Sounds:
+    def _chunk(self, state: FlowState, noise, condition) -> Chunk:
         batch, flows, front = state.fronts.shape
         noises = np.zeros([batch, flows + 1, front + noise.shape[1] + ROWS], np.float32)
         noises[:, :-1, :front] = state.fronts
         noises[:, 0, front : front + noise.shape[1]] = noise
-        return Sounds(
+        return Chunk(
             noises=noises,
             condition=condition,
             location=np.zeros_like(noise),
@@ -115,13 +115,13 @@ class FlowEngine:
             used=state.used,
         )
 
-    def _walk(self, sounds: Sounds) -> None:
-        batch, time = sounds.location.shape
-        turns = _turns(batch, time, self.threads)
-        with ThreadPoolExecutor(turns.threads) as workers:
+    def _run_tiles(self, chunk: Chunk) -> None:
+        batch, time = chunk.location.shape
+        schedule = _schedule(batch, time, self.threads)
+        with ThreadPoolExecutor(schedule.threads) as workers:
             futures = [
-                workers.submit(walk, self._packed, sounds, turns, self._scratch(), thread)
-                for thread in range(turns.threads)
+                workers.submit(run_tiles, self._packed, chunk, schedule, self._scratch(), thread)
+                for thread in range(schedule.threads)
             ]
             for future in futures:
                 future.result()
@@ -140,7 +140,7 @@ class FlowEngine:
         )
 
 
-def _turns(sounds: int, time: int, threads: int) -> Turns:
+def _schedule(sounds: int, time: int, threads: int) -> TileSchedule:
     """Tiles of nearly one length, so many that every thread gets as many."""
     tiles = -(-time // TILE_ROWS)
     if sounds % threads:
@@ -149,4 +149,4 @@ def _turns(sounds: int, time: int, threads: int) -> Turns:
     rows = -(-rows // ROWS) * ROWS
     tiles = -(-time // rows)
     threads = max(1, min(threads, sounds * tiles))
-    return Turns(rows, tiles, threads, new_progress(threads))
+    return TileSchedule(rows, tiles, threads, new_progress(threads))

@@ -30,7 +30,7 @@ _FLOOR = -np.inf  # under a product that is not rectified
 _LINE = 16  # int64 numbers in two cache lines, which processors fetch together
 
 
-class Sounds(NamedTuple):
+class Chunk(NamedTuple):
     """The chunk: what is read and filled for each sound."""
 
     noises: np.ndarray
@@ -48,7 +48,7 @@ class Sounds(NamedTuple):
     """Rows of each window that are filled, int64 [sounds, layers]."""
 
 
-class Turns(NamedTuple):
+class TileSchedule(NamedTuple):
     """How threads share the tiles."""
 
     tile_rows: int
@@ -82,27 +82,27 @@ def _address(array):
 
 
 @compiled
-def _room(packed, sounds, sound, place, rows):
+def _reserve_rows(packed, chunk, sound, place, rows):
     """The address of the next `rows` rows of a window, which are filled from now on."""
     layer = packed.layers[place]
     vectors = packed.sizes.residual_vectors
     row_bytes = vectors * VECTOR_BYTES
-    window = _address(sounds.windows[sound]) + layer.window * row_bytes
-    top = sounds.used[sound, place]
+    window = _address(chunk.windows[sound]) + layer.window * row_bytes
+    top = chunk.used[sound, place]
     if top + -(-rows // ROWS) * ROWS > layer.capacity:
         copy(window, window + (top - layer.past) * row_bytes, layer.past * vectors)
         top = layer.past
-    sounds.used[sound, place] = top + rows
+    chunk.used[sound, place] = top + rows
     return window + top * row_bytes
 
 
 @compiled
-def _front(packed, sounds, scratch, sound, place, start, rows):
+def _front(packed, chunk, scratch, sound, place, start, rows):
     """The first layer's input, from the noise before each sample."""
     sizes, flow = packed.sizes, packed.flows[packed.layers[place].flow]
     row_bytes = sizes.residual_vectors * VECTOR_BYTES
-    target = _room(packed, sounds, sound, place, rows)
-    noise = _address(sounds.noises[sound, packed.layers[place].flow]) + FLOAT_BYTES * start
+    target = _reserve_rows(packed, chunk, sound, place, rows)
+    noise = _address(chunk.noises[sound, packed.layers[place].flow]) + FLOAT_BYTES * start
     weights = _address(packed.memory)
     for row in range(0, rows, ROWS):
         product_rows(
@@ -120,19 +120,19 @@ def _front(packed, sounds, scratch, sound, place, start, rows):
 
 
 @compiled
-def _layer(packed, sounds, scratch, sound, place, rows):
+def _layer(packed, chunk, scratch, sound, place, rows):
     """The next layer's input, or the rectified `hidden` after the last one."""
     sizes, layer = packed.sizes, packed.layers[place]
     row_bytes, unit_bytes = (
         sizes.residual_vectors * VECTOR_BYTES,
         sizes.gate_vectors * VECTOR_BYTES,
     )
-    source = _address(sounds.windows[sound]) + row_bytes * (
-        layer.window + sounds.used[sound, place] - rows
+    source = _address(chunk.windows[sound]) + row_bytes * (
+        layer.window + chunk.used[sound, place] - rows
     )
     target, floor = _address(scratch.hidden), 0.0
     if not layer.last:
-        target, floor = _room(packed, sounds, sound, place + 1, rows), _FLOOR
+        target, floor = _reserve_rows(packed, chunk, sound, place + 1, rows), _FLOOR
     condition, units = _address(scratch.condition), _address(scratch.units)
     weights = _address(packed.memory)
     for row in range(0, rows, ROWS):
@@ -198,41 +198,41 @@ def _head(packed, scratch, flow, rows):
 
 
 @compiled
-def _compose(sizes, sounds, scratch, sound, flow, start, rows):
+def _compose(sizes, chunk, scratch, sound, flow, start, rows):
     """The flow's output, and location and scale of all flows so far, from the flow's outputs."""
     lowest = np.float32(sizes.min_log_scale)
     for row in range(rows):
         log_scale = scratch.outputs[row, 1]
         scratch.scales[row] = lowest if log_scale < lowest else log_scale
-        sounds.log_scale[sound, start + row] += scratch.scales[row]
+        chunk.log_scale[sound, start + row] += scratch.scales[row]
     exponential(_address(scratch.scales), -(-rows // LANES))
     for row in range(rows):
         t, scale, location = start + row, scratch.scales[row], scratch.outputs[row, 0]
-        sounds.location[sound, t] = sounds.location[sound, t] * scale + location
+        chunk.location[sound, t] = chunk.location[sound, t] * scale + location
         t += sizes.front_width
-        sounds.noises[sound, flow + 1, t] = sounds.noises[sound, flow, t] * scale + location
+        chunk.noises[sound, flow + 1, t] = chunk.noises[sound, flow, t] * scale + location
 
 
 @entry
-def walk(packed, sounds, turns, scratch, thread):
+def run_tiles(packed, chunk, schedule, scratch, thread):
     """Makes every tile whose turn is this thread's; the others must be in here at the same time."""
     sizes, layers = packed.sizes, len(packed.layers)
-    time = sounds.location.shape[1]
-    counters, counter_bytes = _address(turns.progress), 8 * _LINE
-    for tile in range(thread, len(sounds.location) * turns.tiles, turns.threads):
-        sound, start = tile // turns.tiles, tile % turns.tiles * turns.tile_rows
-        rows = min(turns.tile_rows, time - start)
+    time = chunk.location.shape[1]
+    counters, counter_bytes = _address(schedule.progress), 8 * _LINE
+    for tile in range(thread, len(chunk.location) * schedule.tiles, schedule.threads):
+        sound, start = tile // schedule.tiles, tile % schedule.tiles * schedule.tile_rows
+        rows = min(schedule.tile_rows, time - start)
         for row in range(rows):
             for channel in range(sizes.condition_inputs):
-                scratch.condition[row, channel] = sounds.condition[sound, start + row, channel]
-        before = counters + (tile - 1) % turns.threads * counter_bytes
+                scratch.condition[row, channel] = chunk.condition[sound, start + row, channel]
+        before = counters + (tile - 1) % schedule.threads * counter_bytes
         for place in range(layers):
             wait_for(before, (tile - 1) * layers + min(place + 2, layers))
             layer = packed.layers[place]
             if layer.first:
-                _front(packed, sounds, scratch, sound, place, start, rows)
-            _layer(packed, sounds, scratch, sound, place, rows)
+                _front(packed, chunk, scratch, sound, place, start, rows)
+            _layer(packed, chunk, scratch, sound, place, rows)
             if layer.last:
                 _head(packed, scratch, packed.flows[layer.flow], rows)
-                _compose(sizes, sounds, scratch, sound, layer.flow, start, rows)
+                _compose(sizes, chunk, scratch, sound, layer.flow, start, rows)
             publish(counters + thread * counter_bytes, tile * layers + place + 1)

@@ -1,4 +1,4 @@
-"""The weights of flows as the compiled walk reads them: one block of memory, and tables of it."""
+"""The weights of flows as the compiled kernels read them: one block of memory, and tables of it."""
 
 import math
 import zlib

@@ -16,9 +16,9 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from distill.flows import Flowed
+from distill.flows import FlowOutput
 from distill.protocols import ENTROPY, Conditionals
-from likelihoods import noise as position_noise
+from likelihoods import noise as counter_noise
 
 
 class Divergence(NamedTuple):
@@ -30,7 +30,7 @@ class Divergence(NamedTuple):
 
 
 def divergence(
-    teacher: Conditionals, drawn: Flowed, draws, kind: str, mask=None, counted=None
+    teacher: Conditionals, drawn: FlowOutput, draws, kind: str, mask=None, counted=None
 ) -> Divergence:
     """The divergence of the student from the teacher, an unbiased estimate.
 
@@ -47,13 +47,13 @@ def divergence(
     return Divergence(cross - own, cross, own)
 
 
-def cross_entropy(teacher: Conditionals, drawn: Flowed, draws):
+def cross_entropy(teacher: Conditionals, drawn: FlowOutput, draws):
     """H(p_S(x_t | x_<t), p_T(x_t | x_<t)) in nats, [batch, elements...], from the given draws."""
     values = draws * tf.exp(drawn.log_scale) + drawn.location
     return -tf.reduce_mean(teacher.log_density(values), 0)
 
 
-def entropy(drawn: Flowed, kind: str):
+def entropy(drawn: FlowOutput, kind: str):
     """H(p_S(x_t | x_<t)) in nats, [batch, elements...]: ln s + 2, or ln s + ln(2 pi e) / 2."""
     return drawn.log_scale + ENTROPY[kind]
 
@@ -69,16 +69,16 @@ def standard_draws(kind: str, seed, batch: int, length: int, count: int, first_r
     """
     rows = tf.range(batch) + first_row
     if kind == "normal":
-        lanes = [position_noise.normal(seed, rows, 0, length, lane) for lane in range(count)]
+        lanes = [counter_noise.normal(seed, rows, 0, length, lane) for lane in range(count)]
         return tf.stack([lane[..., 0] for lane in lanes])
-    within = position_noise.uniform(seed, rows, 0, length)[..., 0]
+    within = counter_noise.uniform(seed, rows, 0, length)[..., 0]
     strata = tf.reshape(tf.range(count, dtype=tf.float32), [count, 1, 1])
     # An end of the unit interval is a float32 away from u, and infinite: it is kept off.
     u = tf.clip_by_value((strata + within) / count, 1e-7, 1.0 - 1e-7)
     return tf.math.log(u) - tf.math.log1p(-u)
 
 
-def gaussian_divergence(drawn: Flowed, mean, log_scale, regularisation: float = 4.0):
+def gaussian_divergence(drawn: FlowOutput, mean, log_scale, regularisation: float = 4.0):
     """KL(q || p) of normals with ClariNet's regularisation, nats [batch, elements...].
 
     ln(sp / sq) + (sq^2 - sp^2 + (mp - mq)^2) / (2 sp^2)  + lambda (ln sp - ln sq)^2
@@ -95,7 +95,7 @@ def gaussian_divergence(drawn: Flowed, mean, log_scale, regularisation: float = 
     return kl + regularisation * tf.square(ratio)
 
 
-def contrastive(other: Conditionals, drawn: Flowed, draws, kind: str, mask=None, counted=None):
+def contrastive(other: Conditionals, drawn: FlowOutput, draws, kind: str, mask=None, counted=None):
     """KL(P_S(c1) || P_T(c2)), nats []: how unlike the teacher of another condition the student is.
 
     Subtracted gamma = 0.3 times, so that the student does not ignore what it is conditioned on

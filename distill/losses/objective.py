@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from distill.flows import Flowed
+from distill.flows import FlowOutput
 from distill.losses import kl_divergence
 from distill.losses.perceptual import feature_energies, feature_loss, style_energies, style_loss
 from distill.losses.power import magnitude_loss, multi_loss, squared_loss
@@ -16,7 +16,7 @@ from distill.source.excitation import pitch_loss
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
 from likelihoods import Gaussian
-from likelihoods import noise as position_noise
+from likelihoods import noise as counter_noise
 from replicator import Replicator
 from wavenet.features import MelConvention
 
@@ -63,7 +63,7 @@ class Objective:
           batch: of `wavenet.data.pipeline.clips`: waveform, mask, speaker, and frames, of which the
             last two channels are the F0 features where the student has a draft.
         """
-        seed = position_noise.fold_in(self._seed, self._step)
+        seed = counter_noise.fold_in(self._seed, self._step)
         drawn = self._draw(batch, seed)
         terms: Terms = {}
         if self.config.kl:
@@ -112,21 +112,21 @@ class Objective:
         channels = self.student.config.feature_channels
         return batch["frames"][..., :channels] if channels else None
 
-    def _draw(self, batch, seed) -> Flowed:
+    def _draw(self, batch, seed) -> FlowOutput:
         rows, samples = _shape(batch)
         names = tf.range(rows) + batch.get("first_row", 0)
         # The phase of the voice means nothing, so it must not be learnt.
-        phase = position_noise.uniform(position_noise.fold_in(seed, PHASE), names, 0, 1)[:, 0, 0]
+        phase = counter_noise.uniform(counter_noise.fold_in(seed, PHASE), names, 0, 1)[:, 0, 0]
         condition, _ = self.student.condition(
             self.frames(batch), self._speaker(batch), samples, tf.cast(phase, tf.float64)
         )
-        noise = self.student.noise(position_noise.fold_in(seed, SOUND), names, 0, samples)
+        noise = self.student.noise(counter_noise.fold_in(seed, SOUND), names, 0, samples)
         return self.student.sample(noise, condition)
 
     def _speaker(self, batch):
         return batch["speaker"] if self.student.config.speakers else None
 
-    def _divergence(self, drawn: Flowed, batch, seed) -> Terms:
+    def _divergence(self, drawn: FlowOutput, batch, seed) -> Terms:
         config, kind = self.config, self.student.noise_kind
         mask, counted = batch["mask"], batch.get("counted")
         rows, samples = _shape(batch)
@@ -138,18 +138,20 @@ class Objective:
             own = kl_divergence.mean_of(kl_divergence.entropy(drawn, kind), mask, counted)
             kl = kl_divergence.mean_of(exact, mask, counted)
             return {"kl": (config.kl, kl), "entropy": (0.0, own)}
-        key = position_noise.fold_in(seed, DRAWS)
+        key = counter_noise.fold_in(seed, DRAWS)
         first_row = batch.get("first_row", 0)
         draws = kl_divergence.standard_draws(kind, key, rows, samples, config.draws, first_row)
         kl, cross, own = kl_divergence.divergence(conditionals, drawn, draws, kind, mask, counted)
         terms = {"kl": (config.kl, kl), "cross_entropy": (0.0, cross), "entropy": (0.0, own)}
         if config.contrastive and condition is not None:
-            other = self.teacher.conditionals(drawn.output, self._of_others(condition, batch))
+            other = self.teacher.conditionals(
+                drawn.output, self._previous_condition(condition, batch)
+            )
             apart = kl_divergence.contrastive(other, drawn, draws, kind, mask, counted)
             terms["contrastive"] = (-config.contrastive * config.kl, apart)
         return terms
 
-    def _of_others(self, condition, batch):
+    def _previous_condition(self, condition, batch):
         """The teacher's condition of the row before each row of the whole batch."""
         if "speaker_before" not in batch:
             return tf.roll(condition, 1, 0)

@@ -11,13 +11,13 @@ import tensorflow as tf
 from distill.config import DRAFT_SIDE, StudentConfig
 from distill.source.excitation import (
     REFERENCE_HZ,
-    PitchReader,
+    PitchEstimator,
     pulse_train,
     running_phase,
     upsampled,
 )
 from distill.source.inversion import MelInversion
-from likelihoods import noise as position_noise
+from likelihoods import noise as counter_noise
 from likelihoods.initial import Initial
 from wavenet.features import MelConvention
 
@@ -37,7 +37,7 @@ class Drafter(tf.Module):
 
     def __init__(self, config: StudentConfig, initial: Initial, mel: MelConvention, name="drafter"):
         super().__init__(name=name)
-        self.reader = PitchReader(config, initial)
+        self.reader = PitchEstimator(config, initial)
         self._inversion = MelInversion(mel, config.draft_passes)
         self._mel, self._rate_hz = mel, config.sample_rate_hz
 
@@ -46,22 +46,22 @@ class Drafter(tf.Module):
         """Frames on either side of a stretch of sound that its draft depends on."""
         return self.reader.side_frames + self._inversion.side_frames + 2
 
-    def __call__(self, frames, turns, asked: slice, start: int):
+    def __call__(self, frames, phase_cycles, asked: slice, start: int):
         """The draft of the samples asked for [batch, samples], its channels, the phase after them.
 
         Args:
           frames: float32 [batch, frames, channels].
-          turns: float64 [batch], the phase of the voice before the samples asked for.
+          phase_cycles: float64 [batch], the phase of the voice before the samples asked for.
           asked: of all the frames' samples. start: position of the first of all in the whole sound.
         """
         hop = self._mel.hop_samples
         pitch = self.reader.pitch(frames)
         octaves, voiced = (upsampled(pitch[..., i], hop) for i in range(2))
         f0_hz = REFERENCE_HZ * tf.pow(2.0, octaves)
-        phase = running_phase(f0_hz, self._rate_hz, turns, asked.start)
+        phase = running_phase(f0_hz, self._rate_hz, phase_cycles, asked.start)
         pulses = pulse_train(phase, f0_hz, self._rate_hz)
         time = tf.shape(pulses)[1] if pulses.shape[1] is None else pulses.shape[1]
-        noise = position_noise.normal(SEED, [0], start, time)[..., 0]
+        noise = counter_noise.normal(SEED, [0], start, time)[..., 0]
         source = pulses * voiced + noise * (1.0 - voiced + NOISE)
         draft = self._inversion(frames[..., : self._mel.bands], source)
         channels = tf.concat([GAIN * taps(draft, DRAFT_SIDE), voiced[..., None]], -1)

@@ -17,12 +17,12 @@ from wavenet.data import ClipSource, batch
 REFERENCE_HZ = 200.0
 LOWEST_HZ, HIGHEST_HZ = 60.0, 600.0
 WIDTH = 96  # channels of the reader
-READER_CLIPS = 16
-READER_OPTIMIZER = OptimizerConfig(2e-3, 50, "cosine", average_decay=0.99)
+ESTIMATOR_CLIPS = 16
+ESTIMATOR_OPTIMIZER = OptimizerConfig(2e-3, 50, "cosine", average_decay=0.99)
 TOP_SHARE = 0.47  # of the sample rate; harmonics above are left out
 
 
-class PitchReader(tf.Module):
+class PitchEstimator(tf.Module):
     """A small network over frames that says F0 and whether the frame is voiced."""
 
     def __init__(self, config: StudentConfig, initial: Initial, name="pitch_reader"):
@@ -61,7 +61,7 @@ class PitchReader(tf.Module):
         return sum(kernel.shape[0] // 2 for kernel in self.kernels)
 
 
-def pitch_loss(reader: PitchReader, frames, pitch, voiced_share=None):
+def pitch_loss(reader: PitchEstimator, frames, pitch, voiced_share=None):
     """How badly the reader reads, []: an error in semitones where voiced, and a cross-entropy.
 
     The error counts squared up to a semitone and as it is beyond: an octave missed is one mistake.
@@ -80,7 +80,9 @@ def pitch_loss(reader: PitchReader, frames, pitch, voiced_share=None):
     return error / tf.maximum(share, 1e-3) + doubt
 
 
-def train_reader(reader: PitchReader, source: ClipSource, channels: int, steps: int, seed: int):
+def train_pitch_estimator(
+    reader: PitchEstimator, source: ClipSource, channels: int, steps: int, seed: int
+):
     """Teaches the reader on clips of frames; the last value of `pitch_loss`.
 
     Args:
@@ -89,7 +91,7 @@ def train_reader(reader: PitchReader, source: ClipSource, channels: int, steps: 
       steps: updates of 16 clips.
       seed: of the order of clips.
     """
-    state = TrainState(reader, READER_OPTIMIZER, steps)
+    state = TrainState(reader, ESTIMATOR_OPTIMIZER, steps)
 
     @tf.function(autograph=False)
     def update(frames):
@@ -103,7 +105,7 @@ def train_reader(reader: PitchReader, source: ClipSource, channels: int, steps: 
     value = math.inf
     with Progress(steps, "reading F0", "step") as progress:
         for step in range(steps):
-            value = float(update(batch(source, seed, step, READER_CLIPS)["frames"]))
+            value = float(update(batch(source, seed, step, ESTIMATOR_CLIPS)["frames"]))
             progress.advance(loss=value)
     state.use_average()
     return value
@@ -123,28 +125,28 @@ def upsampled(frames, hop: int):
     return tf.reshape(parts, [tf.shape(frames)[0], -1])
 
 
-def running_phase(f0_hz, sample_rate_hz: int, turns, at: int | tf.Tensor):
-    """The phase in turns, float64 [batch, time], which is `turns` [batch] before sample `at`.
+def running_phase(f0_hz, sample_rate_hz: int, phase_cycles, at: int | tf.Tensor):
+    """The phase in cycles, float64 [batch, time], given `phase_cycles` [batch] before sample `at`.
 
     Args:
       f0_hz: [batch, time]. at: an integer or an int32 scalar.
     """
     total = tf.cumsum(tf.cast(f0_hz, tf.float64) / sample_rate_hz, 1)
-    offset = turns - tf.pad(total, [[0, 0], [1, 0]])[:, at]
+    offset = phase_cycles - tf.pad(total, [[0, 0], [1, 0]])[:, at]
     phase = total + offset[:, None]
     return phase - tf.floor(phase)
 
 
-def pulse_train(turns, f0_hz, sample_rate_hz: int):
-    """sqrt(2 / N) sum_{k=1..N} cos(2 pi k turns), float32 [batch, time]: Dirichlet's kernel.
+def pulse_train(phase_cycles, f0_hz, sample_rate_hz: int):
+    """sqrt(2 / N) sum_{k=1..N} cos(2 pi k phase_cycles), float32 [batch, time]: Dirichlet's kernel.
 
     N is the number of harmonics up to 0.47 of the sample rate; the mean square is 1.
 
     Args:
-      turns: float64 [batch, time]. f0_hz: [batch, time].
+      phase_cycles: float64 [batch, time]. f0_hz: [batch, time].
     """
     count = tf.floor(TOP_SHARE * sample_rate_hz / f0_hz)
-    x = tf.cast(turns - tf.round(turns), tf.float32) * math.pi
+    x = tf.cast(phase_cycles - tf.round(phase_cycles), tf.float32) * math.pi
     near = tf.abs(x) < 1e-4
     safe = tf.where(near, tf.ones_like(x), x)
     total = tf.sin((2.0 * count + 1.0) * safe) / (2.0 * tf.sin(safe)) - 0.5

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-LANES = 4  # words of each picture: its seed, its flip, its crop's top and left
+LANES = 4  # words of each image: its seed, its flip, its crop's top and left
 Arrays = dict[str, np.ndarray]
 
 
@@ -60,21 +60,21 @@ def cyclic_shuffle(seed: int, count: int) -> np.ndarray:
     return shuffled
 
 
-def flipped(pictures: np.ndarray, words: np.ndarray) -> np.ndarray:
+def flipped(images: np.ndarray, words: np.ndarray) -> np.ndarray:
     """[batch, height, width, ...], those mirrored whose word has its highest bit set."""
-    mirrored = (words >> np.uint64(63)).reshape(-1, *[1] * (pictures.ndim - 1)).astype(bool)
-    return np.where(mirrored, pictures[:, :, ::-1], pictures)
+    mirrored = (words >> np.uint64(63)).reshape(-1, *[1] * (images.ndim - 1)).astype(bool)
+    return np.where(mirrored, images[:, :, ::-1], images)
 
 
-def picture_batch(
+def image_batch(
     stored: Mapping[str, np.ndarray], seed: int, step: int, *, batch_size: int, flip: bool
 ) -> Arrays:
     """Batch `step`: int32 rows of what is stored, and "seed" int32 [batch, 2], new in every step.
 
     Args:
-      stored: "levels" [pictures, height, width, channels] and whatever goes with each picture.
+      stored: "levels" [images, height, width, channels] and whatever goes with each image.
       seed, batch_size: of the sequence.
-      flip: mirrors every other picture, by chance, and its "map" with it.
+      flip: mirrors every other image, by chance, and its "map" with it.
     """
     chosen = drawn(seed, step, batch_size, len(stored["levels"]))
     seeds, flips = example_words(seed, step, batch_size, LANES)[:2]
@@ -131,11 +131,11 @@ def video_batch(
 def open_batches(folder: Path, settings: Mapping) -> Callable[[int], Arrays]:
     """A function from a step to its batch, of an npz file.
 
-    settings: its "kind", "pictures" or "video", its name "file" inside the folder, and the keyword
-    arguments and the seed of `picture_batch` or `video_batch`.
+    settings: its "kind", "images" or "video", its name "file" inside the folder, and the keyword
+    arguments and the seed of `image_batch` or `video_batch`.
     """
     rest = dict(settings)
-    kinds: dict[str, Callable[..., Arrays]] = {"pictures": picture_batch, "video": video_batch}
+    kinds: dict[str, Callable[..., Arrays]] = {"images": image_batch, "video": video_batch}
     make = kinds[rest.pop("kind")]
     with np.load(Path(folder) / rest.pop("file"), allow_pickle=False) as file:
         stored = dict(file)

@@ -1,4 +1,4 @@
-"""The pictures, or the frames, that a run is trained on and judged by, in batches."""
+"""The images, or the frames, that a run is trained on and judged by, in batches."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -24,27 +24,27 @@ SOURCE = {
 
 
 @dataclasses.dataclass(frozen=True)
-class Shelf:
-    """A corpus of pictures or of video, whichever the configuration's condition asks for."""
+class ImageDataset:
+    """A corpus of images or of video, whichever the configuration's condition asks for."""
 
     config: Any  # a TrainConfig, of either model
     source: Corpus | Video
 
     @classmethod
-    def read(cls, data: Path | str, config: Any) -> "Shelf":
+    def read(cls, data: Path | str, config: Any) -> "ImageDataset":
         """What a folder or file holds; DataError where it lacks what the condition needs."""
         if config.conditioning.kind == "video":
             return cls(config, read_episodes(data, config.data.rules))
         return cls._of(config, read_corpus(data, config.data.rules), data)
 
     @classmethod
-    def for_judging(
+    def for_evaluation(
         cls,
         data: Path | str,
         config: Any,
         classes: Sequence[str],
         statistics: Statistics | None = None,
-    ) -> "Shelf":
+    ) -> "ImageDataset":
         """The dev part alone, as a trained model with these classes and statistics reads it."""
         if config.conditioning.kind == "video":
             return cls(config, read_episodes(data, config.data.rules, statistics))
@@ -52,7 +52,7 @@ class Shelf:
         return cls._of(config, read_dev(data, config.data.rules, wanted), data)
 
     @classmethod
-    def _of(cls, config: Any, corpus: Corpus, data: Path | str) -> "Shelf":
+    def _of(cls, config: Any, corpus: Corpus, data: Path | str) -> "ImageDataset":
         kind = config.conditioning.kind
         if kind in NEEDED and NEEDED[kind] not in next(iter(whole(corpus, "dev", 1))):
             raise DataError(
@@ -126,7 +126,7 @@ class Shelf:
     def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: int = 0) -> tf.data.Dataset:
         """All of dev, once.
 
-        shuffled: 0, or the number, from 1 to `shuffles`, of the exchange that gives every picture
+        shuffled: 0, or the number, from 1 to `shuffles`, of the exchange that gives every image
         the condition of another one (a caption, a class, a map; of a frame the action and the
         state, not the frames before it).
         """
@@ -146,7 +146,7 @@ class Shelf:
 
 
 def _with_others(corpus: Corpus, kind: str) -> Corpus:
-    """The corpus in which every dev picture has the condition of one that has another."""
+    """The corpus in which every dev image has the condition of one that has another."""
     dev = corpus.splits["dev"]
     keys = {"class": dev.labels, "text": dev.captions}.get(kind)
     order = _derangement(dev.names if keys is None else keys)
@@ -160,7 +160,7 @@ def _with_others(corpus: Corpus, kind: str) -> Corpus:
 
 
 def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
-    """For each picture another one, by going round the pictures sorted by their condition.
+    """For each image another one, by going round the images sorted by their condition.
 
     keys: a class or caption each. Half way round the sorted circle lies another one, wherever none
     has more than half of all.

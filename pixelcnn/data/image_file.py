@@ -1,4 +1,4 @@
-"""One picture file as levels: square, upright, eight bits, with what was done to get there."""
+"""One image file as levels: square, upright, eight bits, with what was done to get there."""
 
 import contextlib
 import dataclasses
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
-from pixelcnn.data.image_rules import PictureRules
+from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.data.reduction import centred_square, fitted
 from replicator.runs.errors import UserError
 from replicator.runs.folders import shown
@@ -28,8 +28,8 @@ class DataError(UserError):
     """A source that cannot be trained on; the message is one line and says what was found."""
 
 
-class PictureError(UserError):
-    """A picture that cannot be used: what is wrong in a word or two (`kind`), and in detail."""
+class ImageError(UserError):
+    """An image that cannot be used: what is wrong in a word or two (`kind`), and in detail."""
 
     def __init__(self, kind: str, detail: str):
         super().__init__(f"{kind}: {detail}")
@@ -37,8 +37,8 @@ class PictureError(UserError):
 
 
 @dataclasses.dataclass(frozen=True)
-class Picture:
-    """A picture as it is trained on.
+class DecodedImage:
+    """An image as it is trained on.
 
     levels: uint8 [size, size, channels]. stored_size: width and height when upright, in pixels.
     remarks: what had to be done to it, such as `TRANSPARENT`.
@@ -58,7 +58,7 @@ def formats() -> tuple[str, ...]:
 
 @functools.cache
 def suffixes() -> frozenset[str]:
-    """The endings of picture files, in lower case with the dot."""
+    """The endings of image files, in lower case with the dot."""
     known = set(formats()) | LATE_FORMATS
     return frozenset(end for end, form in Image.registered_extensions().items() if form in known)
 
@@ -68,12 +68,12 @@ def _check_size(opened: Image.Image, size: int) -> None:
     if Image.MAX_IMAGE_PIXELS and width * height > Image.MAX_IMAGE_PIXELS:
         raise _too_many(width * height)
     if min(width, height) < size:
-        raise PictureError("too small", f"{width}x{height}, wanted {size}x{size}")
+        raise ImageError("too small", f"{width}x{height}, wanted {size}x{size}")
 
 
-def _too_many(pixels: int) -> PictureError:
+def _too_many(pixels: int) -> ImageError:
     limit = f", the limit is {Image.MAX_IMAGE_PIXELS:,}" if Image.MAX_IMAGE_PIXELS else ""
-    return PictureError("too many pixels", f"{pixels:,} pixels{limit}")
+    return ImageError("too many pixels", f"{pixels:,} pixels{limit}")
 
 
 def _turn_upright(loaded: Image.Image) -> None:
@@ -104,12 +104,12 @@ def _from_sixteen_bit(square: Image.Image) -> np.ndarray:
     values = np.asarray(square).astype(np.int64)
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > 65535:
-        raise PictureError("no known range", f"32-bit integers from {low} to {high}")
+        raise ImageError("no known range", f"32-bit integers from {low} to {high}")
     return ((values + 128) // 257).astype(np.uint8)[..., None]
 
 
 def _on_white(square: Image.Image) -> tuple[Image.Image, bool]:
-    """The picture as RGB on white, and whether any of the white shows."""
+    """The image as RGB on white, and whether any of the white shows."""
     clear = square.convert("RGBA")
     white = Image.new("RGBA", clear.size, "white")
     lowest_alpha = clear.getchannel("A").getextrema()[0]
@@ -117,9 +117,9 @@ def _on_white(square: Image.Image) -> tuple[Image.Image, bool]:
 
 
 def _eight_bit(square: Image.Image) -> tuple[np.ndarray, list[str]]:
-    """uint8 [side, side, 1 or 3] of a picture of any mode, and remarks on what was done."""
+    """uint8 [side, side, 1 or 3] of an image of any mode, and remarks on what was done."""
     if square.mode == "F":
-        raise PictureError("no known range", "floating-point levels")
+        raise ImageError("no known range", "floating-point levels")
     if square.mode.startswith("I"):
         return _from_sixteen_bit(square), []
     if square.has_transparency_data:
@@ -132,7 +132,7 @@ def _eight_bit(square: Image.Image) -> tuple[np.ndarray, list[str]]:
     return levels[..., None] if wanted == "L" else levels, remarks
 
 
-def _read(opened: Image.Image, rules: PictureRules) -> Picture:
+def _read(opened: Image.Image, rules: ImageRules) -> DecodedImage:
     _check_size(opened, rules.size)
     remarks = [SIXTEEN_BIT] if _is_sixteen_bit(opened) else []
     opened.load()
@@ -142,39 +142,39 @@ def _read(opened: Image.Image, rules: PictureRules) -> Picture:
     if _has_several_frames(opened):
         remarks.append(SEVERAL_FRAMES)
     small = fitted(levels, rules.size, rules.channels, rules.reduce)
-    return Picture(small, opened.size, tuple(remarks))
+    return DecodedImage(small, opened.size, tuple(remarks))
 
 
 def _reason(path: Path, error: Exception) -> str:
     if path.stat().st_size == 0:
         return "an empty file"
     if isinstance(error, UnidentifiedImageError):
-        return "not a picture that pillow knows"
+        return "not an image that pillow knows"
     if isinstance(error, MemoryError):
         return "not enough memory"
     reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
     return shown(reason.strip().split("\n")[0]) or type(error).__name__
 
 
-def read_picture(path: Path, rules: PictureRules) -> Picture:
-    """The picture of a file: upright by its EXIF, the largest centred square, reduced.
+def read_image(path: Path, rules: ImageRules) -> DecodedImage:
+    """The image of a file: upright by its EXIF, the largest centred square, reduced.
 
     What is transparent lies on white, of several frames it is the first, 16-bit levels are scaled
     to 8 bits, and colour becomes grey by ITU-R BT.601. Its bits are decoded only if it has no more
     pixels than `PIL.Image.MAX_IMAGE_PIXELS`.
 
     Raises:
-      PictureError: of kind "broken", "too small", "too many pixels" or "no known range".
+      ImageError: of kind "broken", "too small", "too many pixels" or "no known range".
     """
     if not path.is_file():
-        raise PictureError("broken", "not a file")
+        raise ImageError("broken", "not a file")
     try:
         with Image.open(path, formats=formats()) as opened:
             return _read(opened, rules)
-    except PictureError:
+    except ImageError:
         raise
     except (Image.DecompressionBombError, Image.DecompressionBombWarning) as error:
         pixels = re.search(r"\((\d+) pixels\)", str(error))
         raise _too_many(int(pixels[1]) if pixels else 0) from error
     except Exception as error:  # pillow's decoders raise almost anything on damaged bytes
-        raise PictureError("broken", _reason(path, error)) from error
+        raise ImageError("broken", _reason(path, error)) from error

@@ -1,4 +1,4 @@
-"""The pictures of a folder, the ones left out, and why."""
+"""The images of a folder, the ones left out, and why."""
 
 import collections
 import dataclasses
@@ -12,15 +12,15 @@ from PIL import Image
 
 from pixelcnn.data.image_file import (
     DataError,
-    Picture,
-    PictureError,
-    PictureRules,
+    DecodedImage,
+    ImageError,
+    ImageRules,
     formats,
-    read_picture,
+    read_image,
     suffixes,
 )
 from pixelcnn.data.metadata import SPLITS, Row, match, read_tables
-from pixelcnn.data.raw_corpus import Gathered, extremes, some
+from pixelcnn.data.raw_corpus import RawCorpus, extremes, some
 from replicator.runs.folders import list_files, shown
 from replicator.runs.threads import in_threads
 
@@ -31,7 +31,7 @@ NAMES_SHOWN = 5
 
 @dataclasses.dataclass(frozen=True)
 class Entry:
-    """A picture file to read. name: relative to the folder. split: "train", "dev" or ""."""
+    """An image file to read. name: relative to the folder. split: "train", "dev" or ""."""
 
     name: str
     split: str
@@ -39,13 +39,13 @@ class Entry:
     caption: str | None
 
 
-def _check_any(folder: Path, pictures: Sequence[str], names: Sequence[str]) -> None:
-    if pictures:
+def _check_any(folder: Path, images: Sequence[str], names: Sequence[str]) -> None:
+    if images:
         return
     endings = collections.Counter(Path(name).suffix or "no ending" for name in names)
     found = ", ".join(f"{count} {ending}" for ending, count in endings.most_common(NAMES_SHOWN))
     raise DataError(
-        f"{shown(folder)}: no picture file (found {shown(found) if names else 'no file at all'})."
+        f"{shown(folder)}: no image file (found {shown(found) if names else 'no file at all'})."
     )
 
 
@@ -57,7 +57,7 @@ def _has_split_folders(folder: Path) -> bool:
         if (folder / other).is_dir():
             raise DataError(
                 f"{shown(folder)}: has train/ and {other}/ but no dev/; "
-                f"call the folder of held-out pictures dev/."
+                f"call the folder of held-out images dev/."
             )
     return False
 
@@ -76,7 +76,7 @@ def _one_split_each(folder: Path, entries: Sequence[Entry]) -> None:
     silent = [entry for entry in entries if not entry.split]
     if silent and len(silent) < len(entries):
         raise DataError(
-            f"{shown(folder)}: {shown(silent[0].name)} is in no split, although other pictures are."
+            f"{shown(folder)}: {shown(silent[0].name)} is in no split, although other images are."
         )
 
 
@@ -84,7 +84,7 @@ def _complete_captions(folder: Path, entries: Sequence[Entry]) -> None:
     bare = [entry for entry in entries if entry.caption is None]
     if bare and len(bare) < len(entries):
         raise DataError(
-            f"{shown(folder)}: {shown(bare[0].name)} has no caption, although other pictures have."
+            f"{shown(folder)}: {shown(bare[0].name)} has no caption, although other images have."
         )
 
 
@@ -93,22 +93,22 @@ def _complete_classes(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]
     bare = [shown(entry.name) for entry in entries if entry.class_name is None]
     if not bare or len(bare) == len(entries):
         return list(entries), []
-    note = f"no classes, for some pictures are in no sub-folder: {some(bare)}"
+    note = f"no classes, for some images are in no sub-folder: {some(bare)}"
     return [dataclasses.replace(entry, class_name=None) for entry in entries], [note]
 
 
 def _counting(
     folder: Path, names: Sequence[str], split_folders: bool
 ) -> tuple[dict[str, Row | None], list[str]]:
-    """The names of the pictures that count, with their rows, and notes on the others."""
+    """The names of the images that count, with their rows, and notes on the others."""
     rows = read_tables(folder)
     matched: dict[str, Row | None] = dict(match(rows, set(names)))
-    pictures = [name for name in names if Path(name).suffix.lower() in suffixes()]
-    _check_any(folder, [*matched, *pictures], names)
-    unlisted = [shown(name) for name in pictures if rows and name not in matched]
+    images = [name for name in names if Path(name).suffix.lower() in suffixes()]
+    _check_any(folder, [*matched, *images], names)
+    unlisted = [shown(name) for name in images if rows and name not in matched]
     notes = [f"left out, in no table: {some(unlisted)}"] if unlisted else []
     if not rows:
-        matched = dict.fromkeys(pictures)
+        matched = dict.fromkeys(images)
     outside = [n for n in matched if split_folders and n.split("/")[0] not in SPLITS]
     if outside:
         notes.append(
@@ -118,13 +118,13 @@ def _counting(
 
 
 def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
-    """The picture files to read, by name, and notes on what is passed over.
+    """The image files to read, by name, and notes on what is passed over.
 
     Top-level `train/` and `dev/` are the split; else the tables' is. Where there are tables, they
-    say which pictures count. A class is a table's or the name of the immediate sub-folder.
+    say which images count. A class is a table's or the name of the immediate sub-folder.
 
     Raises:
-      DataError: no picture file, a table that is wrong, or a split that is half there.
+      DataError: no image file, a table that is wrong, or a split that is half there.
     """
     names, notes = list_files(folder)
     split_folders = _has_split_folders(folder)
@@ -138,12 +138,12 @@ def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
 
 
 def _read_all(
-    paths: Sequence[Path], rules: PictureRules, workers: int | None
-) -> list[Picture | PictureError]:
-    def read(path: Path) -> Picture | PictureError:
+    paths: Sequence[Path], rules: ImageRules, workers: int | None
+) -> list[DecodedImage | ImageError]:
+    def read(path: Path) -> DecodedImage | ImageError:
         try:
-            return read_picture(path, rules)
-        except PictureError as error:
+            return read_image(path, rules)
+        except ImageError as error:
             return error
 
     formats()  # loads pillow's plugins before the threads would race to
@@ -152,18 +152,18 @@ def _read_all(
         warnings.filterwarnings("ignore", module=r"PIL\.")
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         workers = workers or min(MOST_WORKERS, os.cpu_count() or 1)
-        return in_threads(read, paths, "reading", "picture", workers)
+        return in_threads(read, paths, "reading", "image", workers)
 
 
-def _remark_notes(read: Mapping[Entry, Picture]) -> list[str]:
+def _remark_notes(read: Mapping[Entry, DecodedImage]) -> list[str]:
     remarked = collections.defaultdict(list)
-    for entry, picture in read.items():
-        for remark in picture.remarks:
+    for entry, image in read.items():
+        for remark in image.remarks:
             remarked[remark].append(shown(entry.name))
     return [f"{remark}: {some(names)}" for remark, names in sorted(remarked.items())]
 
 
-def _left_out_notes(errors: Mapping[Entry, PictureError]) -> list[str]:
+def _left_out_notes(errors: Mapping[Entry, ImageError]) -> list[str]:
     kinds = collections.defaultdict(list)
     for entry, error in errors.items():
         kinds[error.kind].append(f"{shown(entry.name)} ({error.detail})")
@@ -174,32 +174,32 @@ def _filled(values: Sequence[str | None]) -> tuple[str, ...] | None:
     return tuple(value or "" for value in values) if values and values[0] is not None else None
 
 
-def gather_folder(folder: Path, rules: PictureRules, workers: int | None = None) -> Gathered:
-    """The usable pictures of a folder, searched to any depth; hidden files are passed over.
+def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> RawCorpus:
+    """The usable images of a folder, searched to any depth; hidden files are passed over.
 
     Args:
-      folder: of pictures.
+      folder: of images.
       rules: what they are made into.
       workers: threads; None is one per core, at most 4. The result does not depend on it.
 
     Raises:
-      DataError: see `find_entries`; or not one picture is usable.
+      DataError: see `find_entries`; or not one image is usable.
     """
     entries, notes = find_entries(folder)
     results = _read_all([folder / entry.name for entry in entries], rules, workers)
     pairs = list(zip(entries, results, strict=True))
-    read = {entry: result for entry, result in pairs if isinstance(result, Picture)}
-    errors = {entry: result for entry, result in pairs if isinstance(result, PictureError)}
+    read = {entry: result for entry, result in pairs if isinstance(result, DecodedImage)}
+    errors = {entry: result for entry, result in pairs if isinstance(result, ImageError)}
     left_out = _left_out_notes(errors)
     if not read:
-        raise DataError(f"{shown(folder)}: no usable picture ({'; '.join([*left_out, *notes])}).")
+        raise DataError(f"{shown(folder)}: no usable image ({'; '.join([*left_out, *notes])}).")
     splits = tuple(entry.split for entry in read)
-    return Gathered(
-        pictures=np.stack([picture.levels for picture in read.values()]),
+    return RawCorpus(
+        images=np.stack([image.levels for image in read.values()]),
         names=tuple(entry.name for entry in read),
         splits=splits if splits[0] else None,
         class_names=_filled([entry.class_name for entry in read]),
         captions=_filled([entry.caption for entry in read]),
-        stored_sizes=extremes([picture.stored_size for picture in read.values()]),
+        stored_sizes=extremes([image.stored_size for image in read.values()]),
         notes=(*left_out, *_remark_notes(read), *notes),
     )

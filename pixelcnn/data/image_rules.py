@@ -7,11 +7,11 @@ Reduce = Literal["area", "subsample"]
 
 
 @dataclasses.dataclass(frozen=True)
-class PictureRules:
-    """What pictures are made into, and how they are split where the source does not say.
+class ImageRules:
+    """What images are made into, and how they are split where the source does not say.
 
     size: height and width, in pixels. channels: 1 (grey) or 3 (R, G, B). reduce: "area" (averages
-    of the stored levels) or "subsample" (every k-th pixel). dev_share: of the pictures, in [0, 1),
+    of the stored levels) or "subsample" (every k-th pixel). dev_share: of the images, in [0, 1),
     chosen by a hash of the name.
     """
 

@@ -1,4 +1,4 @@
-"""Tab-separated tables beside pictures: their classes, captions and splits."""
+"""Tab-separated tables beside images: their classes, captions and splits."""
 
 import csv
 import dataclasses
@@ -17,7 +17,7 @@ TABLES = ("pictures.tsv", "train.tsv", "dev.tsv")
 
 @dataclasses.dataclass(frozen=True)
 class Row:
-    """What a table says of one picture.
+    """What a table says of one image.
 
     file: as `posixpath.normpath` gives it. class_name, caption: None where the table has no such
     column. split: "train", "dev" or "".
@@ -86,7 +86,7 @@ def read_tables(folder: Path) -> list[Row]:
 
 
 def match(rows: Sequence[Row], names: set[str]) -> dict[str, Row]:
-    """The row of each picture by the picture's name, in the order of the rows.
+    """The row of each image by the image's name, in the order of the rows.
 
     Args:
       rows: as `read_tables` gives them.

@@ -1,4 +1,4 @@
-"""Pictures in npz files: `images`, and optionally labels, classes, names, captions and maps."""
+"""Images in npz files: `images`, and optionally labels, classes, names, captions and maps."""
 
 import zipfile
 import zlib
@@ -9,9 +9,9 @@ from typing import BinaryIO
 import numpy as np
 
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.data.image_file import DataError, PictureRules
+from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.metadata import SPLITS
-from pixelcnn.data.raw_corpus import Gathered, extremes
+from pixelcnn.data.raw_corpus import RawCorpus, extremes
 from pixelcnn.data.reduction import centred_square, fitted, subsampled, with_channels
 from replicator.runs.errors import UserError
 from replicator.runs.folders import shown
@@ -108,7 +108,7 @@ def _images(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
             f"if any, got {list(arrays['images'].shape)}."
         )
     if not len(images):
-        raise DataError(f"{shown(path)}: `images` holds no picture.")
+        raise DataError(f"{shown(path)}: `images` holds no image.")
     return images
 
 
@@ -168,11 +168,11 @@ def _maps(
     return np.stack([subsampled(square, size) for square in squares])
 
 
-def _fitted(path: Path, images: np.ndarray, rules: PictureRules) -> np.ndarray:
+def _fitted(path: Path, images: np.ndarray, rules: ImageRules) -> np.ndarray:
     height, width = images.shape[1:3]
     if min(height, width) < rules.size:
         raise DataError(
-            f"{shown(path)}: its pictures are {width}x{height}, "
+            f"{shown(path)}: its images are {width}x{height}, "
             f"smaller than {rules.size}x{rules.size}."
         )
     if height == width == rules.size:
@@ -186,8 +186,8 @@ def _named(labels: list[int] | None, classes: Texts) -> Texts:
     return tuple(classes[label] for label in labels)
 
 
-def gather_file(path: Path, rules: PictureRules) -> Gathered:
-    """The pictures of one npz file; pictures of exactly `rules.size` are taken as they are.
+def read_npz_file(path: Path, rules: ImageRules) -> RawCorpus:
+    """The images of one npz file; images of exactly `rules.size` are taken as they are.
 
     Args:
       path: to a file with `images` uint8 [n, height, width] or [n, height, width, 1 or 3];
@@ -204,12 +204,12 @@ def gather_file(path: Path, rules: PictureRules) -> Gathered:
     classes = _classes(path, arrays)
     labels = _labels(path, arrays, count, len(classes) if classes else None)
     captions = _captions(path, arrays, count)
-    pictures = _fitted(path, images, rules)
+    reduced = _fitted(path, images, rules)
     if labels is not None and classes is None:
         classes = tuple(str(label) for label in range(max(labels) + 1))
     names = _texts(path, arrays, "names", count)
-    return Gathered(
-        pictures=pictures,
+    return RawCorpus(
+        images=reduced,
         names=names or tuple(f"{path.stem}[{i}]" for i in range(count)),
         splits=None,
         class_names=_named(labels, classes),
@@ -234,19 +234,19 @@ def _same_classes(train: Path, dev: Path, first: Texts, second: Texts) -> Texts:
     return max(first, second, key=len)
 
 
-def gather_pair(train: Path, dev: Path, rules: PictureRules) -> Gathered:
-    """The pictures of a train file and a dev file together, see `gather_file`.
+def read_npz_pair(train: Path, dev: Path, rules: ImageRules) -> RawCorpus:
+    """The images of a train file and a dev file together, see `read_npz_file`.
 
     Raises:
       DataError: one file has labels, captions or maps that the other has not, or other classes.
     """
-    first, second = gather_file(train, rules), gather_file(dev, rules)
+    first, second = read_npz_file(train, rules), read_npz_file(dev, rules)
     for key in ("class_names", "captions", "maps"):
         if (getattr(first, key) is None) != (getattr(second, key) is None):
             what = "labels" if key == "class_names" else key
             raise DataError(f"{shown(train)} and {shown(dev)}: only one of them has `{what}`.")
-    return Gathered(
-        pictures=np.concatenate([first.pictures, second.pictures]),
+    return RawCorpus(
+        images=np.concatenate([first.images, second.images]),
         names=first.names + second.names,
         splits=("train",) * len(first.names) + ("dev",) * len(second.names),
         class_names=_joined(first.class_names, second.class_names),

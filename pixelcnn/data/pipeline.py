@@ -1,13 +1,13 @@
-"""Batches of a corpus as tf.data: endless and restartable to train on, or every picture once."""
+"""Batches of a corpus as tf.data: endless and restartable to train on, or every image once."""
 
 from collections.abc import Callable, Mapping
 
 import numpy as np
 import tensorflow as tf
 
-from pixelcnn.data.batch_sampling import LANES, Arrays, example_seeds, example_words, picture_batch
+from pixelcnn.data.batch_sampling import LANES, Arrays, example_seeds, example_words, image_batch
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.data.corpus import Corpus, PictureSet
+from pixelcnn.data.corpus import Corpus, ImageSet
 
 PARALLEL_BATCHES = 2
 BATCHES_AHEAD = 4
@@ -47,15 +47,15 @@ def check_batches(batch_size: int, start_step: int = 0) -> None:
         raise ValueError(f"`start_step` must be at least 0, got {start_step}.")
 
 
-def _members(corpus: Corpus, split: str) -> PictureSet:
+def _members(corpus: Corpus, split: str) -> ImageSet:
     if split not in corpus.splits:
         raise ValueError(f"`split` must be {' or '.join(corpus.splits)}, got {split}.")
     return corpus.splits[split]
 
 
-def _stored(members: PictureSet) -> Arrays:
-    """What there is of every picture, under the keys of a batch."""
-    arrays = {"levels": members.pictures}
+def _stored(members: ImageSet) -> Arrays:
+    """What there is of every image, under the keys of a batch."""
+    arrays = {"levels": members.images}
     if members.labels is not None:
         arrays["label"] = members.labels
     if members.captions is not None:
@@ -71,11 +71,11 @@ def _batch(stored: Mapping[str, np.ndarray], chosen: np.ndarray, seeds: np.ndarr
     return {**batch, "seed": example_seeds(seeds)}
 
 
-def _cropped(pictures: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
+def _cropped(images: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
     """[batch, crop, crop, ...], each cut where its two words [2, batch] say."""
-    places = pictures.shape[1] - crop + 1
+    places = images.shape[1] - crop + 1
     tops, lefts = ((words >> np.uint64(32)) * np.uint64(places) >> np.uint64(32)).astype(np.int64)
-    cuts = zip(pictures, tops, lefts, strict=True)
+    cuts = zip(images, tops, lefts, strict=True)
     return np.stack([p[top : top + crop, left : left + crop] for p, top, left in cuts])
 
 
@@ -89,18 +89,18 @@ def batches(
     flip: bool = False,
     crop: int | None = None,
 ) -> tf.data.Dataset:
-    """An endless dataset of batches, in which every picture comes once an epoch.
+    """An endless dataset of batches, in which every image comes once an epoch.
 
     Batch n depends on nothing but the corpus, the arguments and n: a dataset begun at start_step
     gives exactly what one begun at 0 gives from there on, at no cost.
 
     Args:
       corpus, split: what to draw from.
-      batch_size: pictures a batch.
+      batch_size: images a batch.
       seed: any int.
       start_step: the first batch's number.
-      flip: mirrors every other picture, by chance, left to right, and its map with it.
-      crop: height and width, in pixels, of a square cut from each picture at a random place.
+      flip: mirrors every other image, by chance, left to right, and its map with it.
+      crop: height and width, in pixels, of a square cut from each image at a random place.
 
     Yields:
       "levels" int32 [batch, height, width, channels]; "seed" int32 [batch, 2], another for every
@@ -109,13 +109,13 @@ def batches(
     """
     check_batches(batch_size, start_step)
     members = _members(corpus, split)
-    size = members.pictures.shape[1]
+    size = members.images.shape[1]
     if crop is not None and not 1 <= crop <= size:
         raise ValueError(f"`crop` must be in [1, {size}], got {crop}.")
     stored = _stored(members)
 
     def make(step: int) -> Arrays:
-        batch = picture_batch(stored, seed, step, batch_size=batch_size, flip=flip)
+        batch = image_batch(stored, seed, step, batch_size=batch_size, flip=flip)
         if crop is not None:
             cuts = example_words(seed, step, batch_size, LANES)[2:]
             for name in {"levels", "map"} & batch.keys():
@@ -126,10 +126,10 @@ def batches(
 
 
 def whole(corpus: Corpus, split: str, batch_size: int) -> tf.data.Dataset:
-    """A dataset of every picture of the split once, in order; the last batch may be smaller.
+    """A dataset of every image of the split once, in order; the last batch may be smaller.
 
     Yields:
-      The keys of `batches`, of pictures as they are.
+      The keys of `batches`, of images as they are.
     """
     check_batches(batch_size)
     stored = _stored(_members(corpus, split))

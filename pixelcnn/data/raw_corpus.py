@@ -1,4 +1,4 @@
-"""Pictures as a source gave them: reduced, but not yet split."""
+"""Images as a source gave them: reduced, but not yet split."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -9,16 +9,16 @@ NAMES_SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True)
-class Gathered:
+class RawCorpus:
     """What a folder, an npz file or a named data set held.
 
-    pictures: uint8 [n, size, size, channels]. names: one each. splits: "train" or "dev" each; None
+    images: uint8 [n, size, size, channels]. names: one each. splits: "train" or "dev" each; None
     leaves it to the hash of the name. class_names, captions: one each, or None. classes: in the
     order of their indices; None sorts those of train. maps: integers [n, size, size], or None.
     stored_sizes: (width, height) of the smallest and the largest, in pixels. notes: for the person.
     """
 
-    pictures: np.ndarray
+    images: np.ndarray
     names: tuple[str, ...]
     splits: tuple[str, ...] | None
     class_names: tuple[str, ...] | None = None
@@ -36,7 +36,7 @@ def extremes(sizes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 
 
 def plural(count: int, thing: str) -> str:
-    """`1 picture`, `2 pictures`."""
+    """`1 image`, `2 images`."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
 
 

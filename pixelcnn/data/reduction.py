@@ -1,4 +1,4 @@
-"""A picture of any size made square and small, in whole numbers and so alike on every machine."""
+"""An image of any size made square and small, in whole numbers and so alike on every machine."""
 
 import numpy as np
 
@@ -59,7 +59,7 @@ def grey(levels: np.ndarray) -> np.ndarray:
 
 
 def with_channels(levels: np.ndarray, channels: int) -> np.ndarray:
-    """The picture [..., 1 or 3] with `channels` of them: grey to equal R, G, B; colour to luma."""
+    """The image [..., 1 or 3] with `channels` of them: grey to equal R, G, B; colour to luma."""
     if levels.shape[-1] == channels:
         return levels
     return grey(levels) if channels == 1 else np.repeat(levels, 3, axis=-1)

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from pixelcnn.data.image_file import DataError, PictureRules
-from pixelcnn.data.raw_corpus import Gathered, extremes, some
+from pixelcnn.data.image_file import DataError, ImageRules
+from pixelcnn.data.raw_corpus import RawCorpus, extremes, some
 from pixelcnn.data.reduction import fitted
 from replicator.runs.folders import shown
 
@@ -71,34 +71,34 @@ def _class(name: str, place: str, example: dict[str, np.ndarray], classes: list[
     return classes[label]
 
 
-def gather_named(name: str, rules: PictureRules) -> Gathered:
-    """The pictures of a data set, for example "mnist", with its labels where it has them.
+def read_tfds(name: str, rules: ImageRules) -> RawCorpus:
+    """The images of a data set, for example "mnist", with its labels where it has them.
 
     Its split train, and as dev the first of validation and test; without either, dev is drawn.
 
     Raises:
-      DataError: the library is missing, or the data set, or its pictures.
+      DataError: the library is missing, or the data set, or its images.
     """
     library = _library()
     builder = _prepared(library, name)
     splits = _splits(name, builder.info.splits)
     features = builder.info.features
     classes = getattr(features["label"], "names", None) if "label" in features else None
-    pictures, names, sizes, ours, labels, small = [], [], [], [], [], []
+    images, names, sizes, ours, labels, small = [], [], [], [], [], []
     for split, place, example in _examples(library, builder, splits):
         image = _image(name, example)
         if min(image.shape[:2]) < rules.size:
             small.append(f"{place} ({image.shape[1]}x{image.shape[0]})")
             continue
-        pictures.append(fitted(image, rules.size, rules.channels, rules.reduce))
+        images.append(fitted(image, rules.size, rules.channels, rules.reduce))
         names.append(place)
         sizes.append((image.shape[1], image.shape[0]))
         ours.append(split)
         labels += [_class(name, place, example, classes)] if classes else []
-    if not pictures:
-        raise DataError(f"{PREFIX}{shown(name)}: no picture of {rules.size}x{rules.size} or more.")
-    return Gathered(
-        pictures=np.stack(pictures),
+    if not images:
+        raise DataError(f"{PREFIX}{shown(name)}: no image of {rules.size}x{rules.size} or more.")
+    return RawCorpus(
+        images=np.stack(images),
         names=tuple(names),
         splits=tuple(ours) if "dev" in splits.values() else None,
         class_names=tuple(labels) or None,

@@ -14,7 +14,7 @@ from pixelcnn.data.batch_sampling import (
     moments,
     video_batch,
 )
-from pixelcnn.data.image_file import DataError, PictureRules
+from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.metadata import SPLITS
 from pixelcnn.data.npz import check_shape, pair, read_arrays
 from pixelcnn.data.pipeline import as_dataset, check_batches
@@ -129,7 +129,7 @@ def _moments(values: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return flat.mean(axis=0).astype(np.float32), moving.astype(np.float32)
 
 
-def _reduced(frames: np.ndarray, rules: PictureRules | None) -> np.ndarray:
+def _reduced(frames: np.ndarray, rules: ImageRules | None) -> np.ndarray:
     if rules is None:
         return frames
     flat = frames.reshape(-1, *frames.shape[-3:])
@@ -137,7 +137,7 @@ def _reduced(frames: np.ndarray, rules: PictureRules | None) -> np.ndarray:
     return small.reshape(*frames.shape[:-3], *small.shape[1:])
 
 
-def _episodes(arrays: Arrays, statistics: Statistics, rules: PictureRules | None) -> Episodes:
+def _episodes(arrays: Arrays, statistics: Statistics, rules: ImageRules | None) -> Episodes:
     frames, views = arrays["frames"], arrays["frames"].shape[1]
     return Episodes(
         _reduced(frames.reshape(-1, *frames.shape[2:]), rules),
@@ -155,7 +155,7 @@ def _note(split: str, episodes: Episodes) -> str:
 
 
 def read_episodes(
-    path: Path | str, rules: PictureRules | None = None, statistics: Statistics | None = None
+    path: Path | str, rules: ImageRules | None = None, statistics: Statistics | None = None
 ) -> Video:
     """The episodes of a folder with one `*_train.npz` and one `*_dev.npz`.
 

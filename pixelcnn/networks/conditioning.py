@@ -1,6 +1,6 @@
-"""What a picture is drawn from: a class, a caption, a map of parts, or the frames before it.
+"""What an image is drawn from: a class, a caption, a map of parts, or the frames before it.
 
-Each kind of condition becomes a vector that holds for the whole picture, a map that has its own
+Each kind of condition becomes a vector that holds for the whole image, a map that has its own
 value at every pixel, or both (van den Oord et al. 2016, "Conditional Image Generation with PixelCNN
 Decoders", equations 4 and 5; Reed et al. 2017, sections 3 and 4).
 """
@@ -24,7 +24,7 @@ RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
 
 
 class Condition(NamedTuple):
-    """What the layers of a network read beside the picture."""
+    """What the layers of a network read beside the image."""
 
     vector: tf.Tensor = None
     """float32 [batch, vector channels], the same for every pixel, or None."""
@@ -64,7 +64,7 @@ class MapEncoder(tf.Module):
 
 
 class VideoEncoder(tf.Module):
-    """The frames before a picture, with their actions and states, as a map and a vector.
+    """The frames before an image, with their actions and states, as a map and a vector.
 
     A ConvLSTM at a quarter of the resolution says what moves; at full resolution the last frame
     says what is there.
@@ -90,7 +90,7 @@ class VideoEncoder(tf.Module):
             self.vector_bias = initial.zeros([VIDEO_VECTOR_CHANNELS], "vector_bias")
 
     def __call__(self, past, steps: list[tf.Tensor]) -> Condition:
-        """The map [batch, height, width, map + picture channels] and the vector [batch, 64].
+        """The map [batch, height, width, map + image channels] and the vector [batch, 64].
 
         Args:
           past: int32 levels [batch, context_frames, height, width, picture_channels].
@@ -171,7 +171,7 @@ class Conditioner(tf.Module):
         return sizes.get(config.kind, 0)
 
     def __call__(self, batch: Mapping[str, tf.Tensor]) -> Condition:
-        """The condition of each picture of a batch.
+        """The condition of each image of a batch.
 
         Args:
           batch: what the kind needs of
@@ -218,7 +218,7 @@ class Conditioner(tf.Module):
 
 
 class Convolution(tf.Module):
-    """A square convolution with a bias and zeros around the picture."""
+    """A square convolution with a bias and zeros around the image."""
 
     def __init__(
         self,
@@ -240,9 +240,9 @@ class Convolution(tf.Module):
 
 
 def mapping_at(condition_map, size: int) -> tf.Tensor:
-    """The map of a sub-sampled picture, [batch, size, size, channels].
+    """The map of a sub-sampled image, [batch, size, size, channels].
 
-    The upper-left pixel of each block, as in the pictures of the multiscale model (group 1 of Reed
+    The upper-left pixel of each block, as in the images of the multiscale model (group 1 of Reed
     et al. 2017, section 3).
 
     Args:

@@ -16,7 +16,7 @@ GROUPS = (2, 3, 4)  # of the pixels in a 2 x 2 tile, beside the known first one
 
 @dataclasses.dataclass(frozen=True)
 class ConditioningConfig:
-    """What the pictures are conditioned on, and how it is encoded."""
+    """What the images are conditioned on, and how it is encoded."""
 
     kind: ConditionKind = "none"
     """The condition: none, a class, a caption, a map of labels, or the frames before."""
@@ -27,7 +27,7 @@ class ConditioningConfig:
     map_channels: int = 32
     """Channels that the encoders of maps and frames hand on."""
     context_frames: int = 2
-    """Frames before the picture that a video model reads."""
+    """Frames before the image that a video model reads."""
     action_channels: int = 0
     """Numbers in the action of a frame; 0: none."""
     state_channels: int = 0
@@ -99,7 +99,7 @@ class PixelCNNConfig:
     dropout: float = 0.0
     """Share of the gated units that training drops."""
     coordinates: bool = True
-    """Tell the network where in the picture a pixel is."""
+    """Tell the network where in the image a pixel is."""
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for a number out of range."""
@@ -156,13 +156,13 @@ class MultiscaleConfig:
     """The architecture of a multiscale PixelCNN."""
 
     base_size: int = 8
-    """Side of the smallest picture, which a PixelCNN draws pixel by pixel."""
+    """Side of the smallest image, which a PixelCNN draws pixel by pixel."""
     base: PixelCNNConfig = dataclasses.field(default_factory=PixelCNNConfig)
-    """The PixelCNN of the smallest picture."""
+    """The PixelCNN of the smallest image."""
     factor: FactorConfig = dataclasses.field(default_factory=FactorConfig)
     """The network of each factor."""
     crop: int = 0
-    """Train scales larger than this on random crops of this side, in pixels; 0: whole pictures."""
+    """Train scales larger than this on random crops of this side, in pixels; 0: whole images."""
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for sizes that do not fit together."""

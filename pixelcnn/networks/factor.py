@@ -1,14 +1,14 @@
 """One factor of the multiscale model: the pixels of a group given the groups before it.
 
-Reed et al. 2017 (arXiv 1703.03664), section 3 and figure 3. A ResNet reads the merged picture of
+Reed et al. 2017 (arXiv 1703.03664), section 3 and figure 3. A ResNet reads the merged image of
 the known groups, and either
 
 - type A: says the distribution of every pixel of the group directly, in one evaluation; or
 - type B: hands features to a shallow PixelCNN, shared by all M x M patches of the group, within
   which pixels depend on each other; M^2 cheap steps for all patches at once.
 
-The ResNet's first convolution has the merged picture's stride, so that everything behind it works
-on one cell a tile, height x width of the group: the paper's network runs on the merged picture
+The ResNet's first convolution has the merged image's stride, so that everything behind it works
+on one cell a tile, height x width of the group: the paper's network runs on the merged image
 itself, of up to four times the size, and throws the other cells away.
 """
 
@@ -29,7 +29,7 @@ from pixelcnn.networks.pixelcnn import ConditionTerm, PixelCNN, gated, passing
 REACH = 1  # tiles to each side that the first convolution reads
 
 # What the linear prediction starts as: (row, column, weight) of known pixels in the window of
-# 3 x 3 tiles of the merged picture. Group 2 lies between two pixels of group 1, group 3 under one
+# 3 x 3 tiles of the merged image. Group 2 lies between two pixels of group 1, group 3 under one
 # and above another, group 4 in the middle of two of group 2 and two of group 3.
 NEIGHBOURS = {
     2: ((1, 1, 0.5), (1, 2, 0.5)),
@@ -97,7 +97,7 @@ class Factor(tf.Module):
 
     @property
     def strides(self) -> tuple[int, int]:
-        """Pixels of the merged picture, down and across, in a tile."""
+        """Pixels of the merged image, down and across, in a tile."""
         return STRIDES[self.group - 2]
 
     def __call__(self, groups: list, condition: Condition, mode: Mode = EXACT) -> Hidden:
@@ -105,14 +105,14 @@ class Factor(tf.Module):
 
         Args:
           groups: levels of the groups before it, int32 [batch, height, width, channels] each.
-          condition: vector, and a map at the size of the whole picture,
+          condition: vector, and a map at the size of the whole image,
             [batch or 1, 2 height, 2 width, map_channels].
           mode: precision and dropout.
         """
-        picture = self._merged(groups)
+        image = self._merged(groups)
         rows, columns = self.strides
         window = [[0, 0], [rows, rows], [columns, columns], [0, 0]]
-        padded = tf.pad(picture, window)
+        padded = tf.pad(image, window)
         map_ = tf.cast(tf.pad(condition.map, [[0, 0], [2, 2], [2, 2], [0, 0]]), mode.dtype)
         x = convolved(tf.cast(padded, mode.dtype), self.front, self.strides)
         x += convolved(map_, self.map_front, 2)

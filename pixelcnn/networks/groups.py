@@ -1,6 +1,6 @@
-"""The four groups of a picture: every 2 x 2 tile gives one pixel to each.
+"""The four groups of an image: every 2 x 2 tile gives one pixel to each.
 
-    1 2      group 1 is the picture of half the size, a sub-sample;
+    1 2      group 1 is the image of half the size, a sub-sample;
     3 4      the other three are drawn from it, one after another.
 
 Reed et al. 2017, "Parallel Multiscale Autoregressive Density Estimation" (arXiv 1703.03664),
@@ -10,22 +10,22 @@ section 3.
 import tensorflow as tf
 
 OFFSETS = ((0, 0), (0, 1), (1, 0), (1, 1))  # row and column in the tile of groups 1, 2, 3, 4
-STRIDES = ((1, 1), (1, 2), (2, 2))  # of the merged picture that groups 2, 3, 4 are drawn from
+STRIDES = ((1, 1), (1, 2), (2, 2))  # of the merged image that groups 2, 3, 4 are drawn from
 
 
-def split(picture) -> list:
+def split(image) -> list:
     """Groups 1 to 4, [batch, height, width, channels], of [batch, 2 height, 2 width, channels]."""
-    return [picture[:, row::2, column::2] for row, column in OFFSETS]
+    return [image[:, row::2, column::2] for row, column in OFFSETS]
 
 
 def merge(groups: list):
-    """The picture [batch, 2 height, 2 width, channels] of its four groups; undoes `split`."""
+    """The image [batch, 2 height, 2 width, channels] of its four groups; undoes `split`."""
     upper, lower = _columns(groups[0], groups[1]), _columns(groups[2], groups[3])
     return _interleaved(upper, lower, 1)
 
 
 def merged(groups: list):
-    """The merged picture of the first one, two or three groups, as the next one's network sees it.
+    """The merged image of the first one, two or three groups, as the next one's network sees it.
 
     One group: itself. Two: side by side, [height, 2 width]. Three: the whole tile with zeros in
     place of group 4, [2 height, 2 width].
@@ -37,16 +37,16 @@ def merged(groups: list):
     return merge([*groups, tf.zeros_like(groups[0])])
 
 
-def subsampled(picture, size: int):
-    """The picture [batch, size, size, channels] of the upper left pixel of every block.
+def subsampled(image, size: int):
+    """The image [batch, size, size, channels] of the upper left pixel of every block.
 
     Raises ValueError unless its height and width are the same multiple of `size`.
     """
-    height, width = picture.shape[1], picture.shape[2]
+    height, width = image.shape[1], image.shape[2]
     if height != width or height % size:
-        raise ValueError(f"`size` must divide the picture, {height} x {width}, got {size}.")
+        raise ValueError(f"`size` must divide the image, {height} x {width}, got {size}.")
     step = height // size
-    return picture if step == 1 else picture[:, ::step, ::step]
+    return image if step == 1 else image[:, ::step, ::step]
 
 
 def _columns(left, right):
@@ -54,7 +54,7 @@ def _columns(left, right):
 
 
 def _interleaved(first, second, axis: int):
-    """Rows (axis 1) or columns (axis 2) of two pictures in turn."""
+    """Rows (axis 1) or columns (axis 2) of two images in turn."""
     shape = tf.shape(first)
     doubled = tf.tensor_scatter_nd_update(shape, [[axis]], [2 * shape[axis]])
     static = first.shape.as_list()

@@ -47,4 +47,4 @@ class Mode(NamedTuple):
         return units * tf.ensure_shape(own, units.shape)
 
 
-EXACT = Mode()  # how densities are evaluated and pictures drawn
+EXACT = Mode()  # how densities are evaluated and images drawn

@@ -1,10 +1,10 @@
-"""The parallel multiscale PixelCNN: a picture in O(log N) network passes.
+"""The parallel multiscale PixelCNN: an image in O(log N) network passes.
 
 Reed et al. 2017, "Parallel Multiscale Autoregressive Density Estimation" (arXiv 1703.03664):
 
     p(x_1:S) = p(x_base) prod_scales p(x^2 | x^1) p(x^3 | x^1, x^2) p(x^4 | x^1, x^2, x^3)
 
-where x^1 is the picture of half the size, a sub-sample, and x^2 to x^4 are the other pixels of each
+where x^1 is the image of half the size, a sub-sample, and x^2 to x^4 are the other pixels of each
 2 x 2 tile. A PixelCNN models the base; every factor is a network of its own.
 """
 
@@ -28,11 +28,11 @@ from pixelcnn.networks.pixelcnn import PLACE, PixelCNN, with_coordinates
 
 
 class Multiscale(tf.Module):
-    """A density over pictures int32 [batch, size, size, channels].
+    """A density over images int32 [batch, size, size, channels].
 
     Args:
       config: the architecture.
-      size: side of the largest picture, in pixels: the base size times a power of two.
+      size: side of the largest image, in pixels: the base size times a power of two.
       output: what every network says of a pixel.
       initial: where the weights come from.
       vector_channels, map_channels: of the condition; 0: none.
@@ -78,7 +78,7 @@ class Multiscale(tf.Module):
         return (network.output or network.shallow.output).noise_words
 
     def log_prob(self, levels, condition: Condition):
-        """float32 [batch], nats, of whole pictures: one parallel pass a factor."""
+        """float32 [batch], nats, of whole images: one parallel pass a factor."""
         return tf.add_n(list(self.nats(levels, condition).values()))
 
     def nats(self, levels, condition: Condition, mode: Mode = EXACT, seeds=None) -> dict:
@@ -99,35 +99,35 @@ class Multiscale(tf.Module):
         for part, factor in self.factors.items():
             size = int(part.split(".")[0])
             placed = with_coordinates(condition_at(condition, size), size, size)
-            picture, placed, share = self._cropped(subsampled(levels, size), placed, seeds)
-            groups, before = split(picture), factor.group - 1
+            image, placed, share = self._cropped(subsampled(levels, size), placed, seeds)
+            groups, before = split(image), factor.group - 1
             log_prob = factor.log_prob(groups[before], groups[:before], placed, mode)
             nats[part] = share * log_prob
         return nats
 
-    def _cropped(self, picture, condition: Condition, seeds):
-        """A crop of the picture, of the condition, and how many times as large the whole is."""
-        size, crop = picture.shape[1], self.config.crop
+    def _cropped(self, image, condition: Condition, seeds):
+        """A crop of the image, of the condition, and how many times as large the whole is."""
+        size, crop = image.shape[1], self.config.crop
         if seeds is None or not crop or size <= crop:
-            return picture, condition, 1.0
-        channels = picture.shape[-1]
+            return image, condition, 1.0
+        channels = image.shape[-1]
         map_ = tf.broadcast_to(
-            condition.map, [*tf.unstack(tf.shape(picture)[:3]), condition.map.shape[-1]]
+            condition.map, [*tf.unstack(tf.shape(image)[:3]), condition.map.shape[-1]]
         )
-        both = tf.concat([tf.cast(picture, tf.float32), map_], -1)
+        both = tf.concat([tf.cast(image, tf.float32), map_], -1)
         corners = 2 * tf.math.floormod(seeds, (size - crop) // 2 + 1)
         taken = tf.map_fn(
             lambda pair: tf.slice(pair[0], [pair[1][0], pair[1][1], 0], [crop, crop, -1]),
             (both, corners),
             fn_output_signature=tf.float32,
         )
-        taken = tf.ensure_shape(taken, [picture.shape[0], crop, crop, both.shape[-1]])
-        picture = tf.cast(taken[..., :channels], tf.int32)
-        return picture, Condition(condition.vector, taken[..., channels:]), (size / crop) ** 2
+        taken = tf.ensure_shape(taken, [image.shape[0], crop, crop, both.shape[-1]])
+        image = tf.cast(taken[..., :channels], tf.int32)
+        return image, Condition(condition.vector, taken[..., channels:]), (size / crop) ** 2
 
 
 def condition_at(condition: Condition, size: int) -> Condition:
-    """The condition of the picture's sub-sample of a size."""
+    """The condition of the image's sub-sample of a size."""
     if condition.map is None:
         return condition
     return Condition(condition.vector, subsampled(condition.map, size))

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from likelihoods import PixelMixture, noise
-from likelihoods.categorical import choose
+from likelihoods.categorical import sample_categorical
 from likelihoods.initial import Initial
 from likelihoods.levels import value_of
 from pixelcnn.networks.config import OutputConfig
@@ -62,7 +62,7 @@ class MixtureOutput(tf.Module):
 
     def _parameters(self, hidden):
         parameters = matmul(tf.cast(hidden.units, tf.float32), self.kernel) + self.bias
-        return self.likelihood.moved(parameters, hidden.prediction)
+        return self.likelihood.shift_means(parameters, hidden.prediction)
 
 
 class SoftmaxOutput(tf.Module):
@@ -110,7 +110,9 @@ class SoftmaxOutput(tf.Module):
         uniforms = noise.uniform_from_bits(words)
         drawn: list[tf.Tensor] = []
         for c in range(self.channels):
-            drawn.append(choose(self._logits(hidden, c, drawn), uniforms[..., c], temperature))
+            drawn.append(
+                sample_categorical(self._logits(hidden, c, drawn), uniforms[..., c], temperature)
+            )
         return tf.stack(drawn, axis=-1)
 
     def _logits(self, hidden, channel, before):

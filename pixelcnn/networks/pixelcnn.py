@@ -1,4 +1,4 @@
-"""The PixelCNN: the exact density of a picture, pixel by pixel from the upper left.
+"""The PixelCNN: the exact density of an image, pixel by pixel from the upper left.
 
 van den Oord et al. 2016, "Conditional Image Generation with PixelCNN Decoders" (arXiv 1606.05328):
 two stacks, so that no pixel above or to the left is in a blind spot. The vertical stack sees the
@@ -91,7 +91,7 @@ class GatedLayer(tf.Module):
 
 
 class PixelCNN(tf.Module):
-    """A density over pictures int32 [batch, height, width, channels], of any size.
+    """A density over images int32 [batch, height, width, channels], of any size.
 
     Args:
       config: the architecture. output: what it says of a pixel.
@@ -173,7 +173,7 @@ class PixelCNN(tf.Module):
         return self.output.log_prob(self(levels, condition, mode), levels)
 
     def inputs(self, levels):
-        """The picture in [-1, 1] with a channel of ones, by which padding is told from grey."""
+        """The image in [-1, 1] with a channel of ones, by which padding is told from grey."""
         values = scaled(levels, self.output_config.levels)
         return tf.concat([values, tf.ones_like(values[..., :1])], -1)
 

@@ -1,7 +1,7 @@
-"""Pictures from a density and a seed: compiled programs, one for each kind and size.
+"""Images from a density and a seed: compiled programs, one for each kind and size.
 
-A program draws one picture at a time, so that no batch size can move the last bit of a sum and with
-it a pixel: picture n of a seed is the same whatever else is drawn.
+A program draws one image at a time, so that no batch size can move the last bit of a sum and with
+it a pixel: image n of a seed is the same whatever else is drawn.
 """
 
 from collections.abc import Iterator
@@ -12,26 +12,26 @@ import numpy as np
 import tensorflow as tf
 
 from likelihoods.noise import as_key
-from pixelcnn.density import PictureDensity
+from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Conditioner
 from pixelcnn.networks.config import check_size
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.sampling.multiscale_sampler import Draw, draw, temperatures_of, words_for
-from pixelcnn.sampling.pixelcnn_sampler import Given, picture_words, sample, sample_naively
+from pixelcnn.sampling.multiscale_sampler import Draw, draw, multiscale_words, temperatures_of
+from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample, sample_naively
 
-# XLA's convolutions win on small pictures, TensorFlow's own on large ones.
+# XLA's convolutions win on small images, TensorFlow's own on large ones.
 LARGEST_COMPILED = 64
 
 
 class Request(NamedTuple):
     """What to draw.
 
-    rows: which pictures of the seed. seed: of the noise. size: side, in pixels. condition: what a
-    batch of one says, as the density's conditioner takes it; all pictures have the same.
+    rows: which images of the seed. seed: of the noise. size: side, in pixels. condition: what a
+    batch of one says, as the density's conditioner takes it; all images have the same.
     temperature: one number, or one a scale. given: uint8 [height, width, channels] and the number
     of its pixels, in raster order, to keep (PixelCNN). start: uint8 [side, side, channels], a small
-    picture to begin with (multiscale).
+    image to begin with (multiscale).
     """
 
     rows: tuple[int, ...]
@@ -43,15 +43,15 @@ class Request(NamedTuple):
     start: np.ndarray | None = None
 
 
-class Painter:
+class ImageSampler:
     """Draws with the weights that the density has when it is called."""
 
-    def __init__(self, density: PictureDensity):
+    def __init__(self, density: ImageDensity):
         self.density = density
         self._programs: dict[tuple[str, int], Any] = {}
 
-    def pictures(self, request: Request, naive: bool = False) -> Iterator[list[np.ndarray]]:
-        """For each picture its scales, uint8 [side, side, channels], smallest first.
+    def images(self, request: Request, naive: bool = False) -> Iterator[list[np.ndarray]]:
+        """For each image its scales, uint8 [side, side, channels], smallest first.
 
         A PixelCNN has one scale. naive: a whole network pass for every pixel (PixelCNN).
         """
@@ -86,11 +86,11 @@ class Painter:
 
 
 def pixelcnn_program(conditioner: Conditioner, network: PixelCNN, size: int, sampler=sample):
-    """A compiled function of (batch, seed, rows, given, temperature) to pictures."""
+    """A compiled function of (batch, seed, rows, given, temperature) to images."""
 
     @tf.function(jit_compile=True, autograph=False)
     def program(batch, seed, rows, given, temperature):
-        words = picture_words(network, seed, rows, size, size)
+        words = image_words(network, seed, rows, size, size)
         return sampler(network, words, conditioner(batch), given, temperature)
 
     return program
@@ -99,19 +99,19 @@ def pixelcnn_program(conditioner: Conditioner, network: PixelCNN, size: int, sam
 def multiscale_program(
     conditioner: Conditioner, model: Multiscale, size: int, whole_size: int | None = None
 ):
-    """A compiled function of (batch, seed, rows, start, temperatures) to pictures, all scales.
+    """A compiled function of (batch, seed, rows, start, temperatures) to images, all scales.
 
     Args:
       conditioner, model: what draws.
-      size: side of the largest picture drawn.
-      whole_size: side of the picture that this one is a scale of, which is drawn with the same
+      size: side of the largest image drawn.
+      whole_size: side of the image that this one is a scale of, which is drawn with the same
         kernels; None: `size`.
     """
     check_size(size, model.config.base_size)
     small = (whole_size or size) <= LARGEST_COMPILED
     compiled = partial(tf.function, jit_compile=True, autograph=False)
     sampler = sample if small else compiled(sample)
-    numbered = compiled(lambda seed, rows: words_for(model, seed, rows, size))
+    numbered = compiled(lambda seed, rows: multiscale_words(model, seed, rows, size))
 
     @tf.function(jit_compile=small, autograph=False)
     def program(batch, seed, rows, start, temperatures):
@@ -121,13 +121,13 @@ def multiscale_program(
     return program
 
 
-def _levels(picture: np.ndarray | None):
-    return None if picture is None else tf.constant(picture[None].astype(np.int32))
+def _levels(image: np.ndarray | None):
+    return None if image is None else tf.constant(image[None].astype(np.int32))
 
 
 def _given(request: Request, channels: int) -> Given:
-    """The pixels to keep: none of a blank picture where nothing is given."""
+    """The pixels to keep: none of a blank image where nothing is given."""
     if request.given is None:
         return Given(tf.zeros([1, request.size, request.size, channels], tf.int32), tf.constant(0))
-    picture, count = request.given
-    return Given(_levels(picture), tf.constant(count))
+    image, count = request.given
+    return Given(_levels(image), tf.constant(count))

@@ -1,12 +1,12 @@
-"""Drawing pictures from a PixelCNN, pixel by pixel: cached, and naively as the judge.
+"""Drawing images from a PixelCNN, pixel by pixel: cached, and naively as the judge.
 
-The cached sampler does the work of one pixel for each pixel, whatever the picture's size. A row is
+The cached sampler does the work of one pixel for each pixel, whatever the image's size. A row is
 entered with the vertical stack of its row computed at once, from the queues of the row above; a
 pixel then takes the horizontal stack one column on, from the queues of the pixel to its left
 (Ramachandran et al. 2017, "Fast Generation for Convolutional Autoregressive Models", arXiv
-1704.06001). The naive one runs the whole network on the whole picture for every pixel.
+1704.06001). The naive one runs the whole network on the whole image for every pixel.
 
-Both draw pixel (y, x) from the words [batch, y, x], so they agree, and a picture is the same in any
+Both draw pixel (y, x) from the words [batch, y, x], so they agree, and an image is the same in any
 batch.
 """
 
@@ -31,11 +31,11 @@ class Given(NamedTuple):
     count: tf.Tensor
 
 
-def picture_words(network: PixelCNN, seed, rows, height: int, width: int):
-    """uint32 [rows, height, width, words], the random words of every pixel of every picture.
+def image_words(network: PixelCNN, seed, rows, height: int, width: int):
+    """uint32 [rows, height, width, words], the random words of every pixel of every image.
 
     Args:
-      seed, rows: as for `noise.bits`: picture `rows[n]` of a seed is the same in any batch.
+      seed, rows: as for `noise.bits`: image `rows[n]` of a seed is the same in any batch.
     """
     count = network.output.noise_words
     words = noise.words(seed, rows, 0, height * width, count)
@@ -50,7 +50,7 @@ def sample(
     temperature=1.0,
     prediction=None,
 ):
-    """Pictures int32 [batch, height, width, channels], drawn by the cached sampler.
+    """Images int32 [batch, height, width, channels], drawn by the cached sampler.
 
     Args:
       words: uint32 [batch, height, width, noise words], its height and width known in Python.
@@ -172,19 +172,19 @@ def _pixel(network: PixelCNN, row: _Row, x, left, columns):
 def sample_naively(
     network: PixelCNN, words, condition: Condition, given: Given | None = None, temperature=1.0
 ):
-    """The same pictures as `sample`, by one whole network pass for every pixel."""
+    """The same images as `sample`, by one whole network pass for every pixel."""
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
     shape = [batch, height, width, network.output_config.channels]
     start = tf.zeros(shape, tf.int32)
     shared = _Shared(network, words, condition, given, temperature, None)
 
-    def pixel(place, picture):
+    def pixel(place, image):
         y, x = place // width, place % width
-        hidden = network(picture, condition)
+        hidden = network(image, condition)
         at = Hidden(hidden.units[:, y, x], hidden.prediction[:, y, x])
         levels = shared.kept(y, x, network.output.sample(at, words[:, y, x], temperature))
         here = tf.reshape(tf.range(height * width) == place, [1, height, width, 1])
-        return place + 1, tf.where(here, levels[:, tf.newaxis, tf.newaxis], picture)
+        return place + 1, tf.where(here, levels[:, tf.newaxis, tf.newaxis], image)
 
     pixels = height * width
     return tf.while_loop(
@@ -193,7 +193,7 @@ def sample_naively(
 
 
 def _placed(network: PixelCNN, condition: Condition, batch, height: int, width: int) -> Condition:
-    """The condition with the place of each pixel, its map of as many rows as the picture."""
+    """The condition with the place of each pixel, its map of as many rows as the image."""
     blank = tf.zeros([batch, height, width, 1], tf.int32)
     return network.placed(condition, blank)
 

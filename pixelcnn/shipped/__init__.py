@@ -1,4 +1,4 @@
-"""What comes with the package: pictures, and trained models with their cards."""
+"""What comes with the package: images, and trained models with their cards."""
 
 import importlib.resources
 from pathlib import Path
@@ -16,8 +16,8 @@ def folder(name: str) -> Path:
     return _here() / FOLDERS[name]
 
 
-def pictures_of(name: str) -> Path:
-    """The dev pictures that a shipped model is judged on, an npz file."""
+def dev_images(name: str) -> Path:
+    """The dev images that a shipped model is judged on, an npz file."""
     return _here() / f"{name.split('-')[1]}_dev.npz"
 
 

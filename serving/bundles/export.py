@@ -23,7 +23,7 @@ from pixelcnn import card as picture_card
 from pixelcnn import model as pictures
 from pixelcnn import portable as picture_portable
 from pixelcnn import shipped as picture_shipped
-from pixelcnn.model import PictureModel
+from pixelcnn.model import ImageModel
 from pixelcnn.training import KINDS as PICTURE_KINDS
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import SPEC_FILE, WEIGHTS_FILE, kind_of, read_folder
@@ -38,7 +38,7 @@ from wavenet.model import SHIPPED as SHIPPED_TEACHER
 from wavenet.model import SpeechModel
 from wavenet.samplers import CHUNK_SAMPLES
 
-AnyModel = SpeechModel | StudentModel | PictureModel
+AnyModel = SpeechModel | StudentModel | ImageModel
 CARD = "card.md"
 PORTABLE = "portable"
 PORTABLE_FRAMES = 200
@@ -223,7 +223,7 @@ def _loaded(spec: dict[str, Any], folder: Path) -> AnyModel:
 
 def _signatures_of(model: AnyModel) -> ModuleType:
     """The module whose `export_functions` knows the model."""
-    of_pictures = isinstance(model, PictureModel)
+    of_pictures = isinstance(model, ImageModel)
     return importlib.import_module(
         "serving.bundles.image_signatures" if of_pictures else "serving.bundles.audio_signatures"
     )
@@ -231,7 +231,7 @@ def _signatures_of(model: AnyModel) -> ModuleType:
 
 def _write_portable(model: AnyModel, folder: Path, buckets: list[int]) -> None:
     """Writes the sampler as functions that JAX can run."""
-    if isinstance(model, PictureModel):
+    if isinstance(model, ImageModel):
         picture_portable.export_sampler(folder, model.density)
         return
     frames = min(buckets, default=PORTABLE_FRAMES)

@@ -12,13 +12,13 @@ import tensorflow as tf
 
 from likelihoods.noise import as_key
 from pixelcnn.data.captions import NUM_CODES
-from pixelcnn.density import PictureDensity
-from pixelcnn.model import PictureModel
+from pixelcnn.density import ImageDensity
+from pixelcnn.model import ImageModel
 from pixelcnn.networks.config import part_names
 from pixelcnn.portable import condition_specs
 from pixelcnn.sampling.generation import multiscale_program, pixelcnn_program
-from pixelcnn.sampling.multiscale_sampler import Draw, draw, words_for
-from pixelcnn.sampling.pixelcnn_sampler import Given, picture_words, sample
+from pixelcnn.sampling.multiscale_sampler import Draw, draw, multiscale_words
+from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample
 from replicator.runs.errors import UserError
 from serving.bundles.bundle import COMPILED, FORMAT, PLAIN
 from serving.bundles.signature import Signature, TensorInfo, scale_name
@@ -32,7 +32,7 @@ Row = Callable[[Tensors], Tensors]  # from a batch of one to pictures without th
 
 
 def export_functions(
-    model: PictureModel, *, allowed_batches: Sequence[int] = (), buckets: Sequence[int] = ()
+    model: ImageModel, *, allowed_batches: Sequence[int] = (), buckets: Sequence[int] = ()
 ) -> tuple[tf.Module, dict[str, Any], dict[str, Any]]:
     """What is to be saved: the variables, the functions by signature, `serving` of model.json.
 
@@ -63,7 +63,7 @@ def export_functions(
     return module, functions, serving
 
 
-def _of_pixelcnn(density: PictureDensity) -> tuple[dict[str, Signature], dict[str, Row]]:
+def _of_pixelcnn(density: ImageDensity) -> tuple[dict[str, Signature], dict[str, Row]]:
     network: Any = density.pixelcnn
     size, channels = density.config.data.size, density.config.data.channels
     pictures = TensorInfo(UINT8, (None, size, size, channels))
@@ -76,7 +76,7 @@ def _of_pixelcnn(density: PictureDensity) -> tuple[dict[str, Signature], dict[st
     }
 
     def plain(batch, seed, rows, given, temperature):
-        words = picture_words(network, seed, rows, size, size)
+        words = image_words(network, seed, rows, size, size)
         return sample(network, words, density.conditioner(batch), given, temperature)
 
     def row_of(program) -> Row:
@@ -94,7 +94,7 @@ def _of_pixelcnn(density: PictureDensity) -> tuple[dict[str, Signature], dict[st
     return signatures, {PLAIN: row_of(plain), COMPILED: compiled, "complete": compiled}
 
 
-def _of_multiscale(density: PictureDensity) -> tuple[dict[str, Signature], dict[str, Row]]:
+def _of_multiscale(density: ImageDensity) -> tuple[dict[str, Signature], dict[str, Row]]:
     model: Any = density.multiscale
     missing = [part for part in part_names(model.sizes) if part not in model.parts]
     if missing:
@@ -109,7 +109,7 @@ def _of_multiscale(density: PictureDensity) -> tuple[dict[str, Signature], dict[
         signatures[scale_name(side)] = Signature(wish | given, {"picture": pictures[side]})
 
     def plain(batch, seed, rows, start, temperatures):
-        words = words_for(model, seed, rows, sizes[-1])
+        words = multiscale_words(model, seed, rows, sizes[-1])
         return draw(model, Draw(words, density.conditioner(batch), temperatures), sizes[-1], start)
 
     def row_of(name, program) -> Row:
@@ -130,7 +130,7 @@ def _of_multiscale(density: PictureDensity) -> tuple[dict[str, Signature], dict[
     return signatures, {name: row_of(name, program) for name, program in programs.items()}
 
 
-def _wish(density: PictureDensity, scales: int) -> dict[str, TensorInfo]:
+def _wish(density: ImageDensity, scales: int) -> dict[str, TensorInfo]:
     """The inputs of every signature: what names the noise, and the condition."""
     conditioning = density.config.conditioning
     last = conditioning.classes - 1

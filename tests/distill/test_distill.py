@@ -13,7 +13,7 @@ from runs import NEVER, TINY, assert_same, looped, newest, recordings
 import onepass
 from distill import evaluation_callback, training
 from distill import model as models
-from distill.collapse import Vitals, symptoms
+from distill.collapse import HealthMetrics, collapse_warnings
 from distill.config import StudentConfig
 from distill.losses.objective import Objective
 from distill.presets import PRESETS, ClipConfig, DistillConfig, LossConfig
@@ -59,10 +59,10 @@ def changed(**parts) -> DistillConfig:
 @pytest.fixture(autouse=True)
 def quick(request, monkeypatch):
     """Evaluations give 1.0 and no sound, but for `watched` tests."""
-    monkeypatch.setattr(wavenet_watching.Watcher, "__call__", lambda *_: 1.0)
+    monkeypatch.setattr(wavenet_watching.EvaluationCallback, "__call__", lambda *_: 1.0)
     if "watched" not in request.fixturenames:
-        monkeypatch.setattr(evaluation_callback.Watcher, "__init__", lambda *_: None)
-        monkeypatch.setattr(evaluation_callback.Watcher, "__call__", lambda *_: 1.0)
+        monkeypatch.setattr(evaluation_callback.EvaluationCallback, "__init__", lambda *_: None)
+        monkeypatch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: 1.0)
 
 
 @pytest.fixture
@@ -80,7 +80,7 @@ def teacher_run(data, tmp_path_factory):
     """A WaveNet of two steps."""
     run = tmp_path_factory.mktemp("teacher") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(wavenet_watching.Watcher, "__call__", lambda *_: 1.0)
+        patch.setattr(wavenet_watching.EvaluationCallback, "__call__", lambda *_: 1.0)
         wavenet_training.train("tiny", looped(TINY, num_steps=2), data, run, lambda line: None)
     return run
 
@@ -105,8 +105,8 @@ def student_run(teacher_run, data, tmp_path_factory):
     run = tmp_path_factory.mktemp("student") / "run"
     config = changed(loop=dict(num_steps=2))
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation_callback.Watcher, "__init__", lambda *_: None)
-        patch.setattr(evaluation_callback.Watcher, "__call__", lambda *_: 1.0)
+        patch.setattr(evaluation_callback.EvaluationCallback, "__init__", lambda *_: None)
+        patch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: 1.0)
         training.distill(
             "tiny", config, load_teacher(teacher_run), teacher_run, data, run, lambda line: None
         )
@@ -217,7 +217,7 @@ def test_evaluations_leave_figures_sounds_and_pictures(distil, tmp_path, watched
     assert (samples / "step_00000001.png").stat().st_size > 10_000
 
 
-WELL = Vitals(-0.5, -5.0, -5.2, 0.6, 0.7)
+WELL = HealthMetrics(-0.5, -5.0, -5.2, 0.6, 0.7)
 
 
 @pytest.mark.parametrize(
@@ -232,7 +232,7 @@ WELL = Vitals(-0.5, -5.0, -5.2, 0.6, 0.7)
     ],
 )
 def test_a_collapse_is_said_in_plain_words(change, word):
-    found = symptoms(dataclasses.replace(WELL, **change))
+    found = collapse_warnings(dataclasses.replace(WELL, **change))
     assert len(found) == (word is not None)
     assert word is None or word in found[0]
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from distill.config import StudentConfig
-from distill.flows import Flow, composed
+from distill.flows import Flow, compose
 from distill.student import ParallelWaveNet
 from likelihoods.initial import Initial
 
@@ -78,7 +78,7 @@ def test_composition_is_the_flows_one_after_another():
     first, second, z = flow(1), flow(2), noise()
     one = first.forward(z)
     two = second.forward(one.output)
-    whole = composed([one, two])
+    whole = compose([one, two])
     np.testing.assert_allclose(whole.output, two.output)
     np.testing.assert_allclose(z * tf.exp(whole.log_scale) + whole.location, two.output, atol=1e-12)
 

@@ -45,11 +45,11 @@ def test_sound_in_chunks_is_the_whole_within_one_step(kind, backend):
 def test_condition_in_stretches_is_the_whole(kind):
     student = student_of(kind)
     request = request_of(student)
-    turns = tf.zeros([1], tf.float64)
+    phase_cycles = tf.zeros([1], tf.float64)
     whole, _ = student.condition(tf.constant(request.frames), None, SAMPLES)
     parts, cuts = [], [0, HOP, 2 * HOP, 9 * HOP, SAMPLES - 5]
     for first, last in itertools.pairwise(cuts):
-        part, turns = condition_between(student, request, first, last, turns)
+        part, phase_cycles = condition_between(student, request, first, last, phase_cycles)
         parts.append(part)
     for made, wanted in zip(zip(*parts, strict=True), whole, strict=True):
         if wanted is not None:

@@ -35,7 +35,7 @@ def quick():
     brief = functools.partial(train_units, num_units=8, channels=8, steps=2)
     with pytest.MonkeyPatch.context() as patch:
         for module in (training, wavenet_training):
-            patch.setattr(module, "Watcher", lambda *_: lambda log, step: 1.0)
+            patch.setattr(module, "EvaluationCallback", lambda *_: lambda log, step: 1.0)
         for module in (training, portable):
             patch.setattr(module, "train_units", brief)
         jax.config.update("jax_disable_most_optimizations", True)

@@ -126,7 +126,7 @@ def test_moving_shifts_the_means_alone_each_channel_by_its_own():
     parameters, offset = example(), np.array([0.3, -0.2, 0.1], np.float32)
     rows = parameters.reshape(10, 3).copy()
     rows[MEANS] += offset[:, np.newaxis]
-    moved = SMALL.moved(tf.constant(parameters), tf.constant(offset))
+    moved = SMALL.shift_means(tf.constant(parameters), tf.constant(offset))
     np.testing.assert_array_equal(moved, rows.ravel())
     np.testing.assert_allclose(np.exp(log_probs(moved)), reference(rows.ravel()), rtol=2e-5)
 

@@ -1,4 +1,4 @@
-"""An exported picture model: its card says where it is from, its weights are half the size."""
+"""An exported image model: its card says where it is from, its weights are half the size."""
 
 import dataclasses
 import json
@@ -7,11 +7,11 @@ import shutil
 import image_runs
 import numpy as np
 import pytest
-from image_runs import DEV, STEPS, config_of, opened, pictures, run, trained
+from image_runs import DEV, STEPS, config_of, images, opened, run, trained
 
 import onepass
 from pixelcnn import card
-from pixelcnn.data.dataset import Shelf
+from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
 
 
@@ -22,7 +22,7 @@ def exported(tmp_path_factory):
     words = ["--data-licence", "CC0 of a zoo.", "--note", "On a cold day."]
     words += ["--out", str(folder), "--machine", "an abacus", "--bare"]
     with pytest.MonkeyPatch.context() as patch:
-        # The time that a picture takes is of no matter here.
+        # The time that an image takes is of no matter here.
         patch.setattr("pixelcnn.evaluation._seconds", lambda *_: 0.125)
         patch.setattr(card, "load", image_runs.opened)
         assert onepass.main(["export", str(run("pixelcnn")), *words]) == 0
@@ -36,7 +36,7 @@ def spec_of(folder):
 def test_the_card_says_where_the_model_is_from(exported):
     text = (exported / "card.md").read_text()
     for words in (
-        "A PixelCNN of 8x8 pictures with 1 channels,",
+        "A PixelCNN of 8x8 images with 1 channels,",
         "conditioned on class",
         "- Data: toys. CC0 of a zoo.",
         "- Classes: cat, dog, eel",
@@ -44,8 +44,8 @@ def test_the_card_says_where_the_model_is_from(exported):
         "on an abacus.",
         "`onepass train tiny --data toys --workdir run` On a cold day.",
         "in half precision",
-        f"Measured on {DEV} dev pictures",
-        "| seconds a picture, batch 1 | 0.125 | |",
+        f"Measured on {DEV} dev images",
+        "| seconds an image, batch 1 | 0.125 | |",
     ):
         assert words in text
     assert str(image_runs.folder()) not in text + (exported / "model.json").read_text()
@@ -76,8 +76,8 @@ def test_weights_are_stored_in_half_precision_and_judged_so(exported):
 def test_the_figures_are_those_of_the_folder(exported, monkeypatch):
     monkeypatch.setattr("pixelcnn.evaluation._seconds", lambda *_: 1.0)
     model = opened(exported)
-    shelf = Shelf.for_judging(pictures() / "toy_dev.npz", model.config, model.classes)
-    found, expected = evaluate(model, shelf), spec_of(exported)["quality"]
+    dataset = ImageDataset.for_evaluation(images() / "toy_dev.npz", model.config, model.classes)
+    found, expected = evaluate(model, dataset), spec_of(exported)["quality"]
     assert found["bits_per_dim"] == pytest.approx(expected["bits_per_dim"], abs=1e-6)
     for name, measure in found["measures"].items():
         assert measure == pytest.approx(expected["measures"][name], abs=1e-6)
@@ -95,13 +95,13 @@ def test_the_folder_says_what_the_model_is(exported):
 
 def test_data_of_an_exported_model_must_be_named(exported, mistake):
     line = mistake("evaluate", exported)
-    assert line == f"{exported} does not say where its pictures are; name them with --data."
+    assert line == f"{exported} does not say where its images are; name them with --data."
 
 
 def test_parts_of_several_runs_are_one_folder(tmp_path, monkeypatch):
     for name, parts in {"base": ("4",), "factors": ("8",)}.items():
         config = dataclasses.replace(config_of("multiscale"), parts=parts)
-        trained(config, pictures(), tmp_path / name)
+        trained(config, images(), tmp_path / name)
     figures = image_runs.figures("multiscale")
     monkeypatch.setattr(card, "evaluate", lambda *_: figures)
     monkeypatch.setattr(card, "load", opened)

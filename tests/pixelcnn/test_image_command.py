@@ -1,4 +1,4 @@
-"""Picture models on the command line: what each verb leaves, and every mistake in one line."""
+"""Image models on the command line: what each verb leaves, and every mistake in one line."""
 
 import dataclasses
 import json
@@ -8,7 +8,7 @@ import sys
 import image_runs
 import numpy as np
 import pytest
-from image_runs import CLASSES, DEV, SIDES, STEPS, model, pictures, run
+from image_runs import CLASSES, DEV, SIDES, STEPS, images, model, run
 from PIL import Image
 
 import onepass
@@ -59,15 +59,15 @@ def test_sample_writes_what_the_model_draws_for_all_classes_in_turn(tmp_path, ca
     assert status == 0
     assert names == ["grid.png", *(f"sample_7_{row}.png" for row in range(4))]
     expected = model("pixelcnn").generate([0, 1, 2, 0], seed=7, num=4)
-    for row, picture in enumerate(expected):
+    for row, image in enumerate(expected):
         found = levels_of(tmp_path / "out" / f"sample_7_{row}.png")
-        np.testing.assert_array_equal(found, picture)
+        np.testing.assert_array_equal(found, image)
     np.testing.assert_array_equal(levels_of(tmp_path / "out" / "grid.png"), grid(list(expected)))
     line = capsys.readouterr().out
-    assert line.startswith(f"{tmp_path / 'out'}: 4 pictures of 8x8 pixels in ")
+    assert line.startswith(f"{tmp_path / 'out'}: 4 images of 8x8 pixels in ")
 
 
-def test_one_picture_of_one_class_can_be_asked_for(tmp_path):
+def test_one_image_of_one_class_can_be_asked_for(tmp_path):
     assert sampled("pixelcnn", tmp_path, "--num 1 --label eel") == (
         0,
         ["grid.png", "sample_0_0.png"],
@@ -76,7 +76,7 @@ def test_one_picture_of_one_class_can_be_asked_for(tmp_path):
     np.testing.assert_array_equal(levels_of(tmp_path / "sample_0_0.png"), expected)
 
 
-def test_a_multiscale_model_shows_how_its_pictures_grew(tmp_path):
+def test_a_multiscale_model_shows_how_its_images_grew(tmp_path):
     words = "--num 2 --seed 3 --label dog --temperature 1 0.5"
     status, names = sampled("multiscale", tmp_path, words)
     expected = ["grid.png", "progression.gif", "progression.png"]
@@ -113,7 +113,7 @@ def test_a_start_is_enlarged_and_a_prime_is_gone_on_from(tmp_path):
         assert not np.array_equal(drawn[rows], noise[rows])
 
 
-def test_a_map_is_read_from_a_picture(tmp_path, mistake):
+def test_a_map_is_read_from_an_image(tmp_path, mistake):
     labels = np.tile(np.array([0, 0, 0, 0, 1, 1, 1, 1], np.uint8), [8, 1])
     Image.fromarray(labels).save(tmp_path / "map.png")
     words = f"--num 1 --map {tmp_path / 'map.png'}"
@@ -135,20 +135,20 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
     drawn = model("multiscale").progressions
 
     def interrupted(self, *arguments, **options):
-        def pictures():
+        def images():
             for row, scales in enumerate(drawn(*arguments, **options)):
                 if row == before:
                     raise KeyboardInterrupt
                 yield scales
 
-        return pictures()
+        return images()
 
-    monkeypatch.setattr(models.PictureModel, "progressions", interrupted)
+    monkeypatch.setattr(models.ImageModel, "progressions", interrupted)
     status, names = sampled("multiscale", tmp_path, "--num 5 --label cat")
     assert status == 130
     kept = ["grid.png", "progression.gif", "progression.png", "sample_0_0.png", "sample_0_1.png"]
     assert names == (kept if before else [])
-    assert f"interrupted: keeping {before} of 5 pictures" in capsys.readouterr().err
+    assert f"interrupted: keeping {before} of 5 images" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -168,17 +168,17 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
         (
             "pixelcnn",
             "--start SMALL",
-            "A PixelCNN cannot enlarge a picture; a multiscale model can.",
+            "A PixelCNN cannot enlarge an image; a multiscale model can.",
         ),
         ("pixelcnn", "--prime NO", "NO: broken: not a file."),
-        ("pixelcnn", "--prime TEXT", "TEXT: broken: not a picture that pillow knows."),
+        ("pixelcnn", "--prime TEXT", "TEXT: broken: not an image that pillow knows."),
         ("pixelcnn", "--prime SMALL", "SMALL: too small: 4x4, wanted 8x8."),
         (
             "pixelcnn",
             "--prime LARGE --prime-rows 9",
             "`--prime-rows` must be between 0 and 8, got 9.",
         ),
-        ("pixelcnn", "--prime-rows 2", "`--prime-rows` needs `--prime`, the picture they are of."),
+        ("pixelcnn", "--prime-rows 2", "`--prime-rows` needs `--prime`, the image they are of."),
         (
             "pixelcnn",
             "--caption cat",
@@ -198,15 +198,15 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
         (
             "multiscale",
             "--prime LARGE",
-            "Only a PixelCNN can go on from the first pixels of a picture.",
+            "Only a PixelCNN can go on from the first pixels of an image.",
         ),
         (
             "multiscale",
             "--start LARGE",
-            "The picture to start from must be square with a side of 4 pixels, got 8x8.",
+            "The image to start from must be square with a side of 4 pixels, got 8x8.",
         ),
         ("multiscale", "--start NO", "NO: no such file."),
-        ("multiscale", "--start TEXT", "TEXT is no picture that can be read."),
+        ("multiscale", "--start TEXT", "TEXT is no image that can be read."),
         ("text", "", "The model needs a condition: a caption."),
         ("text", "--caption LONG", "A caption may have 200 characters, got 10,000."),
         ("text", "--label cat", "`--label` is for a model of another kind; this one has text."),
@@ -225,7 +225,7 @@ def test_what_cannot_be_drawn_is_one_line_and_no_folder(mistake, tmp_path, kind,
     assert not (tmp_path / "out").exists()
 
 
-def test_a_folder_that_cannot_be_made_is_named_before_any_picture(mistake, monkeypatch):
+def test_a_folder_that_cannot_be_made_is_named_before_any_image(mistake, monkeypatch):
     monkeypatch.setattr(sample_command, "write_png", None)
     out = run("pixelcnn") / "config.json" / "out"
     line = mistake("sample", run("pixelcnn"), "--out", out)
@@ -242,8 +242,8 @@ def test_figures_as_json_are_one_object_and_nothing_else(capsys):
         *("model", "step", "data", "bits_per_dim", "seconds_per_picture"),
         *("measures", "codec", "dev"),
     }
-    assert (found["model"], found["data"]) == (str(run("multiscale")), str(pictures()))
-    assert (found["step"], found["dev"]) == (3, {"pictures": DEV})
+    assert (found["model"], found["data"]) == (str(run("multiscale")), str(images()))
+    assert (found["step"], found["dev"]) == (3, {"images": DEV})
     assert found["measures"].keys() == {
         "bits_per_dim",
         *("bits_per_dim_4x4", "bits_per_dim_8x8"),
@@ -261,10 +261,10 @@ def test_figures_as_json_are_one_object_and_nothing_else(capsys):
 def test_figures_in_words_name_model_data_and_the_codec(capsys, monkeypatch):
     known = image_runs.figures("pixelcnn")
     monkeypatch.setattr(command, "evaluate", lambda *_: known)
-    file = pictures() / "toy_dev.npz"
+    file = images() / "toy_dev.npz"
     assert onepass.main(["evaluate", str(run("pixelcnn")), "--data", str(file)]) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{run('pixelcnn')}, step {STEPS}, on {DEV} dev pictures of {file}"
+    assert lines[0] == f"{run('pixelcnn')}, step {STEPS}, on {DEV} dev images of {file}"
     bits, webp = known["bits_per_dim"], known["codec"]["webp"]
     assert lines[1].startswith(f"  bits per dimension   {bits:.3f}   (95%: ")
     assert lines[2].startswith(f"  lossless WebP        {webp:.3f} ")
@@ -272,7 +272,7 @@ def test_figures_in_words_name_model_data_and_the_codec(capsys, monkeypatch):
     assert lines[-1].startswith("  bits per dim gained by the condition   ")
 
 
-def test_pictures_to_judge_by_that_are_not_there_are_named(mistake, tmp_path):
+def test_images_to_judge_by_that_are_not_there_are_named(mistake, tmp_path):
     line = mistake("evaluate", run("pixelcnn"), "--data", tmp_path / "no")
     assert line == f"{tmp_path / 'no'}: no such file or folder."
     copy = shutil.copytree(run("pixelcnn"), tmp_path / "copy")
@@ -288,7 +288,7 @@ def test_pictures_to_judge_by_that_are_not_there_are_named(mistake, tmp_path):
 @pytest.mark.parametrize("verb", ["evaluate", "sample"])
 def test_a_verb_goes_where_its_model_belongs_whatever_the_order(verb, monkeypatch, tmp_path):
     went = []
-    for kind, floor in {"pictures": "pixelcnn", "sounds": "distill"}.items():
+    for kind, floor in {"images": "pixelcnn", "sounds": "distill"}.items():
         module = "painting" if (verb, floor) == ("sample", "pixelcnn") else "command"
         name = f"{floor}.{module}.run_{verb}"
         monkeypatch.setattr(name, lambda words, parse, kind=kind: went.append((kind, words)) or 0)
@@ -299,10 +299,10 @@ def test_a_verb_goes_where_its_model_belongs_whatever_the_order(verb, monkeypatc
     folder.mkdir()
     (folder / "model.json").write_text('{"kind": "multiscale"}')
     for place, kind in {
-        run("pixelcnn"): "pictures",
-        run("multiscale"): "pictures",
-        folder: "pictures",
-        "shipped-digits": "pictures",
+        run("pixelcnn"): "images",
+        run("multiscale"): "images",
+        folder: "images",
+        "shipped-digits": "images",
         sound: "sounds",
         "shipped": "sounds",
         tmp_path / "no": "sounds",
@@ -337,7 +337,7 @@ def test_help_of_a_verb_says_how_to_get_that_of_its_models(capsys, verb):
     assert out.startswith(f"usage: onepass {verb}") and known[verb] in out
 
 
-def test_help_lists_the_presets_of_pictures(capsys):
+def test_help_lists_the_presets_of_images(capsys):
     assert onepass.main(["train", "--help"]) == 0
     out = capsys.readouterr().out
     assert all(f"\n  {name} " in out for name in ["wavenet-smoke", *PRESETS])
@@ -389,13 +389,13 @@ def test_every_preset_goes_through_the_command_line(name, monkeypatch, mistake):
     [
         ("--data.size 12", "`size` must be 4 times a power of two, got 12; 8 and 16 are near"),
         ("--parts 4 8.5", "`parts` must be of 4, 8.2, 8.3, 8.4, got 8.5"),
-        ("--output.levels 16", "`output.levels` must be 256, those of a picture file, got 16"),
+        ("--output.levels 16", "`output.levels` must be 256, those of an image file, got 16"),
         ("--data.channels 3", "`output.channels` must be `data.channels`, 3, got 1"),
     ],
 )
 def test_options_that_do_not_fit_together_are_one_line(mistake, tmp_path, words, line):
     run_ = tmp_path / "run"
-    places = ["--data", pictures(), "--workdir", run_]
+    places = ["--data", images(), "--workdir", run_]
     found = mistake("train", "multiscale-smoke", *places, *words.split())
     assert line in found and not run_.exists()
 
@@ -411,7 +411,7 @@ def test_a_named_data_set_without_its_library_is_one_line(mistake, tmp_path, mon
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
     """PNG files of more than the wanted size, a sub-folder for each class."""
-    folder = tmp_path_factory.mktemp("data") / "pictures"
+    folder = tmp_path_factory.mktemp("data") / "images"
     data = image_runs.toys(24, 0, size=20)
     for i, (image, label) in enumerate(zip(data["images"], data["labels"], strict=True)):
         place = folder / CLASSES[label]
@@ -421,17 +421,17 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["pixelcnn-smoke", "multiscale-smoke"])
-def test_a_smoke_preset_trains_on_a_folder_of_pictures_and_is_judged_and_drawn(
+def test_a_smoke_preset_trains_on_a_folder_of_images_and_is_judged_and_drawn(
     name, folder, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(evaluation_callback.Watcher, "_can_draw", lambda self: False)
+    monkeypatch.setattr(evaluation_callback.EvaluationCallback, "_can_draw", lambda self: False)
     place = tmp_path / "run"
     words = ["--data", str(folder), "--workdir", str(place), "--conditioning.kind", "class"]
     assert onepass.main(["train", name, *words, "--data.dev-share", "0.25"]) == 0
     out = capsys.readouterr().out
     assert "for train, " in out and "8x8, 1 channel, area-averaged from 20x20" in out
     assert "Stopped at step 20 (done)" in out and "best dev " in out
-    assert f"Next: onepass sample {place} --out pictures" in out
+    assert f"Next: onepass sample {place} --out images" in out
     assert RunDirectory.open(place).config()["class_names"] == list(CLASSES)
     assert onepass.main(["train", name, *words, "--data.dev-share", "0.25"]) == 0
     assert f"{place} has made all its steps (20, best dev " in capsys.readouterr().out
@@ -440,8 +440,8 @@ def test_a_smoke_preset_trains_on_a_folder_of_pictures_and_is_judged_and_drawn(
         assert levels_of(tmp_path / "sample_0_0.png").shape == (8, 8, 1)
 
 
-def test_an_evaluation_of_one_picture_says_nothing_of_other_conditions(tmp_path):
+def test_an_evaluation_of_one_image_says_nothing_of_other_conditions(tmp_path):
     np.savez(tmp_path / "x_dev.npz", **image_runs.toys(1, 0))
     known = dataclasses.replace(model("map"), classes=CLASSES)
-    shelf = image_runs.Shelf.for_judging(tmp_path / "x_dev.npz", known.config, CLASSES)
-    assert evaluate(known, shelf)["measures"].keys() == {"bits_per_dim"}
+    dataset = image_runs.ImageDataset.for_evaluation(tmp_path / "x_dev.npz", known.config, CLASSES)
+    assert evaluate(known, dataset)["measures"].keys() == {"bits_per_dim"}

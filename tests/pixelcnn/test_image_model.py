@@ -1,4 +1,4 @@
-"""What a trained picture model says of pictures, and what it draws, and how well that is judged."""
+"""What a trained image model says of images, and what it draws, and how well that is judged."""
 
 import dataclasses
 import math
@@ -7,9 +7,9 @@ import image_runs
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_runs import CLASSES, DEV, config_of, figures, judged, model, opened, pictures, toys
+from image_runs import CLASSES, DEV, config_of, figures, images, judged, model, opened, toys
 
-from pixelcnn.data.dataset import Shelf
+from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import DataError
 from pixelcnn.data.video import read_episodes
 from pixelcnn.evaluation import webp_bits_per_dim
@@ -27,10 +27,10 @@ def whole_dev(kind, shuffled=0):
     return {k: v.numpy() for k, v in next(iter(judged(kind).dev(1000, shuffled))).items()}
 
 
-def shelf_of(tmp_path, config, **arrays):
+def dataset_of(tmp_path, config, **arrays):
     """What `dev_dev.npz` with these arrays is to a model with the classes of the toys."""
     np.savez(tmp_path / "x_dev.npz", **arrays)
-    return Shelf.for_judging(tmp_path / "x_dev.npz", config, CLASSES)
+    return ImageDataset.for_evaluation(tmp_path / "x_dev.npz", config, CLASSES)
 
 
 def refused(call, *arguments, **options):
@@ -45,7 +45,7 @@ def refused(call, *arguments, **options):
 
 
 @pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
-def test_bits_per_dim_is_the_log_probability_in_bits_over_the_numbers_of_a_picture(kind):
+def test_bits_per_dim_is_the_log_probability_in_bits_over_the_numbers_of_an_image(kind):
     data = toys(DEV, 2)
     levels = tf.constant(data["images"][..., None].astype(np.int32))
     condition = Condition(tf.constant(np.eye(3, dtype=np.float32)[data["labels"]]), None)
@@ -87,8 +87,8 @@ def test_what_a_condition_gains_is_what_the_wrong_one_costs():
 
 
 def test_what_actions_gain_is_a_mean_over_several_exchanges():
-    shelf, density = judged("video"), model("video").density
-    ways = [next(iter(shelf.dev(1000, i))) for i in range(1 + shelf.shuffles)]
+    dataset, density = judged("video"), model("video").density
+    ways = [next(iter(dataset.dev(1000, i))) for i in range(1 + dataset.shuffles)]
     assert len({way["action"].numpy().tobytes() for way in ways}) > 3
     bits = [-np.mean(sum(density.nats(way).values())) / math.log(2) for way in ways]
     gained = figures("video")["measures"]["bits_per_dim_gained_by_the_condition"]["mean"]
@@ -97,7 +97,7 @@ def test_what_actions_gain_is_a_mean_over_several_exchanges():
 
 
 @pytest.mark.parametrize("kind", ["pixelcnn", "text"])
-def test_another_condition_is_never_the_own_one_and_the_pictures_stay(kind):
+def test_another_condition_is_never_the_own_one_and_the_images_stay(kind):
     key = {"pixelcnn": "label", "text": "caption"}[kind]
     own, others = whole_dev(kind), whole_dev(kind, shuffled=1)
     np.testing.assert_array_equal(own["levels"], others["levels"])
@@ -107,11 +107,11 @@ def test_another_condition_is_never_the_own_one_and_the_pictures_stay(kind):
 
 
 @pytest.mark.parametrize("labels", [[0, 1, 0, 1], [2, 0, 0, 1, 2], [0, 0, 0, 1, 2, 1], [1, 0, 2]])
-def test_no_picture_keeps_its_class_where_none_has_more_than_half(tmp_path, labels):
+def test_no_image_keeps_its_class_where_none_has_more_than_half(tmp_path, labels):
     images = np.arange(len(labels) * 64).reshape(-1, 8, 8).astype(np.uint8)
     arrays = dict(images=images, labels=np.array(labels), classes=np.array(CLASSES))
-    shelf = shelf_of(tmp_path, model("pixelcnn").config, **arrays)
-    given = next(iter(shelf.dev(100, shuffled=1)))["label"].numpy()
+    dataset = dataset_of(tmp_path, model("pixelcnn").config, **arrays)
+    given = next(iter(dataset.dev(100, shuffled=1)))["label"].numpy()
     assert not np.any(given == labels) and sorted(given) == sorted(labels)
 
 
@@ -124,14 +124,14 @@ def test_batches_of_another_size_give_the_same_bits():
 
 
 def test_a_dev_file_alone_is_judged_whole(tmp_path):
-    file = pictures() / "toy_dev.npz"
+    file = images() / "toy_dev.npz"
     config = model("pixelcnn").config
-    alone = next(iter(Shelf.for_judging(file, config, CLASSES).dev(1000)))
+    alone = next(iter(ImageDataset.for_evaluation(file, config, CLASSES).dev(1000)))
     for name, values in whole_dev("pixelcnn").items():
         np.testing.assert_array_equal(alone[name], values)
     other = tmp_path / "toys.npz"  # of no split: some are dev's
     other.write_bytes(file.read_bytes())
-    part = Shelf.for_judging(other, config, CLASSES).dev(1000)
+    part = ImageDataset.for_evaluation(other, config, CLASSES).dev(1000)
     assert 1 <= len(next(iter(part))["levels"]) < DEV
 
 
@@ -139,17 +139,17 @@ def test_classes_are_the_models_whatever_their_order_in_the_file(tmp_path):
     images = toys(3, 0)["images"]
     config = model("pixelcnn").config
     names = np.array(["eel", "cat"])
-    shelf = shelf_of(tmp_path, config, images=images, labels=np.array([0, 1, 0]), classes=names)
-    assert next(iter(shelf.dev()))["label"].numpy().tolist() == [2, 0, 2]
+    dataset = dataset_of(tmp_path, config, images=images, labels=np.array([0, 1, 0]), classes=names)
+    assert next(iter(dataset.dev()))["label"].numpy().tolist() == [2, 0, 2]
     names = np.array(["eel", "fox"])
     with pytest.raises(DataError, match=r"x_dev\.npz: the model knows no class fox\.$"):
-        shelf_of(tmp_path, config, images=images, labels=np.array([0, 1, 0]), classes=names)
+        dataset_of(tmp_path, config, images=images, labels=np.array([0, 1, 0]), classes=names)
 
 
-def test_a_model_without_classes_is_judged_on_pictures_of_any(tmp_path):
+def test_a_model_without_classes_is_judged_on_images_of_any(tmp_path):
     config = model("text").config
     arrays = {**toys(4, 0), "classes": np.array(["x", "y", "z"])}
-    assert "caption" in next(iter(shelf_of(tmp_path, config, **arrays).dev()))
+    assert "caption" in next(iter(dataset_of(tmp_path, config, **arrays).dev()))
 
 
 def test_actions_are_normalised_as_those_that_the_model_was_trained_on(tmp_path):
@@ -158,18 +158,18 @@ def test_actions_are_normalised_as_those_that_the_model_was_trained_on(tmp_path)
     arrays["actions"] = 7 * arrays["actions"] + 1
     for split in ("train", "dev"):
         np.savez(tmp_path / f"other_{split}.npz", **arrays)
-    shelf = Shelf.for_judging(tmp_path, known.config, (), known.statistics)
-    found = next(iter(shelf.dev(1)))["action"].numpy()[0]
+    dataset = ImageDataset.for_evaluation(tmp_path, known.config, (), known.statistics)
+    found = next(iter(dataset.dev(1)))["action"].numpy()[0]
     train = read_episodes(image_runs.videos()).statistics
     expected = (arrays["actions"][0, :2] - train.action_mean) / train.action_std
     np.testing.assert_allclose(found, expected, rtol=1e-5)
     for split in ("train", "dev"):
         np.savez(tmp_path / f"other_{split}.npz", **image_runs.episodes(2, 2, actions=3))
-    line = refused(Shelf.for_judging, tmp_path, known.config, (), known.statistics)
+    line = refused(ImageDataset.for_evaluation, tmp_path, known.config, (), known.statistics)
     assert line.endswith("`actions` have 3 numbers, the model knows 2.")
 
 
-def test_webp_stores_noise_at_its_entropy_and_a_flat_picture_for_nothing():
+def test_webp_stores_noise_at_its_entropy_and_a_flat_image_for_nothing():
     noise = np.random.default_rng(0).integers(0, 256, [64, 64, 3], np.uint8)
     assert 7.9 < webp_bits_per_dim(noise) < 8.3
     assert 7.9 < webp_bits_per_dim(noise[..., :1]) < 8.6
@@ -177,8 +177,8 @@ def test_webp_stores_noise_at_its_entropy_and_a_flat_picture_for_nothing():
     assert webp_bits_per_dim(np.full([64, 64, 1], 77, np.uint8)) < 0.5
 
 
-def test_the_codec_is_judged_on_the_dev_pictures():
-    each = [webp_bits_per_dim(picture[..., None]) for picture in toys(DEV, 2)["images"]]
+def test_the_codec_is_judged_on_the_dev_images():
+    each = [webp_bits_per_dim(image[..., None]) for image in toys(DEV, 2)["images"]]
     assert figures("pixelcnn")["codec"] == {"webp": pytest.approx(np.mean(each))}
 
 
@@ -213,7 +213,7 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
 
 
 @pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
-def test_a_picture_of_a_seed_is_the_same_however_many_are_drawn(kind):
+def test_an_image_of_a_seed_is_the_same_however_many_are_drawn(kind):
     three = model(kind).generate(1, seed=5, num=3)
     assert three.shape == (3, 8, 8, 1) and three.dtype == np.uint8
     np.testing.assert_array_equal(model(kind).generate(1, seed=5), three[:1])
@@ -253,7 +253,7 @@ def test_without_chance_the_seed_does_not_matter():
     np.testing.assert_array_equal(known.generate(0, seed=2, temperature=0.0), still)
 
 
-def test_a_multiscale_model_enlarges_the_very_picture_that_it_is_given():
+def test_a_multiscale_model_enlarges_the_very_image_that_it_is_given():
     small = np.random.default_rng(0).integers(0, 256, [4, 4, 1]).astype(np.uint8)
     (scales,) = model("multiscale").progressions(0, seed=1, start=small)
     assert [scale.shape for scale in scales] == [(4, 4, 1), (8, 8, 1)]
@@ -265,7 +265,7 @@ def test_a_multiscale_model_enlarges_the_very_picture_that_it_is_given():
     assert np.mean(other[new] != scales[1][new]) > 0.5
 
 
-def test_each_scale_of_a_picture_is_the_sub_sample_of_the_next():
+def test_each_scale_of_an_image_is_the_sub_sample_of_the_next():
     (scales,) = model("multiscale").progressions("dog", seed=3)
     np.testing.assert_array_equal(scales[1][::2, ::2], scales[0])
 
@@ -280,10 +280,10 @@ def test_a_temperature_can_be_said_for_each_scale():
 
 @pytest.mark.parametrize("rows", [0, 3, 8])
 def test_rows_that_are_given_are_kept_and_the_rest_is_drawn(rows):
-    picture = np.random.default_rng(0).integers(0, 256, [8, 8, 1]).astype(np.uint8)
-    drawn = model("pixelcnn").generate(0, seed=2, given=(picture, 8 * rows))[0]
-    np.testing.assert_array_equal(drawn[:rows], picture[:rows])
-    assert np.array_equal(drawn, picture) == (rows == 8)
+    image = np.random.default_rng(0).integers(0, 256, [8, 8, 1]).astype(np.uint8)
+    drawn = model("pixelcnn").generate(0, seed=2, given=(image, 8 * rows))[0]
+    np.testing.assert_array_equal(drawn[:rows], image[:rows])
+    assert np.array_equal(drawn, image) == (rows == 8)
 
 
 def test_a_caption_is_drawn_and_so_is_a_map():
@@ -305,7 +305,7 @@ REFUSALS = [
     (
         "pixelcnn",
         dict(condition=0, start=SQUARE),
-        "A PixelCNN cannot enlarge a picture; a multiscale model can.",
+        "A PixelCNN cannot enlarge an image; a multiscale model can.",
     ),
     (
         "pixelcnn",
@@ -322,22 +322,22 @@ REFUSALS = [
     (
         "multiscale",
         dict(condition=0, given=(SQUARE, 4)),
-        "Only a PixelCNN can go on from the first pixels of a picture.",
+        "Only a PixelCNN can go on from the first pixels of an image.",
     ),
     (
         "multiscale",
         dict(condition=0, start=np.zeros([5, 5, 1], np.uint8)),
-        "The picture to start from must be square with a side of 4 pixels, got 5x5.",
+        "The image to start from must be square with a side of 4 pixels, got 5x5.",
     ),
     (
         "multiscale",
         dict(condition=0, start=np.zeros([4, 8, 1], np.uint8)),
-        "The picture to start from must be square with a side of 4 pixels, got 8x4.",
+        "The image to start from must be square with a side of 4 pixels, got 8x4.",
     ),
     (
         "multiscale",
         dict(condition=0, start=np.zeros([8, 8, 1], np.uint8)),
-        "The picture to start from must be square with a side of 4 pixels, got 8x8.",
+        "The image to start from must be square with a side of 4 pixels, got 8x8.",
     ),
     (
         "multiscale",

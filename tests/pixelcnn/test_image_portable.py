@@ -1,4 +1,4 @@
-"""Picture models exported: their batches, steps and samplers, drawn, trained and run by JAX."""
+"""Image models exported: their batches, steps and samplers, drawn, trained and run by JAX."""
 
 import dataclasses
 import shutil
@@ -17,9 +17,9 @@ import onepass
 from pixelcnn import density, portable, training
 from pixelcnn.data import batch_sampling
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.data.dataset import Shelf
-from pixelcnn.density import PictureDensity
-from pixelcnn.sampling.generation import Painter, Request
+from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.density import ImageDensity
+from pixelcnn.sampling.generation import ImageSampler, Request
 from replicator.portable import run as portable_run
 from replicator.portable.export import training_step
 from replicator.runs.atomic_files import read_npz, write_npz
@@ -48,30 +48,30 @@ def changed(kind, **changes):
     return dataclasses.replace(config, **parts)
 
 
-def shelf_of(kind, **changes):
+def dataset_of(kind, **changes):
     """The toys of a kind, its configuration resolved."""
-    shelf = Shelf.read(data_of(kind), changed(kind, **changes))
-    return dataclasses.replace(shelf, config=shelf.resolved)
+    dataset = ImageDataset.read(data_of(kind), changed(kind, **changes))
+    return dataclasses.replace(dataset, config=dataset.resolved)
 
 
 def exported(kind, folder, **changes):
-    """Exports a run; gives its shelf, and its state and its loss in TensorFlow."""
-    shelf = shelf_of(kind, **changes)
+    """Exports a run; gives its dataset, and its state and its loss in TensorFlow."""
+    dataset = dataset_of(kind, **changes)
     config = changed(kind, **changes)
     portable.export_run("tiny", config, data_of(kind), folder, say=image_runs.silent)
-    made = PictureDensity(shelf.config)
-    return shelf, TrainState(made, config.optimizer, config.loop.num_steps), made.loss
+    made = ImageDensity(dataset.config)
+    return dataset, TrainState(made, config.optimizer, config.loop.num_steps), made.loss
 
 
 @pytest.mark.parametrize("kind", SIDES)
 def test_run_py_draws_the_batches_of_the_pipeline(kind, tmp_path):
     changes = {"conditioning": {"jitter": 0.5}} if kind == "video" else {"data": {"flip": True}}
-    shelf = shelf_of(kind, **changes)
-    arrays, settings = portable.carried(shelf.source, shelf.config)
+    dataset = dataset_of(kind, **changes)
+    arrays, settings = portable.carried(dataset.source, dataset.config)
     write_npz(tmp_path / settings["file"], arrays)
     drawn = batch_sampling.open_batches(tmp_path, settings)
     for step in (0, 1, 1_000_000):
-        expected = next(iter(shelf.training(step)))
+        expected = next(iter(dataset.training(step)))
         found = drawn(step)
         assert {"levels", "seed"} < found.keys() <= expected.keys()
         for name, array in found.items():
@@ -88,11 +88,11 @@ def test_run_py_draws_the_batches_of_the_pipeline(kind, tmp_path):
     ],
 )
 def test_steps_in_jax_equal_those_in_tensorflow(kind, changes, tmp_path):
-    shelf, state, loss = exported(kind, tmp_path, **changes)
+    dataset, state, loss = exported(kind, tmp_path, **changes)
     start, run = state.arrays(), portable_run.Training(tmp_path)
     assert_equal(run.arrays(), start)
     step = tf.function(training_step(state, loss), autograph=False)
-    for number, batch in enumerate(shelf.training(0).take(2)):
+    for number, batch in enumerate(dataset.training(0).take(2)):
         metrics = run.advance(run.batch(number))
         expected = step(batch)
         state.assign([expected[f"slot/{name}"] for name in state.slots()])
@@ -103,8 +103,8 @@ def test_steps_in_jax_equal_those_in_tensorflow(kind, changes, tmp_path):
 def test_dropout_and_crops_are_those_of_a_compiled_step(tmp_path):
     factor = dataclasses.replace(config_of("multiscale").network.factor, dropout=0.5)
     network = {"base_size": 2, "crop": 4, "factor": factor}
-    shelf, state, loss = exported("multiscale", tmp_path, network=network, parts=("8.2",))
-    run, batch = portable_run.Training(tmp_path), next(iter(shelf.training(0)))
+    dataset, state, loss = exported("multiscale", tmp_path, network=network, parts=("8.2",))
+    run, batch = portable_run.Training(tmp_path), next(iter(dataset.training(0)))
     start, metrics = state.arrays(), run.advance(run.batch(0))
     losses = {}
     for compiled in (False, True):
@@ -124,9 +124,9 @@ OPTIONS = """--data.size 8 --data.channels 1 --output.channels 1 --output.compon
 
 
 def test_training_may_cross_to_four_devices_and_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(training, "Watcher", lambda *_: lambda log, step: 1.0)
+    monkeypatch.setattr(training, "EvaluationCallback", lambda *_: lambda log, step: 1.0)
     out, workdir, alone = (tmp_path / name for name in ("out", "run", "alone"))
-    words = ["train", "pixelcnn-smoke", *OPTIONS.split(), "--data", str(image_runs.pictures())]
+    words = ["train", "pixelcnn-smoke", *OPTIONS.split(), "--data", str(image_runs.images())]
     assert onepass.main([*words, "--workdir", str(alone)]) == 0
     assert onepass.main([*words, "--workdir", str(workdir), "--portable", str(out)]) == 0
     assert not workdir.exists()
@@ -146,7 +146,7 @@ def test_training_may_cross_to_four_devices_and_back(tmp_path, monkeypatch):
 
 def density_of(kind):
     """A density of a kind whose weights are far from where they start."""
-    return perturbed(PictureDensity(shelf_of(kind).config))
+    return perturbed(ImageDensity(dataset_of(kind).config))
 
 
 def draw_in_jax(folder, made, request, row, **options):
@@ -161,13 +161,13 @@ def draw_in_jax(folder, made, request, row, **options):
     return portable_run.load(folder, "draw"), inputs
 
 
-def test_an_exported_pixelcnn_draws_the_same_picture(tmp_path):
+def test_an_exported_pixelcnn_draws_the_same_image(tmp_path):
     made, kept = density_of("pixelcnn"), image_runs.toys(1, 3)["images"][0][..., None]
     request = Request((5,), 2**40 + 3, 8, {"label": np.array([2], np.int32)}, 0.9, (kept, 20))
     draw, inputs = draw_in_jax(tmp_path, made, request, 5)
     given = {"given": kept[None].astype(np.int32), "given_count": np.int32(20)}
     found = draw(**inputs, **given, temperature=np.float32(0.9))["picture"]
-    (expected,) = next(Painter(made).pictures(request))
+    (expected,) = next(ImageSampler(made).images(request))
     np.testing.assert_array_equal(found[0], expected)
     np.testing.assert_array_equal(np.ravel(found)[:20], np.ravel(kept)[:20])
     assert len(np.unique(expected)) > 10
@@ -182,19 +182,19 @@ def test_an_exported_multiscale_model_draws_the_same_scales(tmp_path):
     request = Request((1,), 7, 16, condition, (1.0, 0.8))
     draw, inputs = draw_in_jax(tmp_path, made, request, 1)
     found = draw(**inputs, temperatures=np.array([1.0, 0.8], np.float32))
-    expected = next(Painter(made).pictures(request))
+    expected = next(ImageSampler(made).images(request))
     assert list(found) == ["picture_8", "picture_16"]
     for ours, theirs in zip(found.values(), expected, strict=True):
         np.testing.assert_array_equal(ours[0], theirs)
 
 
-def test_an_exported_model_of_patches_enlarges_a_picture_as_before(tmp_path):
+def test_an_exported_model_of_patches_enlarges_an_image_as_before(tmp_path):
     made, start = density_of("text"), image_runs.toys(1, 4, 4)["images"][0][..., None]
     condition = {"caption": encode_caption("stripes")[None]}
     request = Request((0,), 1, 8, condition, 1.0, None, start)
     draw, inputs = draw_in_jax(tmp_path, made, request, 0, start_size=4)
     found = draw(**inputs, start=start[None].astype(np.int32), temperatures=np.ones(2, np.float32))
-    expected = next(Painter(made).pictures(request))
+    expected = next(ImageSampler(made).images(request))
     np.testing.assert_array_equal(found["picture_8"][0], expected[1])
     np.testing.assert_array_equal(expected[1][::2, ::2], start)
 

@@ -1,4 +1,4 @@
-"""Training a picture model: it learns, it can be stopped at any step, and its parts stand alone."""
+"""Training an image model: it learns, it can be stopped at any step, and its parts stand alone."""
 
 import dataclasses
 import json
@@ -7,14 +7,14 @@ import shutil
 import image_runs
 import numpy as np
 import pytest
-from image_runs import CLASSES, LOOK, STEPS, TRAIN, config_of, opened, pictures, trained
+from image_runs import CLASSES, LOOK, STEPS, TRAIN, config_of, images, opened, trained
 from PIL import Image
 from runs import assert_same, newest
 
 from pixelcnn import card, evaluation_callback, training
-from pixelcnn.data.dataset import Shelf
+from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import DataError
-from pixelcnn.density import PictureDensity
+from pixelcnn.density import ImageDensity
 from pixelcnn.sampling.grids import grid
 from replicator.runs.errors import UserError
 from replicator.runs.metrics import read_metrics
@@ -38,7 +38,7 @@ def dev_bits(model, kind):
 # What a run leaves
 
 
-def test_the_loss_falls_on_pictures_that_can_be_learnt():
+def test_the_loss_falls_on_images_that_can_be_learnt():
     run = image_runs.run("pixelcnn")
     bits = figures_of(run, "bits_per_dim")
     assert list(bits) == list(range(1, STEPS + 1))
@@ -82,10 +82,10 @@ def test_every_look_leaves_a_sheet_of_what_the_model_draws_for_the_first_of_dev(
         np.testing.assert_array_equal(np.asarray(opened), expected)
 
 
-def test_the_configuration_says_classes_and_where_the_pictures_are():
+def test_the_configuration_says_classes_and_where_the_images_are():
     stored = json.loads((image_runs.run("multiscale") / "config.json").read_text())
     assert (stored["kind"], stored["class_names"]) == ("multiscale", list(CLASSES))
-    assert stored["data_folder"] == str(pictures()) and stored["statistics"] is None
+    assert stored["data_folder"] == str(images()) and stored["statistics"] is None
     assert stored["conditioning"]["classes"] == 3
     assert training.config_from(stored) == dataclasses.replace(
         config_of("multiscale"),
@@ -105,23 +105,23 @@ def test_the_data_decide_the_numbers_of_a_map_and_of_a_video():
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(tmp_path, monkeypatch):
     run = tmp_path / "run"
     said = []
-    monkeypatch.setattr(evaluation_callback.Watcher, "__call__", lambda *_: 1.0)
+    monkeypatch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: 1.0)
     half = config_of("pixelcnn", num_steps=STEPS // 2)
-    training.train("tiny", half, pictures(), run, image_runs.silent)
+    training.train("tiny", half, images(), run, image_runs.silent)
     config = config_of("pixelcnn", num_steps=STEPS)
-    outcome = training.train("tiny", config, pictures(), run, said.append)
+    outcome = training.train("tiny", config, images(), run, said.append)
     assert (outcome.step, outcome.reason) == (STEPS, DONE)
-    assert said[0].startswith(f"{TRAIN} pictures for train, {image_runs.DEV} for dev, 8x8")
+    assert said[0].startswith(f"{TRAIN} images for train, {image_runs.DEV} for dev, 8x8")
     assert f"going on from step {STEPS // 2}" in said[-1]
     assert_same(newest(run), newest(image_runs.run("pixelcnn")))
-    assert trained(config, pictures(), run).reason == FINISHED_BEFORE
+    assert trained(config, images(), run).reason == FINISHED_BEFORE
 
 
 def test_the_best_checkpoint_on_dev_is_the_model(tmp_path, monkeypatch):
     scores = iter([3.0, 1.0, 2.0, 2.5])
-    monkeypatch.setattr(evaluation_callback.Watcher, "__call__", lambda *_: next(scores))
+    monkeypatch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: next(scores))
     config = config_of("map", num_steps=4, evaluate_every_steps=1, keep_checkpoints=1)
-    outcome = trained(config, pictures(), tmp_path / "run")
+    outcome = trained(config, images(), tmp_path / "run")
     assert outcome.best_score == 1.0
     model = opened(tmp_path / "run")
     assert model.spec["step"] == 2
@@ -144,7 +144,7 @@ def test_another_configuration_in_the_same_place_is_refused_in_one_line():
         config, optimizer=dataclasses.replace(config.optimizer, learning_rate=0.5)
     )
     with pytest.raises(UserError) as caught:
-        trained(other, pictures(), run)
+        trained(other, images(), run)
     assert str(caught.value) == (
         f"{run} holds a run of another configuration: optimizer.learning_rate is 0.01 there, "
         "0.5 here. Choose another --workdir."
@@ -155,15 +155,15 @@ def test_another_configuration_in_the_same_place_is_refused_in_one_line():
 @pytest.mark.parametrize("inside", ["", "runs/a"])
 def test_a_run_inside_its_data_is_refused(inside):
     with pytest.raises(UserError, match="must be outside the data folder"):
-        trained(config_of("pixelcnn"), pictures(), pictures() / inside)
-    assert len(list(pictures().iterdir())) == 2
+        trained(config_of("pixelcnn"), images(), images() / inside)
+    assert len(list(images().iterdir())) == 2
 
 
 @pytest.mark.parametrize(
     ("kind", "lacking"),
     [("pixelcnn", "no classes (a "), ("text", "no captions (a "), ("map", "no maps (")],
 )
-def test_pictures_without_what_the_condition_needs_are_refused(tmp_path, kind, lacking):
+def test_images_without_what_the_condition_needs_are_refused(tmp_path, kind, lacking):
     bare = tmp_path / "bare.npz"
     np.savez(bare, images=image_runs.toys(20, 0)["images"])
     with pytest.raises(DataError) as caught:
@@ -177,7 +177,7 @@ def test_pictures_without_what_the_condition_needs_are_refused(tmp_path, kind, l
 
 def test_a_video_needs_episodes(tmp_path):
     with pytest.raises(DataError, match="has no array `frames`"):
-        trained(config_of("video"), pictures(), tmp_path / "run")
+        trained(config_of("video"), images(), tmp_path / "run")
 
 
 @pytest.mark.parametrize(
@@ -203,9 +203,7 @@ def halves(tmp_path_factory):
     """Two runs that trained the base and the factors of one model."""
     folder = tmp_path_factory.mktemp("halves")
     for name, parts in {"base": ("4",), "factors": ("8.2", "8.3", "8.4")}.items():
-        trained(
-            dataclasses.replace(config_of("multiscale"), parts=parts), pictures(), folder / name
-        )
+        trained(dataclasses.replace(config_of("multiscale"), parts=parts), images(), folder / name)
     return folder
 
 
@@ -265,14 +263,14 @@ def test_runs_of_different_models_are_not_joined(halves, tmp_path):
 
 
 def test_a_step_moves_a_part_alone_as_it_moves_it_in_the_whole():
-    config = Shelf.read(pictures(), config_of("multiscale")).resolved
+    config = ImageDataset.read(images(), config_of("multiscale")).resolved
     config = dataclasses.replace(
         config, optimizer=dataclasses.replace(config.optimizer, clip_norm=0.0)
     )
-    batch = next(iter(Shelf.read(pictures(), config).training(0)))
+    batch = next(iter(ImageDataset.read(images(), config).training(0)))
     with image_runs.quickly():
-        whole = PictureDensity(config)
-        alone = PictureDensity(dataclasses.replace(config, parts=("8.3",)))
+        whole = ImageDensity(config)
+        alone = ImageDensity(dataclasses.replace(config, parts=("8.3",)))
     start = {name: v.numpy() for name, v in named_weights(whole).items()}
     moved = {}
     for density in (whole, alone):

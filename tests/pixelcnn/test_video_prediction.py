@@ -73,13 +73,13 @@ def test_an_action_changes_no_frame_before_its_own(clip):
 def test_actions_are_normalised_as_in_training(clip, monkeypatch):
     asked = []
     known = model("video")
-    paint = known.painter.pictures
+    paint = known.sampler.images
 
-    def pictures(request):
+    def images(request):
         asked.append(request)
         return paint(request)
 
-    monkeypatch.setattr(known.painter, "pictures", pictures)
+    monkeypatch.setattr(known.sampler, "images", images)
     drawn(*clip, row=2)
     statistics = known.statistics
     expected = (clip[1][1:3] - statistics.action_mean) / statistics.action_std
@@ -104,7 +104,7 @@ def test_what_does_not_fit_the_model_is_refused_before_a_frame_is_drawn(clip):
     assert refused(known, frames[:1], actions, states) == few
     assert refused(known, frames[:3], actions[:2], states[:2]) == few
     assert refused(known, frames[:2], actions, states[:3]) == few
-    still = "The model draws pictures, not the next frame of a video."
+    still = "The model draws images, not the next frame of a video."
     assert refused(model("pixelcnn"), frames, actions, states) == still
     cold = refused(known, frames[:2], actions, states, temperature=-1.0)
     assert cold == "`temperature` must be 0 or more and finite, got -1.0."

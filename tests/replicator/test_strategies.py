@@ -22,8 +22,8 @@ import tensorflow as tf
 from runs import assert_same, newest
 from strategy_runs import CONFIGS, ROWS, STEPS
 
-from pixelcnn.data.dataset import Shelf
-from pixelcnn.density import PictureDensity, PictureLoss
+from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.density import ImageDensity, ImageLoss
 from replicator import strategies
 from replicator.launch.tf_config import local_cluster
 from replicator.runs.errors import UserError
@@ -253,10 +253,10 @@ def sounds():
 
 def pictures(folder, trainer):
     """A density, its loss and a batch of its pictures."""
-    shelf = Shelf.read(folder / "pictures", CONFIGS[trainer])
+    shelf = ImageDataset.read(folder / "pictures", CONFIGS[trainer])
     shelf = dataclasses.replace(shelf, config=shelf.resolved)
-    density = PictureDensity(shelf.config)
-    return density, PictureLoss(density), next(iter(shelf.training(0)))
+    density = ImageDensity(shelf.config)
+    return density, ImageLoss(density), next(iter(shelf.training(0)))
 
 
 @pytest.fixture

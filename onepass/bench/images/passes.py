@@ -14,7 +14,7 @@ from pixelcnn.networks.config import MultiscaleConfig
 from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.sampling.multiscale_sampler import Draw, draw, temperatures_of, words_for
+from pixelcnn.sampling.multiscale_sampler import Draw, draw, multiscale_words, temperatures_of
 
 
 def count_passes(name: str, largest: int) -> dict[int, tuple[int, int]]:
@@ -25,7 +25,7 @@ def count_passes(name: str, largest: int) -> dict[int, tuple[int, int]]:
     """
     config = configuration(MULTISCALE[name], largest)
     model = Multiscale(_narrow(config.network), largest, config.output, _Blank(0))
-    words = words_for(model, as_key(SEED), tf.constant([0]), largest)
+    words = multiscale_words(model, as_key(SEED), tf.constant([0]), largest)
     wish = Draw(words, NONE, temperatures_of(1.0, len(model.sizes)))
     with _calls_of(PixelCNN, "left") as pixels, _calls_of(Factor, "__call__") as factors:
         draw(model, wish, largest)  # not compiled: every turn of its loops is a call

@@ -16,10 +16,10 @@ import numpy as np
 import tensorflow as tf
 
 from likelihoods.noise import as_key
-from pixelcnn.density import PictureDensity
+from pixelcnn.density import ImageDensity
 from pixelcnn.presets import PRESETS
-from pixelcnn.sampling.generation import LARGEST_COMPILED, Painter, Request
-from pixelcnn.sampling.pixelcnn_sampler import picture_words, sample_naively
+from pixelcnn.sampling.generation import LARGEST_COMPILED, ImageSampler, Request
+from pixelcnn.sampling.pixelcnn_sampler import image_words, sample_naively
 
 CLASSES, LABEL, SEED = 10, 3, 0
 PIXELCNN, TRAINED_SIZE = "pixelcnn-cpu-32", 32
@@ -87,11 +87,11 @@ def configuration(preset: str, size: int) -> Any:
 
 
 @functools.cache
-def _painter(config) -> Painter:
-    return Painter(PictureDensity(config))
+def _painter(config) -> ImageSampler:
+    return ImageSampler(ImageDensity(config))
 
 
-def pixelcnn() -> PictureDensity:
+def pixelcnn() -> ImageDensity:
     """The PixelCNN that both of its samplers draw from, at any size."""
     return _painter(configuration(PIXELCNN, TRAINED_SIZE)).density
 
@@ -111,7 +111,7 @@ def _painting(config, size: int) -> Call:
     """A picture as users get it."""
     painter = _painter(config)
     request = Request((0,), SEED, size, {"label": np.array([LABEL], np.int32)})
-    return lambda: list(painter.pictures(request))
+    return lambda: list(painter.images(request))
 
 
 def naive(size: int) -> Timed:
@@ -129,14 +129,14 @@ def by_engine(make: Callable[[bool], Call], size: int) -> dict[str, Call]:
 
 
 def naive_part(
-    density: PictureDensity, size: int, passes: int, xla: bool
+    density: ImageDensity, size: int, passes: int, xla: bool
 ) -> Callable[[], np.ndarray]:
     """Draws as many pixels as passes, by the naive sampler: int32 [1, size, size, channels]."""
 
     @tf.function(jit_compile=xla, autograph=False)
     def program(label, seed, rows):
         network: Any = density.pixelcnn
-        words = picture_words(network, seed, rows, size, size)
+        words = image_words(network, seed, rows, size, size)
         return sample_naively(network, words, density.conditioner({"label": label}))
 
     def call():
@@ -165,7 +165,7 @@ def stopped(tensorflow: Any, loops: int):
         tensorflow.while_loop = whole
 
 
-def weights_and_work(density: PictureDensity) -> tuple[int, float]:
+def weights_and_work(density: ImageDensity) -> tuple[int, float]:
     """Weights of a PixelCNN, and MFLOP a pixel in the products of one pass.
 
     Every kernel meets every pixel once, but for those of the condition's vector.

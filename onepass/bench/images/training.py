@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from onepass.bench.images import tfp_pixelcnn
 from onepass.bench.images.programs import CLASSES, PIXELCNN, Timed, by_engine, configuration
-from pixelcnn.density import PictureDensity
+from pixelcnn.density import ImageDensity
 from replicator.training.state import TrainState
 from replicator.training.step import compile_step
 
@@ -18,7 +18,7 @@ DTYPES = ("float32", "bfloat16")
 def own_step(compute_dtype: str) -> Timed:
     """The step that `onepass train` makes, without reading data."""
     config = dataclasses.replace(configuration(PIXELCNN, SIZE), compute_dtype=compute_dtype)
-    density = PictureDensity(config)
+    density = ImageDensity(config)
     state = TrainState(density, config.optimizer, config.loop.num_steps)
     xla = config.loop.jit_compile
     step, batch = compile_step(state, density.loss, xla), random_batch()

@@ -9,11 +9,11 @@ from densities import DECAY, SCALE, Autoregression, Filter, Located
 from networks import condition_of, network_of
 
 from distill.config import StudentConfig
-from distill.flows import Flowed
+from distill.flows import FlowOutput
 from distill.losses import kl_divergence
 from distill.student import ParallelWaveNet
-from distill.teacher import Parametrised, WaveNetDensity, hold
-from likelihoods import noise as position_noise
+from distill.teacher import Parametrised, WaveNetDensity, freeze
+from likelihoods import noise as counter_noise
 from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
 
@@ -21,7 +21,7 @@ KINDS = ("logistic", "normal")
 
 
 def noise_of(kind: str, seed: int, batch: int, length: int):
-    draw = position_noise.logistic if kind == "logistic" else position_noise.normal
+    draw = counter_noise.logistic if kind == "logistic" else counter_noise.normal
     return draw(seed, tf.range(batch), 0, length)[..., 0]
 
 
@@ -134,7 +134,7 @@ def test_mask_leaves_padding_out():
     given = Autoregression().conditionals(drawn.output)
     draws = kl_divergence.standard_draws("logistic", 1, 2, 24, 4)
     mask = tf.concat([tf.ones([2, 10]), tf.zeros([2, 14])], 1)
-    short = Flowed(*(part[:, :10] for part in drawn))
+    short = FlowOutput(*(part[:, :10] for part in drawn))
     front = Located(given.location[:, :10], given.log_scale[:, :10], given.kind)
     np.testing.assert_allclose(
         kl_divergence.divergence(given, drawn, draws, "logistic", mask).kl,
@@ -145,7 +145,7 @@ def test_mask_leaves_padding_out():
 
 def test_gradient_flows_through_the_past_into_the_teacher_and_stops_at_its_variables():
     teacher = network_of("gaussian, frames")
-    hold(teacher)
+    freeze(teacher)
     condition = condition_of(teacher, 1, 32)
     x = tf.Variable(0.1 * noise_of("normal", 0, 1, 32))
     with tf.GradientTape(persistent=True) as tape:
@@ -173,7 +173,7 @@ def test_contrast_is_the_divergence_from_another_condition():
 def test_divergence_is_of_pictures_as_well_as_of_sounds():
     shape, log_scale = (4, 3, 5, 2), math.log(0.5)
     z = tf.reshape(noise_of("logistic", 0, 4, 30), shape)
-    drawn = Flowed(0.5 * z, tf.zeros(shape), tf.fill(shape, log_scale))
+    drawn = FlowOutput(0.5 * z, tf.zeros(shape), tf.fill(shape, log_scale))
     draws = tf.reshape(kl_divergence.standard_draws("logistic", 1, 4, 30, 200), (200, *shape))
     same = Located(tf.zeros(shape), tf.fill(shape, log_scale), "logistic")
     wider = Located(tf.zeros(shape), tf.zeros(shape), "logistic")
@@ -201,10 +201,10 @@ def trained(objective, kind: str, steps: int = 250) -> ParallelWaveNet:
     state = TrainState(student, OptimizerConfig(1e-2, 10, "cosine"), steps)
 
     def loss(batch):
-        seed = position_noise.fold_in(7, state.step)
+        seed = counter_noise.fold_in(7, state.step)
         drawn = student.sample(student.noise(seed, tf.range(16), 0, 48))
         given = Autoregression(kind).conditionals(drawn.output)
-        draws = kl_divergence.standard_draws(kind, position_noise.fold_in(seed, 1), 16, 48, 4)
+        draws = kl_divergence.standard_draws(kind, counter_noise.fold_in(seed, 1), 16, 48, 4)
         return objective(kl_divergence.divergence(given, drawn, draws, kind)), {}
 
     @tf.function(autograph=False)
@@ -237,7 +237,7 @@ def test_cross_entropy_alone_collapses_and_the_divergence_does_not():
     assert kept > 0.8 * wanted
 
 
-def _integrated(given: Parametrised, drawn: Flowed) -> np.ndarray:
+def _integrated(given: Parametrised, drawn: FlowOutput) -> np.ndarray:
     """-integral p_S log p_T at every place, by the trapezoidal rule over quantiles."""
     z = np.linspace(-25.0, 25.0, 20001, dtype=np.float32)
     values = z[:, None, None] * np.exp(drawn.log_scale) + drawn.location

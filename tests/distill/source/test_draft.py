@@ -7,11 +7,11 @@ import tensorflow as tf
 from distill.config import StudentConfig
 from distill.losses.power import magnitude_loss, multi_loss, squared_loss
 from distill.source.excitation import (
-    PitchReader,
+    PitchEstimator,
     pitch_loss,
     pulse_train,
     running_phase,
-    train_reader,
+    train_pitch_estimator,
     upsampled,
 )
 from distill.source.inversion import MelInversion
@@ -46,8 +46,8 @@ def test_phase_runs_at_f0_and_goes_on_from_chunk_to_chunk():
 
 def test_pulses_have_every_harmonic_alike_and_nothing_between():
     f0_hz = tf.fill([1, RATE_HZ], 250.0)
-    turns = running_phase(f0_hz, RATE_HZ, tf.zeros([1], tf.float64), 0)
-    pulses = pulse_train(turns, f0_hz, RATE_HZ).numpy()[0]
+    phase_cycles = running_phase(f0_hz, RATE_HZ, tf.zeros([1], tf.float64), 0)
+    pulses = pulse_train(phase_cycles, f0_hz, RATE_HZ).numpy()[0]
     assert abs(np.mean(pulses**2) - 1.0) < 0.01
     spectrum = np.abs(np.fft.rfft(pulses))
     heard = spectrum[250 : 250 * 30 + 1 : 250]
@@ -71,9 +71,9 @@ def test_reader_learns_f0_and_voicing_of_synthetic_frames():
         [np.zeros(3000, np.int16)], [0], 50, frames=[rows], padding=rows[0] * 0, hop_samples=1
     )
     config = StudentConfig(feature_channels=20, upsample_factors=(1,))
-    reader = PitchReader(config, Initial(0))
+    reader = PitchEstimator(config, Initial(0))
     before = float(pitch_loss(reader, frames[None], rows[None, :, -2:]))
-    train_reader(reader, source, 20, 250, 0)
+    train_pitch_estimator(reader, source, 20, 250, 0)
     assert float(pitch_loss(reader, frames[None], rows[None, :, -2:])) < 0.1 * before
     pitch = reader.pitch(tf.constant(frames[None])).numpy()[0]
     assert np.mean(pitch[:, 1] == voiced) > 0.97

@@ -1,12 +1,12 @@
-"""Pictures from folders, with their splits, classes and captions."""
+"""Images from folders, with their splits, classes and captions."""
 
 import numpy as np
 import pytest
 from image_files import COLOUR, GREY, fill, mistake, noise
 from PIL import Image
 
-from pixelcnn.data.corpus import PictureRules, read_corpus
-from pixelcnn.data.image_folder import gather_folder
+from pixelcnn.data.corpus import ImageRules, read_corpus
+from pixelcnn.data.image_folder import read_folder
 
 
 def names_of(corpus):
@@ -21,7 +21,7 @@ def test_the_folders_train_and_dev_are_the_split_and_their_sub_folders_the_class
     labels = dict(zip(train.names, train.labels.tolist(), strict=True))
     assert labels == {"train/ant/c.bmp": 0, "train/cat/a.png": 1, "train/cat/deep/b.png": 1}
     assert corpus.splits["dev"].labels.tolist() == [1]
-    pixels = train.pictures[train.names.index("train/ant/c.bmp")]
+    pixels = train.images[train.names.index("train/ant/c.bmp")]
     np.testing.assert_array_equal(pixels, noise(8, 8, 3, seed=2))
 
 
@@ -29,7 +29,7 @@ def test_a_share_by_the_hash_of_the_name_is_devs_whatever_else_is_there(tmp_path
     names = [f"{i}.png" for i in range(60)]
     fill(tmp_path / "one", names)
     fill(tmp_path / "two", [*names, *(f"{i}.bmp" for i in range(40))])
-    rules = PictureRules(8, 3, dev_share=0.2)
+    rules = ImageRules(8, 3, dev_share=0.2)
     one, two = (names_of(read_corpus(tmp_path / place, rules)) for place in ("one", "two"))
     assert 4 <= len(one["dev"]) <= 20
     assert one["dev"] == two["dev"] & set(names)
@@ -39,7 +39,7 @@ def test_a_share_by_the_hash_of_the_name_is_devs_whatever_else_is_there(tmp_path
 def test_a_drawn_split_leaves_every_class_in_train_and_something_in_dev(tmp_path):
     fill(tmp_path, [f"{kind}/{i}.png" for kind in range(12) for i in range(2)])
     for dev_share in (0.001, 0.5):
-        corpus = read_corpus(tmp_path, PictureRules(8, 3, dev_share=dev_share))
+        corpus = read_corpus(tmp_path, ImageRules(8, 3, dev_share=dev_share))
         assert set(corpus.splits["train"].labels) == set(range(12))
         assert len(corpus.splits["dev"].names) >= 1
 
@@ -99,7 +99,7 @@ def test_a_split_table_may_leave_out_its_folder(tmp_path):
         ),
         (
             "file\tsplit\na.png\ttrain\nb.png\t\n",
-            "SOURCE: b.png is in no split, although other pictures are.",
+            "SOURCE: b.png is in no split, although other images are.",
         ),
         ("file\n\udcff.png\n", "pictures.tsv: is not UTF-8 text."),
     ],
@@ -114,7 +114,7 @@ def test_captions_in_one_table_only_are_refused(tmp_path):
     fill(tmp_path, ["a.png", "b.png"])
     (tmp_path / "train.tsv").write_text("file\tcaption\na.png\tone\n")
     (tmp_path / "dev.tsv").write_text("file\nb.png\n")
-    assert mistake(tmp_path) == "SOURCE: b.png has no caption, although other pictures have."
+    assert mistake(tmp_path) == "SOURCE: b.png has no caption, although other images have."
 
 
 def test_what_is_left_out_and_what_was_done_is_in_the_notes(tmp_path):
@@ -123,11 +123,11 @@ def test_what_is_left_out_and_what_was_done_is_in_the_notes(tmp_path):
     Image.new("CMYK", (16, 16)).save(tmp_path / "train/print.jpg")
     Image.new("L", (7, 9)).save(tmp_path / "train/tiny.png")
     (tmp_path / "dev/zero.jpg").write_bytes(b"")
-    (tmp_path / "dev/letter.txt").write_text("not a picture")
+    (tmp_path / "dev/letter.txt").write_text("not an image")
     (tmp_path / "dev/._c.png").write_text("what some systems leave beside every file")
     corpus = read_corpus(tmp_path, GREY)
     assert corpus.notes == (
-        "4 pictures for train, 1 for dev, 8x8, 1 channel, area-averaged from 12x10 to 40x30, "
+        "4 images for train, 1 for dev, 8x8, 1 channel, area-averaged from 12x10 to 40x30, "
         "cropped to the centred square",
         "left out, broken: 1: dev/zero.jpg (an empty file)",
         "left out, too small: 1: train/tiny.png (7x9, wanted 8x8)",
@@ -141,32 +141,32 @@ def test_what_is_left_out_and_what_was_done_is_in_the_notes(tmp_path):
     [
         ((8, 8), COLOUR, "8x8, 3 channels, as stored"),
         ((16, 16), COLOUR, "8x8, 3 channels, area-averaged from 16x16"),
-        ((17, 17), PictureRules(8, 1, "subsample"), "8x8, 1 channel, sub-sampled from 17x17"),
+        ((17, 17), ImageRules(8, 1, "subsample"), "8x8, 1 channel, sub-sampled from 17x17"),
     ],
 )
-def test_the_first_note_says_how_the_pictures_were_reduced(tmp_path, source, rules, words):
+def test_the_first_note_says_how_the_images_were_reduced(tmp_path, source, rules, words):
     fill(tmp_path, ["train/a.png", "dev/c.png"], size=source)
-    assert read_corpus(tmp_path, rules).notes == (f"1 picture for train, 1 for dev, {words}",)
+    assert read_corpus(tmp_path, rules).notes == (f"1 image for train, 1 for dev, {words}",)
 
 
-def test_a_picture_of_dev_that_train_has_too_is_noted(tmp_path):
+def test_an_image_of_dev_that_train_has_too_is_noted(tmp_path):
     fill(tmp_path, ["train/a.png", "train/b.png"])
     fill(tmp_path, ["dev/c.png"])
-    note = "pictures of dev that are also in train: 1: dev/c.png"
+    note = "images of dev that are also in train: 1: dev/c.png"
     assert note in read_corpus(tmp_path, COLOUR).notes
 
 
-def test_loose_pictures_beside_class_folders_mean_no_classes(tmp_path):
+def test_loose_images_beside_class_folders_mean_no_classes(tmp_path):
     fill(tmp_path, ["cat/a.png", "ant/b.png", "c.png"])
     corpus = read_corpus(tmp_path, COLOUR)
     assert corpus.classes == () and corpus.splits["train"].labels is None
-    assert "no classes, for some pictures are in no sub-folder: 1: c.png" in corpus.notes
+    assert "no classes, for some images are in no sub-folder: 1: c.png" in corpus.notes
 
 
 def test_the_result_does_not_depend_on_the_threads(tmp_path):
     fill(tmp_path, [f"{i}.png" for i in range(20)], size=(30, 20))
-    one, many = (gather_folder(tmp_path, COLOUR, workers) for workers in (1, 7))
-    np.testing.assert_array_equal(one.pictures, many.pictures)
+    one, many = (read_folder(tmp_path, COLOUR, workers) for workers in (1, 7))
+    np.testing.assert_array_equal(one.images, many.images)
     assert one.names == many.names and one.notes == many.notes
 
 
@@ -208,29 +208,29 @@ def folder_without_dev(folder):
     ("make", "message"),
     [
         (lambda folder: None, "SOURCE: no such file or folder."),
-        (lambda folder: folder.mkdir(), "SOURCE: no picture file (found no file at all)."),
-        (folder_of_texts, "SOURCE: no picture file (found 2 .txt, 1 .py)."),
+        (lambda folder: folder.mkdir(), "SOURCE: no image file (found no file at all)."),
+        (folder_of_texts, "SOURCE: no image file (found 2 .txt, 1 .py)."),
         (
             folder_of_broken,
-            "SOURCE: no usable picture (left out, broken: 2: a.png (not a picture that pillow "
-            "knows), b.png (not a picture that pillow knows)).",
+            "SOURCE: no usable image (left out, broken: 2: a.png (not an image that pillow "
+            "knows), b.png (not an image that pillow knows)).",
         ),
         (
             folder_of_one,
-            "SOURCE: no picture for dev, of 1 in all; train and dev need at least one each.",
+            "SOURCE: no image for dev, of 1 in all; train and dev need at least one each.",
         ),
         (
             folder_without_dev,
-            "SOURCE: no picture for dev, of 1 in all (left out, too small: 1: dev/b.png (5x5, "
+            "SOURCE: no image for dev, of 1 in all (left out, too small: 1: dev/b.png (5x5, "
             "wanted 8x8)); train and dev need at least one each.",
         ),
         (
             folder_with_a_class_of_dev,
-            "SOURCE: class dog has pictures for dev but none for train.",
+            "SOURCE: class dog has images for dev but none for train.",
         ),
         (
             folder_with_val,
-            "SOURCE: has train/ and val/ but no dev/; call the folder of held-out pictures dev/.",
+            "SOURCE: has train/ and val/ but no dev/; call the folder of held-out images dev/.",
         ),
         (lambda folder: folder.write_text("PK?"), "SOURCE: is not an npz file."),
         (lambda folder: folder.write_bytes(b""), "SOURCE: is not an npz file."),
@@ -240,6 +240,6 @@ def folder_without_dev(folder):
         ),
     ],
 )
-def test_a_source_without_usable_pictures_is_refused_in_one_line(tmp_path, make, message):
+def test_a_source_without_usable_images_is_refused_in_one_line(tmp_path, make, message):
     make(tmp_path / "source")
     assert mistake(tmp_path / "source") == message

@@ -1,4 +1,4 @@
-"""Picture files of every kind: what is made of them, and what is said of those that fail."""
+"""Image files of every kind: what is made of them, and what is said of those that fail."""
 
 import os
 import struct
@@ -14,15 +14,15 @@ from pixelcnn.data.image_file import (
     SEVERAL_FRAMES,
     SIXTEEN_BIT,
     TRANSPARENT,
-    PictureError,
-    PictureRules,
-    read_picture,
+    ImageError,
+    ImageRules,
+    read_image,
     suffixes,
 )
 from pixelcnn.data.reduction import area_averaged, fitted, subsampled
 
-COLOUR = PictureRules(8, 3)
-GREY = PictureRules(8, 1)
+COLOUR = ImageRules(8, 3)
+GREY = ImageRules(8, 1)
 
 
 def noise(*shape, seed=0):
@@ -31,19 +31,19 @@ def noise(*shape, seed=0):
 
 @pytest.fixture
 def saved(tmp_path):
-    """Saves a pillow picture and reads it back by the rules."""
+    """Saves a pillow image and reads it back by the rules."""
 
-    def saved(picture, rules, ending="png", **options):
+    def saved(image, rules, ending="png", **options):
         path = tmp_path / f"a.{ending}"
-        picture.save(path, **options)
-        return read_picture(path, rules)
+        image.save(path, **options)
+        return read_image(path, rules)
 
     return saved
 
 
 def error_of(path, rules=COLOUR):
-    with pytest.raises(PictureError) as caught:
-        read_picture(path, rules)
+    with pytest.raises(ImageError) as caught:
+        read_image(path, rules)
     assert "\n" not in str(caught.value)
     return caught.value
 
@@ -96,20 +96,20 @@ ORIENTATIONS = {
 
 
 @pytest.mark.parametrize("orientation", ORIENTATIONS)
-def test_a_picture_stands_upright_as_its_exif_says(saved, orientation):
+def test_an_image_stands_upright_as_its_exif_says(saved, orientation):
     levels = noise(8, 11, 3)
     exif = Image.Exif()
     exif[0x0112] = orientation
-    picture = saved(Image.fromarray(levels), COLOUR, exif=exif)
+    image = saved(Image.fromarray(levels), COLOUR, exif=exif)
     upright = ORIENTATIONS[orientation](levels)
-    np.testing.assert_array_equal(picture.levels, fitted(upright, 8, 3, "area"))
-    assert picture.stored_size == upright.shape[1::-1]
+    np.testing.assert_array_equal(image.levels, fitted(upright, 8, 3, "area"))
+    assert image.stored_size == upright.shape[1::-1]
 
 
-def test_damaged_exif_does_not_cost_the_picture(saved):
+def test_damaged_exif_does_not_cost_the_image(saved):
     levels = noise(8, 8, 3)
-    picture = saved(Image.fromarray(levels), COLOUR, exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")
-    np.testing.assert_array_equal(picture.levels, levels)
+    image = saved(Image.fromarray(levels), COLOUR, exif=b"Exif\0\0MM\0*\xff\xff\xff\xff")
+    np.testing.assert_array_equal(image.levels, levels)
 
 
 @pytest.mark.parametrize(
@@ -132,12 +132,12 @@ def test_white_on_black_is_so_in_every_mode(saved, mode, ending, remarks):
     levels[2:5, 3:] = 255
     if mode.startswith("I"):
         sixteen = levels.astype(np.uint16) * 257
-        picture = Image.fromarray(sixteen if mode == "I;16" else sixteen.astype(">u2"))
+        image = Image.fromarray(sixteen if mode == "I;16" else sixteen.astype(">u2"))
     else:
-        picture = Image.fromarray(levels).convert("RGB").convert(mode)
-    assert picture.mode == mode
+        image = Image.fromarray(levels).convert("RGB").convert(mode)
+    assert image.mode == mode
     options = {"lossless": True} if ending == "webp" else {}
-    found = saved(picture, COLOUR, ending, **options)
+    found = saved(image, COLOUR, ending, **options)
     np.testing.assert_allclose(found.levels, np.stack([levels] * 3, -1), atol=2)
     assert found.remarks == remarks
 
@@ -152,9 +152,9 @@ def test_sixteen_bits_are_scaled_to_eight_and_rounded(saved):
 def test_a_sixteen_bit_colour_png_is_remarked_on(tmp_path):
     rows = b"".join(b"\0" + bytes([200, 1, 100, 2, 50, 3]) * 8 for _ in range(8))
     (tmp_path / "a.png").write_bytes(png(8, 8, rows, depth=16, colour=2))
-    picture = read_picture(tmp_path / "a.png", COLOUR)
-    assert picture.remarks == (SIXTEEN_BIT,)
-    assert picture.levels[3, 3].tolist() == [200, 100, 50]
+    image = read_image(tmp_path / "a.png", COLOUR)
+    assert image.remarks == (SIXTEEN_BIT,)
+    assert image.levels[3, 3].tolist() == [200, 100, 50]
 
 
 @pytest.mark.parametrize("mode", ["RGBA", "LA", "P", "RGB"])
@@ -166,8 +166,8 @@ def test_what_is_transparent_lies_on_white(saved, mode):
         bands = [levels] * (len(mode) - 1) + [alpha]
         found = saved(Image.merge(mode, [Image.fromarray(band) for band in bands]), COLOUR)
     elif mode == "P":
-        picture = Image.fromarray(levels).convert("P")
-        found = saved(picture, COLOUR, "gif", transparency=int(np.asarray(picture)[0, 0]))
+        image = Image.fromarray(levels).convert("P")
+        found = saved(image, COLOUR, "gif", transparency=int(np.asarray(image)[0, 0]))
     else:
         found = saved(Image.fromarray(levels).convert("RGB"), COLOUR, transparency=(10, 10, 10))
     assert found.remarks == (TRANSPARENT,)
@@ -204,7 +204,7 @@ def test_levels_without_a_known_range_are_named(tmp_path, values, detail):
     assert (error.kind, error.detail) == ("no known range", detail)
 
 
-def test_a_picture_below_the_wanted_size_is_named_with_its_size(tmp_path):
+def test_an_image_below_the_wanted_size_is_named_with_its_size(tmp_path):
     Image.new("L", (20, 7)).save(tmp_path / "a.png")
     error = error_of(tmp_path / "a.png")
     assert (error.kind, error.detail) == ("too small", "20x7, wanted 8x8")
@@ -232,7 +232,7 @@ def test_a_decompression_bomb_is_named_and_never_decoded(tmp_path, monkeypatch, 
     assert error.detail == f"{side**2:,} pixels, the limit is {Image.MAX_IMAGE_PIXELS:,}"
 
 
-def test_files_that_are_no_picture_are_named_with_the_reason(tmp_path):
+def test_files_that_are_no_image_are_named_with_the_reason(tmp_path):
     (tmp_path / "empty.png").write_bytes(b"")
     (tmp_path / "letter.jpg").write_text("Dear reader, " * 50)
     (tmp_path / "folder.png").mkdir()
@@ -241,7 +241,7 @@ def test_files_that_are_no_picture_are_named_with_the_reason(tmp_path):
     reasons = {path.stem: error_of(path).detail for path in tmp_path.iterdir()}
     assert reasons == {
         "empty": "an empty file",
-        "letter": "not a picture that pillow knows",
+        "letter": "not an image that pillow knows",
         "folder": "not a file",
         "link": "not a file",
         "pipe": "not a file",
@@ -258,7 +258,7 @@ def test_half_a_file_is_broken(tmp_path, ending):
 
 
 @pytest.mark.parametrize("ending", ["png", "jpg", "gif", "bmp", "tiff", "webp", "ico", "pcx"])
-def test_damaged_bytes_end_in_a_picture_or_in_a_named_error(tmp_path, ending):
+def test_damaged_bytes_end_in_an_image_or_in_a_named_error(tmp_path, ending):
     path = tmp_path / f"a.{ending}"
     Image.fromarray(noise(16, 16, 3)).save(path)
     data = np.frombuffer(path.read_bytes(), np.uint8)
@@ -269,12 +269,12 @@ def test_damaged_bytes_end_in_a_picture_or_in_a_named_error(tmp_path, ending):
         damaged[places] = random.integers(0, 256, 6)
         path.write_bytes(damaged.tobytes())
         try:
-            assert read_picture(path, COLOUR).levels.shape == (8, 8, 3)
-        except PictureError as error:
+            assert read_image(path, COLOUR).levels.shape == (8, 8, 3)
+        except ImageError as error:
             assert "\n" not in str(error)
 
 
-def test_only_what_pillow_decodes_by_itself_counts_as_a_picture():
+def test_only_what_pillow_decodes_by_itself_counts_as_an_image():
     assert {".jpg", ".png", ".webp", ".tif", ".gif", ".bmp", ".ppm", ".jp2"} <= suffixes()
     assert suffixes().isdisjoint({".eps", ".ps", ".pdf", ".mpg", ".h5", ".wmf", ".txt", ""})
 
@@ -290,5 +290,5 @@ def test_only_what_pillow_decodes_by_itself_counts_as_a_picture():
 )
 def test_impossible_rules_are_refused(field, value, message):
     with pytest.raises(ValueError) as caught:
-        PictureRules(**{"size": 8, "channels": 3, field: value})
+        ImageRules(**{"size": 8, "channels": 3, field: value})
     assert str(caught.value) == message

@@ -1,11 +1,11 @@
-"""Batches of pictures, and captions as codes."""
+"""Batches of images, and captions as codes."""
 
 import numpy as np
 import pytest
 
 from pixelcnn.data import pipeline
 from pixelcnn.data.captions import CODES, NUM_CODES, encode_caption
-from pixelcnn.data.corpus import PictureRules, read_corpus
+from pixelcnn.data.corpus import ImageRules, read_corpus
 from replicator.runs.errors import UserError
 
 
@@ -27,7 +27,7 @@ def test_a_caption_that_is_too_long_is_refused():
 
 @pytest.fixture(scope="module")
 def corpus(tmp_path_factory):
-    """Seven pictures for train whose first pixel is their number and whose columns rise."""
+    """Seven images for train whose first pixel is their number and whose columns rise."""
     path = tmp_path_factory.mktemp("data")
     images = np.broadcast_to(np.arange(8, dtype=np.uint8) * 10, (10, 8, 8)).copy()
     images[:, 0, :] += np.arange(10, dtype=np.uint8)[:, None]
@@ -40,7 +40,7 @@ def corpus(tmp_path_factory):
             labels=np.arange(10)[part],
             captions=captions[part],
         )
-    return read_corpus(path, PictureRules(8, 1))
+    return read_corpus(path, ImageRules(8, 1))
 
 
 def taken(dataset, count):
@@ -64,7 +64,7 @@ def test_batches_begun_at_a_step_go_on_as_if_begun_at_the_first(corpus):
         assert_same(later[1], whole[step + 1])
 
 
-def test_every_picture_comes_once_an_epoch_with_all_that_is_its_own(corpus):
+def test_every_image_comes_once_an_epoch_with_all_that_is_its_own(corpus):
     batches = taken(pipeline.batches(corpus, "train", batch_size=3, seed=1), 14)
     labels = np.concatenate([batch["label"] for batch in batches]).reshape(6, 7)
     assert all(sorted(epoch) == list(range(7)) for epoch in labels.tolist())
@@ -89,7 +89,7 @@ def test_another_seed_gives_other_batches_and_no_two_examples_share_their_seed(c
     assert len(seeds) == 240
 
 
-def test_half_of_the_pictures_are_mirrored_with_their_maps(corpus):
+def test_half_of_the_images_are_mirrored_with_their_maps(corpus):
     batches = taken(pipeline.batches(corpus, "train", batch_size=50, seed=3, flip=True), 4)
     levels = np.concatenate([batch["levels"] for batch in batches])
     mirrored = levels[:, 7, 0, 0] == 70
@@ -107,11 +107,11 @@ def test_crops_come_from_every_place(corpus):
     assert np.all(np.diff(levels[..., 0], axis=2) == 10)
 
 
-def test_whole_gives_every_picture_once_in_order(corpus):
+def test_whole_gives_every_image_once_in_order(corpus):
     batches = [{k: v.numpy() for k, v in b.items()} for b in pipeline.whole(corpus, "train", 3)]
     assert [len(batch["label"]) for batch in batches] == [3, 3, 1]
     levels = np.concatenate([batch["levels"] for batch in batches])
-    np.testing.assert_array_equal(levels, corpus.splits["train"].pictures)
+    np.testing.assert_array_equal(levels, corpus.splits["train"].images)
     assert batches[0].keys() == taken(pipeline.batches(corpus, "dev", **OPTIONS), 1)[0].keys()
 
 

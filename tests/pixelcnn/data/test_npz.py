@@ -1,4 +1,4 @@
-"""Pictures from npz files and from named data sets."""
+"""Images from npz files and from named data sets."""
 
 import sys
 import types
@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from image_files import COLOUR, GREY, fill, mistake, noise
 
-from pixelcnn.data.corpus import PictureRules, read_corpus
+from pixelcnn.data.corpus import ImageRules, read_corpus
 from replicator.runs.errors import UserError
 
 
@@ -19,10 +19,10 @@ def test_an_npz_pair_is_taken_as_it_is(tmp_path):
     corpus = read_corpus(tmp_path, COLOUR)
     assert corpus.classes == ("hat", "ant", "cat")
     np.testing.assert_array_equal(corpus.splits["train"].labels, labels[:6])
-    np.testing.assert_array_equal(corpus.splits["dev"].pictures, np.stack([images[6:]] * 3, -1))
+    np.testing.assert_array_equal(corpus.splits["dev"].images, np.stack([images[6:]] * 3, -1))
 
 
-def test_larger_npz_pictures_are_made_as_files_are(tmp_path):
+def test_larger_npz_images_are_made_as_files_are(tmp_path):
     fill(tmp_path / "files", [f"train/{i}.png" for i in range(3)] + ["dev/3.png"], size=(19, 14))
     images = np.stack([noise(14, 19, 3, seed=seed) for seed in range(4)])
     (tmp_path / "arrays").mkdir()
@@ -31,7 +31,7 @@ def test_larger_npz_pictures_are_made_as_files_are(tmp_path):
     files, arrays = (read_corpus(tmp_path / place, COLOUR) for place in ("files", "arrays"))
     assert files.notes == arrays.notes
     for split in ("train", "dev"):
-        np.testing.assert_array_equal(files.splits[split].pictures, arrays.splits[split].pictures)
+        np.testing.assert_array_equal(files.splits[split].images, arrays.splits[split].images)
 
 
 def test_classes_without_names_are_numbers_and_a_single_file_is_split(tmp_path):
@@ -42,13 +42,13 @@ def test_classes_without_names_are_numbers_and_a_single_file_is_split(tmp_path):
     assert corpus.splits["dev"].names
 
 
-def test_maps_are_cut_and_sub_sampled_with_their_pictures(tmp_path):
+def test_maps_are_cut_and_sub_sampled_with_their_images(tmp_path):
     maps = noise(6, 16, 18)
     images = np.repeat(maps[..., None], 3, axis=-1)
     np.savez(tmp_path / "a.npz", images=images, maps=maps, names=np.array(list("abcdef")))
-    corpus = read_corpus(tmp_path / "a.npz", PictureRules(8, 1, "subsample"))
+    corpus = read_corpus(tmp_path / "a.npz", ImageRules(8, 1, "subsample"))
     for members in corpus.splits.values():
-        np.testing.assert_array_equal(members.maps, members.pictures[..., 0])
+        np.testing.assert_array_equal(members.maps, members.images[..., 0])
 
 
 class Trap:
@@ -74,8 +74,8 @@ IMAGES = noise(4, 8, 8)
             "SOURCE: `images` must be [n, height, width], with 1 or 3 channels after them if any, "
             "got [4, 3, 8, 8].",
         ),
-        ({"images": IMAGES[:0]}, "SOURCE: `images` holds no picture."),
-        ({"images": IMAGES[:, 1:]}, "SOURCE: its pictures are 8x7, smaller than 8x8."),
+        ({"images": IMAGES[:0]}, "SOURCE: `images` holds no image."),
+        ({"images": IMAGES[:, 1:]}, "SOURCE: its images are 8x7, smaller than 8x8."),
         (
             {"images": IMAGES, "labels": np.arange(5)},
             "SOURCE: `labels` must have the shape [4], got [5].",
@@ -146,7 +146,7 @@ def test_every_cut_of_an_npz_file_is_refused_in_one_line(tmp_path):
         ),
         (
             {"images": IMAGES, "labels": np.arange(4) + 1},
-            "SOURCE: class 4 has pictures for dev but none for train.",
+            "SOURCE: class 4 has images for dev but none for train.",
         ),
     ],
 )
@@ -219,7 +219,7 @@ def test_a_named_data_set_gives_train_and_the_first_held_out_split(monkeypatch, 
     assert {name.split("[")[0] for name in corpus.splits["train"].names} == {"train"}
     first = corpus.splits["train"].names.index("train[3]")
     np.testing.assert_array_equal(
-        corpus.splits["train"].pictures[first], noise(counts["train"], 8, 8, 1, seed=5)[3]
+        corpus.splits["train"].images[first], noise(counts["train"], 8, 8, 1, seed=5)[3]
     )
     assert corpus.splits["train"].labels[first] == 1
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from pixelcnn.data.corpus import DataError, PictureRules
+from pixelcnn.data.corpus import DataError, ImageRules
 from pixelcnn.data.video import read_episodes, video_batches, whole_video
 
 EPISODES, VIEWS, STEPS = 4, 3, 6
@@ -138,7 +138,7 @@ def test_an_epoch_of_batches_holds_every_frame_with_a_past(video):
 
 
 def test_frames_are_reduced_by_the_rules(folder):
-    video = read_episodes(folder, PictureRules(4, 1))
+    video = read_episodes(folder, ImageRules(4, 1))
     assert video.splits["train"].frames.shape == (EPISODES * VIEWS, STEPS, 4, 4, 1)
     assert video.notes[1] == "dev: 2 episodes in 3 views, 6 steps of 4x4, 1 channel"
     assert np.all(video.splits["train"].frames[0, 0] == 0)

@@ -11,12 +11,12 @@ from image_networks import (
     LAYERS,
     QuickInitial,
     condition_of,
-    every_picture,
+    every_image,
     factor_config,
     factor_of,
+    image_of,
     multiscale_of,
     output_of,
-    picture_of,
     total_probability,
 )
 
@@ -62,8 +62,8 @@ def without_learning(model, likelihood_bias=None):
 
 @pytest.mark.parametrize(("height", "width"), [(2, 2), (4, 6), (2, 8)])
 def test_merge_undoes_split_and_split_undoes_merge(height, width):
-    picture = shaped(2, height, width)
-    np.testing.assert_array_equal(merge(split(picture)), picture)
+    image = shaped(2, height, width)
+    np.testing.assert_array_equal(merge(split(image)), image)
     groups = [shaped(2, height // 2, width // 2) + 1000 * i for i in range(4)]
     for one, other in zip(split(merge(groups)), groups, strict=True):
         np.testing.assert_array_equal(one, other)
@@ -71,67 +71,67 @@ def test_merge_undoes_split_and_split_undoes_merge(height, width):
 
 def test_groups_are_the_corners_of_each_tile_in_reading_order():
     tile = [[1, 2], [3, 4]]
-    picture = tf.constant(np.tile(tile, [3, 2])[np.newaxis, :, :, np.newaxis])
-    assert [np.unique(group).tolist() for group in split(picture)] == [[1], [2], [3], [4]]
+    image = tf.constant(np.tile(tile, [3, 2])[np.newaxis, :, :, np.newaxis])
+    assert [np.unique(group).tolist() for group in split(image)] == [[1], [2], [3], [4]]
 
 
-def test_merged_pictures_hold_the_groups_known_and_zeros_for_the_last():
-    picture = shaped(2, 4, 6) + 1
-    groups = split(picture)
-    np.testing.assert_array_equal(merged(groups[:1]), picture[:, ::2, ::2])
-    np.testing.assert_array_equal(merged(groups[:2]), picture[:, ::2])
-    expected = picture.numpy()
+def test_merged_images_hold_the_groups_known_and_zeros_for_the_last():
+    image = shaped(2, 4, 6) + 1
+    groups = split(image)
+    np.testing.assert_array_equal(merged(groups[:1]), image[:, ::2, ::2])
+    np.testing.assert_array_equal(merged(groups[:2]), image[:, ::2])
+    expected = image.numpy()
     expected[:, 1::2, 1::2] = 0
     np.testing.assert_array_equal(merged(groups[:3]), expected)
 
 
 def test_a_subsample_is_group_one_of_group_one():
-    picture = shaped(2, 16, 16)
-    np.testing.assert_array_equal(subsampled(picture, 16), picture)
-    expected = picture
+    image = shaped(2, 16, 16)
+    np.testing.assert_array_equal(subsampled(image, 16), image)
+    expected = image
     for size in (8, 4, 2, 1):
         expected = split(expected)[0]
-        np.testing.assert_array_equal(subsampled(picture, size), expected)
+        np.testing.assert_array_equal(subsampled(image, size), expected)
 
 
 @pytest.mark.parametrize(("height", "width", "size"), [(16, 16, 6), (16, 8, 8)])
-def test_what_does_not_divide_the_picture_is_refused(height, width, size):
-    rule = f"`size` must divide the picture, {height} x {width}, got {size}."
+def test_what_does_not_divide_the_image_is_refused(height, width, size):
+    rule = f"`size` must divide the image, {height} x {width}, got {size}."
     with pytest.raises(ValueError, match=re.escape(rule)):
         subsampled(shaped(1, height, width), size)
 
 
 def test_paste_undoes_cut_and_cut_undoes_paste():
-    picture = shaped(2, 4, 8)
-    patches = cut(picture, 2)
+    image = shaped(2, 4, 8)
+    patches = cut(image, 2)
     assert patches.shape == [16, 2, 2, 3]
-    np.testing.assert_array_equal(paste(patches, tf.shape(picture)), picture)
+    np.testing.assert_array_equal(paste(patches, tf.shape(image)), image)
     other = shaped(16, 2, 2)
-    np.testing.assert_array_equal(cut(paste(other, tf.shape(picture)), 2), other)
+    np.testing.assert_array_equal(cut(paste(other, tf.shape(image)), 2), other)
 
 
-def test_patches_are_neighbours_of_one_picture_in_reading_order():
-    picture = shaped(2, 4, 8)
-    patches = cut(picture, 2).numpy().reshape(2, 2, 4, 2, 2, 3)
+def test_patches_are_neighbours_of_one_image_in_reading_order():
+    image = shaped(2, 4, 8)
+    patches = cut(image, 2).numpy().reshape(2, 2, 4, 2, 2, 3)
     for n, row, column in np.ndindex(2, 2, 4):
-        expected = picture[n, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
+        expected = image[n, 2 * row : 2 * row + 2, 2 * column : 2 * column + 2]
         np.testing.assert_array_equal(patches[n, row, column], expected)
 
 
 @pytest.mark.parametrize("likelihood", ["logistic", "softmax"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_probabilities_of_all_pictures_sum_to_one(kind, likelihood):
+def test_probabilities_of_all_images_sum_to_one(kind, likelihood):
     model = multiscale_of(
         kind, 4, output_of(likelihood, 1, 2), amount=1.0, blocks=1, output_units=8
     )
-    pictures = every_picture(4, 4, 1, 2)
-    total = total_probability(lambda part: model.log_prob(part, NONE), pictures)
+    images = every_image(4, 4, 1, 2)
+    total = total_probability(lambda part: model.log_prob(part, NONE), images)
     assert total == pytest.approx(1, abs=2e-5)
 
 
 def test_probabilities_of_the_base_sum_to_one():
     model = multiscale_of(size=2, output=output_of(levels=4), amount=1.0)
-    total = total_probability(lambda part: model.log_prob(part, NONE), every_picture(2, 2, 1, 4))
+    total = total_probability(lambda part: model.log_prob(part, NONE), every_image(2, 2, 1, 4))
     assert total == pytest.approx(1, abs=1e-5)
 
 
@@ -139,13 +139,13 @@ def test_probabilities_of_the_base_sum_to_one():
 @pytest.mark.parametrize("group", GROUPS)
 def test_probabilities_of_a_group_sum_to_one_whatever_the_groups_before(group, kind):
     factor = factor_of(group, kind, output_of(levels=3), amount=1.0)
-    pictures, before = every_picture(2, 2, 1, 3), split(picture_of(1, 4, 4, 1, 3))[: group - 1]
+    images, before = every_image(2, 2, 1, 3), split(image_of(1, 4, 4, 1, 3))[: group - 1]
 
     def log_prob(part):
         groups = [tf.repeat(each, len(part), 0) for each in before]
         return factor.log_prob(part, groups, placed(4, 4))
 
-    assert total_probability(log_prob, pictures) == pytest.approx(1, abs=1e-5)
+    assert total_probability(log_prob, images) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("part", ["units", "prediction"])
@@ -175,8 +175,8 @@ def test_a_pixel_of_a_group_reads_all_groups_before_it_near_by(group, part, monk
 
 def joint_moves(factor, side=4):
     """[pixels, pixels], how far a change of two pixels is from the sum of the two changes."""
-    picture = picture_of(1, 2 * side, 2 * side)
-    groups, pixels = split(picture), side**2
+    image = image_of(1, 2 * side, 2 * side)
+    groups, pixels = split(image), side**2
     own, before = groups[factor.group - 1], groups[: factor.group - 1]
     one = np.eye(pixels, dtype=np.int32)
     both = np.minimum(one[:, np.newaxis] + one, 1).reshape(-1, pixels)
@@ -209,17 +209,17 @@ def test_the_untrained_prediction_lies_in_the_middle_of_known_neighbours(group):
     factor = Factor(group, factor_config(), output_of(), QuickInitial(0), 0, PLACE)
     rows, columns = np.mgrid[:12, :12]
     ramp = (0.3 * rows - 0.2 * columns)[np.newaxis, :, :, np.newaxis]
-    picture = tf.constant(ramp, tf.float32)
-    groups = split((picture + 1.0) * 3.5)  # levels, though not whole ones
+    image = tf.constant(ramp, tf.float32)
+    groups = split((image + 1.0) * 3.5)  # levels, though not whole ones
     prediction = factor(groups[: group - 1], placed(12, 12)).prediction
-    expected = split(picture)[group - 1]
+    expected = split(image)[group - 1]
     np.testing.assert_allclose(prediction[:, 1:-1, 1:-1], expected[:, 1:-1, 1:-1], atol=1e-5)
 
 
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_map_reaches_the_prediction_of_its_own_pixel_alone(group):
     factor = factor_of(group)
-    groups = split(picture_of(1, 6, 6))
+    groups = split(image_of(1, 6, 6))
     start = placed(6, 6).map
     places = tf.reshape(tf.eye(36), [36, 6, 6, 1])
     base = factor(groups[: group - 1], Condition(None, start)).prediction
@@ -233,10 +233,10 @@ def test_a_map_reaches_the_prediction_of_its_own_pixel_alone(group):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_vector_and_a_map_move_every_part(kind):
-    model, picture = multiscale_of(kind, vector=3, map_=2), picture_of(2, 8, 8)
+    model, image = multiscale_of(kind, vector=3, map_=2), image_of(2, 8, 8)
     one, other = (condition_of(2, 8, 8, 3, 2, seed) for seed in (1, 2))
     mixed = [one, Condition(other.vector, one.map), Condition(one.vector, other.map)]
-    nats = [model.nats(picture, condition) for condition in mixed]
+    nats = [model.nats(image, condition) for condition in mixed]
     for part in model.parts:
         assert (nats[0][part] != nats[1][part]).numpy().all()
         assert (nats[0][part] != nats[2][part]).numpy().all()
@@ -244,15 +244,15 @@ def test_a_vector_and_a_map_move_every_part(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_parts_add_up_to_the_density(kind):
-    model, picture = multiscale_of(kind), picture_of(3, 8, 8)
-    nats = model.nats(picture, NONE)
+    model, image = multiscale_of(kind), image_of(3, 8, 8)
+    nats = model.nats(image, NONE)
     assert tuple(nats) == part_names((2, 4, 8)) == model.parts
     assert tuple(nats) == ("2", "4.2", "4.3", "4.4", "8.2", "8.3", "8.4")
-    np.testing.assert_allclose(sum(nats.values()), model.log_prob(picture, NONE), rtol=1e-6)
+    np.testing.assert_allclose(sum(nats.values()), model.log_prob(image, NONE), rtol=1e-6)
 
 
 def test_a_part_alone_says_what_it_says_in_the_whole():
-    whole, picture = multiscale_of(), picture_of(2, 8, 8)
+    whole, image = multiscale_of(), image_of(2, 8, 8)
     some = ("8.3", "2")
     part = multiscale_of(parts=some)
     assert part.parts == ("2", "8.3")
@@ -261,8 +261,8 @@ def test_a_part_alone_says_what_it_says_in_the_whole():
         for one, other in zip(ours.variables, theirs.variables, strict=True):
             one.assign(other)
     assert len(part.variables) == sum(len(ours.variables) for ours, _ in pairs)
-    expected = whole.nats(picture, NONE)
-    for name, nats in part.nats(picture, NONE).items():
+    expected = whole.nats(image, NONE)
+    for name, nats in part.nats(image, NONE).items():
         np.testing.assert_array_equal(nats, expected[name])
 
 
@@ -273,7 +273,7 @@ def test_every_weight_learns_the_conditioner_included(kind):
     captions = ["one", "another", "a third", "no other"]
     batch = {"caption": tf.stack([encode_caption(caption) for caption in captions])}
     with tf.GradientTape() as tape:
-        nats = model.nats(picture_of(4, 4, 4, 3), conditioner(batch), Mode(seed=[1, 2]))
+        nats = model.nats(image_of(4, 4, 4, 3), conditioner(batch), Mode(seed=[1, 2]))
         loss = -tf.add_n([tf.reduce_mean(each) for each in nats.values()])
     variables = [*model.trainable_variables, *conditioner.trainable_variables]
     assert len(variables) > len(model.trainable_variables)
@@ -284,9 +284,9 @@ def test_every_weight_learns_the_conditioner_included(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_dropout_is_a_function_of_its_seed_and_absent_without(kind):
-    model, picture = multiscale_of(kind, 4, dropout=0.5), picture_of(2, 4, 4)
+    model, image = multiscale_of(kind, 4, dropout=0.5), image_of(2, 4, 4)
     modes = [EXACT, EXACT, Mode(seed=[1, 2]), Mode(seed=[1, 2]), Mode(seed=[3, 2])]
-    nats = [model.nats(picture, NONE, mode) for mode in modes]
+    nats = [model.nats(image, NONE, mode) for mode in modes]
     for part in model.parts:
         exact, again, dropped, redropped, other = (each[part].numpy() for each in nats)
         np.testing.assert_array_equal(exact, again)
@@ -297,9 +297,9 @@ def test_dropout_is_a_function_of_its_seed_and_absent_without(kind):
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_half_the_digits_change_the_density_by_little(kind):
-    model, picture = multiscale_of(kind, vector=2, map_=2), picture_of(2, 8, 8)
+    model, image = multiscale_of(kind, vector=2, map_=2), image_of(2, 8, 8)
     condition = condition_of(2, 8, 8, 2, 2)
-    exact, rough = (model.nats(picture, condition, mode) for mode in (EXACT, Mode(tf.bfloat16)))
+    exact, rough = (model.nats(image, condition, mode) for mode in (EXACT, Mode(tf.bfloat16)))
     for part in model.parts:
         assert rough[part].dtype == tf.float32
         error = np.abs(exact[part] - rough[part]).max()
@@ -310,23 +310,23 @@ def test_half_the_digits_change_the_density_by_little(kind):
 def test_a_crop_is_judged_with_its_own_map_and_counts_for_the_whole(kind):
     model = multiscale_of(kind, vector=2, map_=2, crop=4)
     corners = np.array(list(itertools.product(range(3), repeat=2)), np.int32)
-    picture = tf.repeat(picture_of(1, 8, 8), len(corners), 0)
+    image = tf.repeat(image_of(1, 8, 8), len(corners), 0)
     condition = Condition(*(tf.repeat(x, len(corners), 0) for x in condition_of(1, 8, 8, 2, 2)))
-    whole = model.nats(picture, condition)
-    found = model.nats(picture, condition, seeds=corners)
+    whole = model.nats(image, condition)
+    found = model.nats(image, condition, seeds=corners)
     map_ = with_coordinates(condition, 8, 8).map
 
-    def crops_of(pictures):
+    def crops_of(images):
         places = [slice(2 * i, 2 * i + 4) for i in range(3)]
         windows = itertools.product(places, places)
-        return tf.stack([pictures[n, y, x] for n, (y, x) in enumerate(windows)])
+        return tf.stack([images[n, y, x] for n, (y, x) in enumerate(windows)])
 
     for part in model.parts:
         if not part.startswith("8"):
             np.testing.assert_array_equal(found[part], whole[part])
             continue
         factor = model.factors[part]
-        groups, own = split(crops_of(picture)), factor.group - 1
+        groups, own = split(crops_of(image)), factor.group - 1
         at = Condition(condition.vector, crops_of(map_))
         expected = 4.0 * factor.log_prob(groups[own], groups[:own], at)
         np.testing.assert_allclose(found[part], expected, rtol=1e-5)
@@ -335,22 +335,22 @@ def test_a_crop_is_judged_with_its_own_map_and_counts_for_the_whole(kind):
 
 @pytest.mark.parametrize("crop", [0, 8, 16])
 def test_scales_no_larger_than_the_crop_are_judged_whole(crop):
-    model, picture = multiscale_of(crop=crop), picture_of(3, 8, 8)
-    whole = model.nats(picture, NONE)
+    model, image = multiscale_of(crop=crop), image_of(3, 8, 8)
+    whole = model.nats(image, NONE)
     seeds = tf.constant([[5, -3], [2**31 - 1, -(2**31)], [1, 1]])
-    for part, nats in model.nats(picture, NONE, seeds=seeds).items():
+    for part, nats in model.nats(image, NONE, seeds=seeds).items():
         np.testing.assert_array_equal(nats, whole[part])
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_crop_of_a_picture_alike_everywhere_counts_as_the_whole(kind):
+def test_a_crop_of_an_image_alike_everywhere_counts_as_the_whole(kind):
     model = multiscale_of(kind, 16, output_of("softmax", 1, 4), crop=4)
     without_learning(model, tf.math.log([0.1, 0.2, 0.3, 0.4]))
-    picture = tf.repeat([0, 1, 2, 3], 256)
-    picture = tf.reshape(picture, [4, 16, 16, 1])
+    image = tf.repeat([0, 1, 2, 3], 256)
+    image = tf.reshape(image, [4, 16, 16, 1])
     seeds = tf.constant([[5, -3], [2**31 - 1, -(2**31)], [1, 1], [0, 7]])
     expected = np.log([0.1, 0.2, 0.3, 0.4])
-    for part, nats in model.nats(picture, NONE, seeds=seeds).items():
+    for part, nats in model.nats(image, NONE, seeds=seeds).items():
         size, _, group = part.partition(".")
         pixels = int(size) ** 2 / (4 if group else 1)
         np.testing.assert_allclose(nats, expected * pixels, rtol=1e-5)
@@ -359,9 +359,9 @@ def test_a_crop_of_a_picture_alike_everywhere_counts_as_the_whole(kind):
 def test_every_corner_is_cropped_about_as_often():
     model = multiscale_of(crop=4, parts=("8.2",), output=output_of("softmax", 1, 64))
     without_learning(model, tf.linspace(0.0, 1.0, 64))
-    picture = tf.repeat(tf.reshape(tf.range(64), [1, 8, 8, 1]), 180, 0)
+    image = tf.repeat(tf.reshape(tf.range(64), [1, 8, 8, 1]), 180, 0)
     seeds = np.random.default_rng(0).integers(-(2**31), 2**31, [180, 2]).astype(np.int32)
-    nats = model.nats(picture, NONE, seeds=seeds)["8.2"]
+    nats = model.nats(image, NONE, seeds=seeds)["8.2"]
     _, counts = np.unique(np.round(nats, 2), return_counts=True)
     assert len(counts) == 9
     assert counts.min() > 5 and counts.max() < 40

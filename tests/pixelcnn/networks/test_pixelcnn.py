@@ -9,10 +9,10 @@ import tensorflow as tf
 from image_networks import (
     QuickInitial,
     condition_of,
-    every_picture,
+    every_image,
+    image_of,
     output_of,
     perturbed,
-    picture_of,
     pixelcnn_of,
     total_probability,
 )
@@ -26,7 +26,7 @@ from pixelcnn.networks.outputs import Hidden, make_output
 from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN
 
 LIKELIHOODS = ["logistic", "softmax"]
-COLOURS = every_picture(1, 1, 3, 4).reshape(-1, 3)
+COLOURS = every_image(1, 1, 3, 4).reshape(-1, 3)
 UNITS = 6
 
 
@@ -78,23 +78,23 @@ def reach_of(height, width, rows, columns, left):
 @pytest.mark.parametrize(
     ("side", "channels", "levels"), [(2, 1, 4), (4, 1, 2), (2, 3, 2)], ids=["levels", "big", "rgb"]
 )
-def test_probabilities_of_all_pictures_sum_to_one(likelihood, side, channels, levels):
+def test_probabilities_of_all_images_sum_to_one(likelihood, side, channels, levels):
     network = pixelcnn_of(output_of(likelihood, channels, levels), amount=1.0)
-    pictures = every_picture(side, side, channels, levels)
-    total = total_probability(lambda part: network.log_prob(part, NONE), pictures)
+    images = every_image(side, side, channels, levels)
+    total = total_probability(lambda part: network.log_prob(part, NONE), images)
     assert total == pytest.approx(1, abs=2e-5)
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_probabilities_given_a_condition_sum_to_one(likelihood):
     network = pixelcnn_of(output_of(likelihood, 1, 2), vector=2, map_=3, amount=1.0)
-    pictures = every_picture(3, 3, 1, 2)
+    images = every_image(3, 3, 1, 2)
     condition = condition_of(1, 3, 3, 2, 3)
 
     def log_prob(part):
         return network.log_prob(part, Condition(*(tf.repeat(x, len(part), 0) for x in condition)))
 
-    assert total_probability(log_prob, pictures) == pytest.approx(1, abs=1e-5)
+    assert total_probability(log_prob, images) == pytest.approx(1, abs=1e-5)
 
 
 @pytest.mark.parametrize("part", Hidden._fields)
@@ -117,9 +117,9 @@ def test_a_layer_widens_what_is_read_by_one_row_and_column():
 
 
 def test_levels_are_read_as_values_from_minus_one_to_one():
-    network, picture = pixelcnn_of(output_of(levels=5)), picture_of(2, 4, 4, levels=5)
-    values = tf.cast(picture, tf.float32) / 2.0 - 1.0
-    expected = network(picture, NONE)
+    network, image = pixelcnn_of(output_of(levels=5)), image_of(2, 4, 4, levels=5)
+    values = tf.cast(image, tf.float32) / 2.0 - 1.0
+    expected = network(image, NONE)
     for one, other in zip(expected, reads_values(network)(values, NONE), strict=True):
         np.testing.assert_allclose(one, other, atol=1e-6)
 
@@ -212,18 +212,18 @@ def test_the_same_words_draw_less_by_chance_when_it_is_colder(likelihood):
 
 def test_the_untrained_prediction_is_the_mean_of_above_and_left():
     network = PixelCNN(PixelCNNConfig(1, 4, 4), output_of(channels=3), QuickInitial(0))
-    picture = picture_of(1, 5, 5, 3)
-    value = 2 * picture[0].numpy() / 7 - 1
-    prediction = network(picture, NONE).prediction[0]
+    image = image_of(1, 5, 5, 3)
+    value = 2 * image[0].numpy() / 7 - 1
+    prediction = network(image, NONE).prediction[0]
     expected = (value[:-1, 1:] + value[1:, :-1]) / 2
     np.testing.assert_allclose(prediction[1:, 1:], expected, atol=1e-6)
 
 
-def test_a_vector_reaches_every_pixel_of_its_own_picture():
-    network, picture = pixelcnn_of(vector=3), picture_of(2, 3, 4)
+def test_a_vector_reaches_every_pixel_of_its_own_image():
+    network, image = pixelcnn_of(vector=3), image_of(2, 3, 4)
     vector = condition_of(2, 3, 4, 3).vector
-    one = network(picture, Condition(vector, None)).units
-    other = network(picture, Condition(vector + np.float32([[0], [1]]), None)).units
+    one = network(image, Condition(vector, None)).units
+    other = network(image, Condition(vector + np.float32([[0], [1]]), None)).units
     changed = (one != other).numpy().any(-1)
     assert not changed[0].any()
     assert changed[1].all()
@@ -231,12 +231,12 @@ def test_a_vector_reaches_every_pixel_of_its_own_picture():
 
 def test_a_map_reaches_its_own_pixel_and_its_prediction():
     network, map_ = pixelcnn_of(map_=2, layers=1), condition_of(12, 3, 4, 0, 2).map
-    picture = tf.repeat(picture_of(1, 3, 4), 12, 0)
+    image = tf.repeat(image_of(1, 3, 4), 12, 0)
     here = np.eye(12, dtype=np.float32).reshape(12, 3, 4, 1)
     base, changed = tf.repeat(map_[:1], 12, 0), tf.repeat(map_[:1], 12, 0) + here
     for one, other in zip(
-        network(picture, Condition(None, base)),
-        network(picture, Condition(None, changed)),
+        network(image, Condition(None, base)),
+        network(image, Condition(None, changed)),
         strict=True,
     ):
         moved = (one != other).numpy().any(-1).reshape(12, 12)
@@ -246,16 +246,16 @@ def test_a_map_reaches_its_own_pixel_and_its_prediction():
 
 
 def test_only_coordinates_tell_places_in_an_endless_plane_apart():
-    picture = tf.fill([1, 20, 20, 1], 3)
+    image = tf.fill([1, 20, 20, 1], 3)
     for coordinates in (False, True):
-        units = pixelcnn_of(coordinates=coordinates, layers=1)(picture, NONE).units[0, 8:12, 8:12]
+        units = pixelcnn_of(coordinates=coordinates, layers=1)(image, NONE).units[0, 8:12, 8:12]
         same = np.allclose(units, units[0, 0], atol=1e-6)
         assert same is not coordinates
 
 
 def test_rows_and_columns_have_coordinates_of_their_own():
     network = pixelcnn_of(coordinates=True)
-    map_ = network.placed(NONE, picture_of(1, 2, 4)).map[0]
+    map_ = network.placed(NONE, image_of(1, 2, 4)).map[0]
     np.testing.assert_allclose(map_[..., 0], [[-0.5] * 4, [0.5] * 4])
     np.testing.assert_allclose(map_[..., 1], [[-0.75, -0.25, 0.25, 0.75]] * 2)
 
@@ -270,9 +270,9 @@ def test_the_border_is_told_from_grey():
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_every_weight_learns(likelihood):
     network = pixelcnn_of(output_of(likelihood, 3), vector=2, map_=2, dropout=0.3, units=8)
-    picture, condition = picture_of(4, 6, 6, 3), condition_of(4, 6, 6, 2, 2)
+    image, condition = image_of(4, 6, 6, 3), condition_of(4, 6, 6, 2, 2)
     with tf.GradientTape() as tape:
-        loss = -tf.reduce_mean(network.log_prob(picture, condition, Mode(seed=[1, 2])))
+        loss = -tf.reduce_mean(network.log_prob(image, condition, Mode(seed=[1, 2])))
     variables = network.trainable_variables
     slopes = tape.gradient(loss, variables)
     for variable, slope in zip(variables, slopes, strict=True):
@@ -281,9 +281,9 @@ def test_every_weight_learns(likelihood):
 
 
 def test_dropout_is_a_function_of_its_seed_and_absent_without():
-    network, picture = pixelcnn_of(dropout=0.5), picture_of(2, 4, 4)
+    network, image = pixelcnn_of(dropout=0.5), image_of(2, 4, 4)
     modes = [EXACT, EXACT, Mode(seed=[1, 2]), Mode(seed=[1, 2]), Mode(seed=[3, 2])]
-    nats = [network.log_prob(picture, NONE, mode).numpy() for mode in modes]
+    nats = [network.log_prob(image, NONE, mode).numpy() for mode in modes]
     np.testing.assert_array_equal(nats[0], nats[1])
     np.testing.assert_array_equal(nats[2], nats[3])
     assert (nats[0] != nats[2]).any()
@@ -303,14 +303,14 @@ def test_every_place_drops_units_of_its_own_and_keeps_the_mean():
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
 def test_half_the_digits_change_the_density_by_little(likelihood):
     network = pixelcnn_of(output_of(likelihood, 3, 16), vector=2, map_=2)
-    picture, condition = picture_of(2, 6, 6, 3, 16), condition_of(2, 6, 6, 2, 2)
-    exact = network.log_prob(picture, condition).numpy()
-    rough = network.log_prob(picture, condition, Mode(tf.bfloat16))
+    image, condition = image_of(2, 6, 6, 3, 16), condition_of(2, 6, 6, 2, 2)
+    exact = network.log_prob(image, condition).numpy()
+    rough = network.log_prob(image, condition, Mode(tf.bfloat16))
     assert rough.dtype == tf.float32
     assert 0 < np.abs(exact - rough).max() < 0.02 * np.abs(exact).max()
     np.testing.assert_array_equal(
-        network(picture, condition).prediction,
-        network(picture, condition, Mode(tf.bfloat16)).prediction,
+        network(image, condition).prediction,
+        network(image, condition, Mode(tf.bfloat16)).prediction,
     )
 
 

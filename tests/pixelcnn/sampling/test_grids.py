@@ -1,4 +1,4 @@
-"""Pictures to look at are the pictures, enlarged and side by side, and nothing else."""
+"""Images to look at are the images, enlarged and side by side, and nothing else."""
 
 import numpy as np
 import pytest
@@ -16,13 +16,13 @@ def at(sheet, row, column, side):
     return sheet[top : top + side, left : left + side]
 
 
-def test_a_grid_holds_its_pictures_in_rows_and_is_white_elsewhere():
-    pictures = [noise(100, seed=i) for i in range(5)]
-    sheet = grid(pictures)
+def test_a_grid_holds_its_images_in_rows_and_is_white_elsewhere():
+    images = [noise(100, seed=i) for i in range(5)]
+    sheet = grid(images)
     assert sheet.shape == (2 * 102 + 2, 3 * 102 + 2, 3)
     blank = np.full_like(sheet, 255)
-    for i, picture in enumerate(pictures):
-        at(blank, i // 3, i % 3, 100)[:] = picture
+    for i, image in enumerate(images):
+        at(blank, i // 3, i % 3, 100)[:] = image
     np.testing.assert_array_equal(sheet, blank)
 
 
@@ -33,7 +33,7 @@ def test_a_grid_is_about_as_wide_as_it_is_high(count, columns):
     assert sheet.shape[:2] == (rows * 102 + 2, columns * 102 + 2)
 
 
-def test_a_grid_shows_small_grey_pictures_in_colour_and_enlarged():
+def test_a_grid_shows_small_grey_images_in_colour_and_enlarged():
     small = noise(40, channels=1)
     sheet = grid([small, small], columns=1)
     assert sheet.shape == (2 * 122 + 2, 124, 3)
@@ -41,13 +41,13 @@ def test_a_grid_shows_small_grey_pictures_in_colour_and_enlarged():
 
 
 def test_enlarging_repeats_every_pixel_until_it_is_wide_enough():
-    picture = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
-    np.testing.assert_array_equal(enlarged(picture, 2), picture)
-    twice = enlarged(picture, 3)
+    image = np.arange(12, dtype=np.uint8).reshape(2, 2, 3)
+    np.testing.assert_array_equal(enlarged(image, 2), image)
+    twice = enlarged(image, 3)
     assert twice.shape == (4, 4, 3)
     for row in range(4):
         for column in range(4):
-            np.testing.assert_array_equal(twice[row, column], picture[row // 2, column // 2])
+            np.testing.assert_array_equal(twice[row, column], image[row // 2, column // 2])
 
 
 @pytest.mark.parametrize("last", [8, 32, 64, 128])
@@ -62,11 +62,11 @@ def test_a_strip_shows_every_scale_as_large_as_the_last(last):
 
 @pytest.mark.parametrize("channels", [1, 3])
 def test_a_png_holds_the_very_levels(tmp_path, channels):
-    picture = noise(9, channels)
-    write_png(tmp_path / "a.png", picture)
+    image = noise(9, channels)
+    write_png(tmp_path / "a.png", image)
     with Image.open(tmp_path / "a.png") as opened:
         assert opened.mode == {1: "L", 3: "RGB"}[channels]
-        np.testing.assert_array_equal(np.asarray(opened).reshape(9, 9, channels), picture)
+        np.testing.assert_array_equal(np.asarray(opened).reshape(9, 9, channels), image)
 
 
 def test_an_animation_has_its_frames_in_turn_for_as_long_as_said(tmp_path):

@@ -1,4 +1,4 @@
-"""A multiscale picture is drawn scale by scale, each pixel once, as the density says."""
+"""A multiscale image is drawn scale by scale, each pixel once, as the density says."""
 
 import functools
 import itertools
@@ -7,7 +7,7 @@ import re
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_networks import condition_of, multiscale_of, output_of, picture_of, recorded
+from image_networks import condition_of, image_of, multiscale_of, output_of, recorded
 
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.factor import Factor
@@ -17,10 +17,10 @@ from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
 from pixelcnn.sampling.multiscale_sampler import (
     Draw,
     draw,
-    draw_base,
-    draw_group,
+    multiscale_words,
+    sample_base,
+    sample_group,
     temperatures_of,
-    words_for,
 )
 from pixelcnn.sampling.pixelcnn_sampler import sample_naively
 
@@ -35,16 +35,16 @@ def outputs_of(model):
 
 
 def wish_of(model, size, seed=5, rows=(0, 1, 2), temperature=1.0):
-    """What some of three pictures of a seed, with a condition each, are drawn from."""
+    """What some of three images of a seed, with a condition each, are drawn from."""
     condition = condition_at(condition_of(3, 2 * SIZE, 2 * SIZE, *CHANNELS), size)
     taken = Condition(*(tf.gather(x, rows) for x in condition))
-    words = words_for(model, seed, list(rows), size)
+    words = multiscale_words(model, seed, list(rows), size)
     return Draw(words, taken, temperatures_of(temperature, 4))
 
 
 def plain_wish(model, size, rows=(0, 4)):
-    """What pictures without a condition are drawn from."""
-    return Draw(words_for(model, 1, list(rows), size), NONE, temperatures_of(1.0, 4))
+    """What images without a condition are drawn from."""
+    return Draw(multiscale_words(model, 1, list(rows), size), NONE, temperatures_of(1.0, 4))
 
 
 @functools.cache
@@ -55,7 +55,7 @@ def conditioned(kind):
 
 @functools.cache
 def drawn(kind, size=SIZE, **fields):
-    """The largest pictures, an array [rows, size, size, channels]."""
+    """The largest images, an array [rows, size, size, channels]."""
     return draw(conditioned(kind), wish_of(conditioned(kind), size, **fields), size)[-1].numpy()
 
 
@@ -70,10 +70,10 @@ def test_each_pixel_is_drawn_once(kind):
 
     for output in outputs_of(model):
         output.sample = numbered
-    pictures = draw(model, plain_wish(model, SIZE), SIZE)
+    images = draw(model, plain_wish(model, SIZE), SIZE)
     assert total[0] == 2 * SIZE**2
-    np.testing.assert_array_equal(np.sort(np.ravel(pictures[-1])), np.arange(total[0]))
-    for small, large in itertools.pairwise(pictures):
+    np.testing.assert_array_equal(np.sort(np.ravel(images[-1])), np.arange(total[0]))
+    for small, large in itertools.pairwise(images):
         np.testing.assert_array_equal(split(large)[0], small)
 
 
@@ -84,14 +84,14 @@ def test_each_pixel_is_drawn_from_its_own_words(kind):
         output.sample = lambda hidden, words, temperature: tf.bitcast(words[..., :1], tf.int32)
     wish = plain_wish(model, SIZE)
     base, *larger = draw(model, wish, SIZE)
-    drawn = [base, *(group for picture in larger for group in split(picture)[1:])]
+    drawn = [base, *(group for image in larger for group in split(image)[1:])]
     in_order = np.concatenate([np.reshape(group, [2, -1]) for group in drawn], 1)
     np.testing.assert_array_equal(in_order, tf.bitcast(wish.words[..., 0], tf.int32))
 
 
-def test_no_two_pixels_of_any_picture_or_seed_share_a_word():
+def test_no_two_pixels_of_any_image_or_seed_share_a_word():
     model = multiscale_of(output=output_of("logistic", 3))
-    words = [words_for(model, seed, [0, 7], SIZE).numpy() for seed in (1, 2)]
+    words = [multiscale_words(model, seed, [0, 7], SIZE).numpy() for seed in (1, 2)]
     assert len(np.unique(words)) == 2 * 2 * SIZE**2 * model.base.output.noise_words
 
 
@@ -128,7 +128,7 @@ def test_a_doubling_takes_three_passes_and_the_base_one_a_pixel(kind, size, monk
     steps_a_pass = 1 if kind == "A" else 4  # patches of 2 x 2
     assert len(steps) == base_pixels + factor_passes * steps_a_pass
     passes.clear()
-    draw_base(model, wish, sample_naively)
+    sample_base(model, wish, sample_naively)
     assert passes == ["PixelCNN"] * base_pixels
 
 
@@ -139,23 +139,23 @@ def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, likelihood)
     for output in outputs_of(model):
         recorded(output, record)
     wish = wish_of(model, SIZE)
-    picture = draw(model, wish, SIZE)[-1]
+    image = draw(model, wish, SIZE)[-1]
     each = [tf.reduce_sum(tf.reshape(nats, [3, -1]), 1) for nats in record]
     np.testing.assert_allclose(
-        tf.add_n(each), model.log_prob(picture, wish.condition), rtol=1e-5, atol=1e-3
+        tf.add_n(each), model.log_prob(image, wish.condition), rtol=1e-5, atol=1e-3
     )
-    assert len(np.unique(picture)) == 16
+    assert len(np.unique(image)) == 16
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_naive_base_draws_the_same_picture(kind):
+def test_the_naive_base_draws_the_same_image(kind):
     model = conditioned(kind)
     found = draw(model, wish_of(model, 4), 4, base_sampler=sample_naively)[-1]
     np.testing.assert_array_equal(found, drawn(kind, 4))
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_picture_is_the_same_in_any_batch_and_no_other_row_or_seed_has_it(kind):
+def test_an_image_is_the_same_in_any_batch_and_no_other_row_or_seed_has_it(kind):
     batch, alone = drawn(kind), drawn(kind, rows=(2,))
     np.testing.assert_array_equal(batch[2:], alone)
     others = [batch[0], batch[1], *drawn(kind, seed=6)]
@@ -163,7 +163,7 @@ def test_a_picture_is_the_same_in_any_batch_and_no_other_row_or_seed_has_it(kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_larger_picture_of_a_seed_has_the_smaller_one_for_its_sub_sample(kind):
+def test_a_larger_image_of_a_seed_has_the_smaller_one_for_its_sub_sample(kind):
     large = drawn(kind, 2 * SIZE)
     for size in (4, SIZE):
         np.testing.assert_array_equal(subsampled(large, size), drawn(kind, size))
@@ -171,13 +171,13 @@ def test_a_larger_picture_of_a_seed_has_the_smaller_one_for_its_sub_sample(kind)
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_given_start_is_kept_and_drawn_on(kind):
-    start = picture_of(3, 4, 4, 3, 16)
+    start = image_of(3, 4, 4, 3, 16)
     model = conditioned(kind)
     wish = wish_of(model, SIZE)
-    pictures = draw(model, wish, SIZE, start)
-    assert [picture.shape[1] for picture in pictures] == [4, 8]
-    np.testing.assert_array_equal(subsampled(pictures[-1], 4), start)
-    assert (pictures[-1] != drawn(kind)).numpy().any()
+    images = draw(model, wish, SIZE, start)
+    assert [image.shape[1] for image in images] == [4, 8]
+    np.testing.assert_array_equal(subsampled(images[-1], 4), start)
+    assert (images[-1] != drawn(kind)).numpy().any()
     whole = draw(model, wish, SIZE)
     again = draw(model, wish, SIZE, whole[1])
     np.testing.assert_array_equal(again[-1], whole[-1])
@@ -197,12 +197,12 @@ def test_each_scale_has_a_temperature_of_its_own(kind):
 
 
 def test_a_compiler_changes_no_pixel():
-    factor, groups = conditioned("B").factors["8.3"], split(picture_of(3, 8, 8, 3, 16))[:2]
+    factor, groups = conditioned("B").factors["8.3"], split(image_of(3, 8, 8, 3, 16))[:2]
     wish = wish_of(conditioned("B"), SIZE)
     condition = with_coordinates(wish.condition, SIZE, SIZE)
 
     def group_three(groups, condition):
-        return draw_group(factor, groups, condition, wish, SIZE, 0.7)
+        return sample_group(factor, groups, condition, wish, SIZE, 0.7)
 
     found = tf.function(group_three, jit_compile=True)(groups, condition)
     np.testing.assert_array_equal(found, group_three(groups, condition))

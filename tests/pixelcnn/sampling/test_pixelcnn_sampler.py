@@ -5,12 +5,12 @@ import functools
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_networks import condition_of, output_of, picture_of, pixelcnn_of, recorded
+from image_networks import condition_of, image_of, output_of, pixelcnn_of, recorded
 
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.sampling.pixelcnn_sampler import Given, picture_words, sample, sample_naively
+from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample, sample_naively
 
 KINDS = {
     "grey mixture, conditioned": dict(output=("logistic", 1, 256), vector=3, map_=2),
@@ -30,16 +30,16 @@ def network_of(kind):
 
 
 def condition_for(kind, height=HEIGHT, width=WIDTH, rows=(0, 1, 2)):
-    """Some rows of a condition for `BATCH` pictures."""
+    """Some rows of a condition for `BATCH` images."""
     channels = (KINDS[kind].get("vector", 0), KINDS[kind].get("map_", 0))
     condition = condition_of(BATCH, height, width, *channels)
     return Condition(*(None if x is None else tf.gather(x, rows) for x in condition))
 
 
 def given_of(kind, height, width):
-    """Pictures to go on from, int32 [BATCH, height, width, channels]."""
+    """Images to go on from, int32 [BATCH, height, width, channels]."""
     output = network_of(kind).output_config
-    return picture_of(BATCH, height, width, output.channels, output.levels)
+    return image_of(BATCH, height, width, output.channels, output.levels)
 
 
 @functools.cache
@@ -56,8 +56,8 @@ def in_a_graph(sampler, kind):
 
 @functools.cache
 def drawn(sampler, kind, seed=5, rows=(0, 1, 2), count=0, temperature=1.0):
-    """Pictures [rows, HEIGHT, WIDTH, channels] that go on after the first given pixels."""
-    words = picture_words(network_of(kind), seed, list(rows), HEIGHT, WIDTH)
+    """Images [rows, HEIGHT, WIDTH, channels] that go on after the first given pixels."""
+    words = image_words(network_of(kind), seed, list(rows), HEIGHT, WIDTH)
     condition = condition_for(kind, rows=rows)
     levels = tf.gather(given_of(kind, HEIGHT, WIDTH), rows)
     state = (levels, tf.constant(count), tf.constant(temperature))
@@ -73,8 +73,8 @@ def test_cached_equals_naive(kind):
 
 @pytest.mark.parametrize(("height", "width"), [(1, 1), (1, 3), (3, 1)])
 @pytest.mark.parametrize("kind", KINDS)
-def test_cached_equals_naive_on_the_smallest_pictures(kind, height, width):
-    words = picture_words(network_of(kind), 5, [0, 1, 2], height, width)
+def test_cached_equals_naive_on_the_smallest_images(kind, height, width):
+    words = image_words(network_of(kind), 5, [0, 1, 2], height, width)
     condition = condition_for(kind, height, width)
     cached, naive = (each(network_of(kind), words, condition) for each in (sample, sample_naively))
     np.testing.assert_array_equal(cached, naive)
@@ -109,7 +109,7 @@ def test_what_is_given_moves_what_is_drawn(kind):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_picture_is_the_same_in_any_batch_and_no_other_row_or_seed_has_it(kind):
+def test_an_image_is_the_same_in_any_batch_and_no_other_row_or_seed_has_it(kind):
     batch = drawn(sample, kind)
     np.testing.assert_array_equal(batch, drawn(sample, kind, rows=(2, 0, 1))[[1, 2, 0]])
     others = [batch[0], batch[1], *drawn(sample, kind, seed=6)]
@@ -117,8 +117,8 @@ def test_a_picture_is_the_same_in_any_batch_and_no_other_row_or_seed_has_it(kind
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_picture_is_the_same_alone(kind):
-    words = picture_words(network_of(kind), 5, [0, 1, 2], 2, 3)
+def test_an_image_is_the_same_alone(kind):
+    words = image_words(network_of(kind), 5, [0, 1, 2], 2, 3)
     batch = sample(network_of(kind), words, condition_for(kind, 2, 3))
     alone = sample(network_of(kind), words[2:], condition_for(kind, 2, 3, [2]))
     np.testing.assert_array_equal(alone, batch[2:])
@@ -129,9 +129,9 @@ def test_a_picture_is_the_same_alone(kind):
 def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, sampler):
     network, record = network_of.__wrapped__(kind), []
     recorded(network.output, record)
-    words, condition = picture_words(network, 9, [0, 1, 2], 3, 4), condition_for(kind, 3, 4)
-    picture = sampler(network, words, condition)
-    each = network.log_prob(picture, condition)
+    words, condition = image_words(network, 9, [0, 1, 2], 3, 4), condition_for(kind, 3, 4)
+    image = sampler(network, words, condition)
+    each = network.log_prob(image, condition)
     np.testing.assert_allclose(
         tf.stack(record, 1), tf.reshape(each, [BATCH, 12]), rtol=1e-4, atol=1e-4
     )
@@ -141,13 +141,13 @@ def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, sampler):
 def test_a_prediction_from_elsewhere_is_added_at_its_own_pixel(likelihood):
     network, record = pixelcnn_of(output_of(likelihood, 3, 16)), []
     elsewhere = condition_of(2, 3, 4, 0, 3).map
-    words = picture_words(network, 9, [0, 1], 3, 4)
+    words = image_words(network, 9, [0, 1], 3, 4)
     without = sample(network, words, NONE)
     recorded(network.output, record)
-    picture = sample(network, words, NONE, prediction=elsewhere)
-    assert (picture != without).numpy().any()
-    units, prediction = network(picture, NONE)
-    each = network.output.log_prob(Hidden(units, prediction + elsewhere), picture)
+    image = sample(network, words, NONE, prediction=elsewhere)
+    assert (image != without).numpy().any()
+    units, prediction = network(image, NONE)
+    each = network.output.log_prob(Hidden(units, prediction + elsewhere), image)
     np.testing.assert_allclose(tf.stack(record, 1), tf.reshape(each, [2, 12]), rtol=1e-4, atol=1e-4)
 
 
@@ -160,15 +160,15 @@ def test_each_pixel_is_drawn_once_from_its_own_words(sampler):
         return tf.bitcast(words[..., :1], tf.int32)
 
     network.output.sample = drawing_its_words
-    words = picture_words(network, 3, [0, 1], 4, 5)
-    picture = sampler(network, words, NONE)
-    np.testing.assert_array_equal(picture, tf.bitcast(words[..., :1], tf.int32))
+    words = image_words(network, 3, [0, 1], 4, 5)
+    image = sampler(network, words, NONE)
+    np.testing.assert_array_equal(image, tf.bitcast(words[..., :1], tf.int32))
     assert calls == [2] * 20
 
 
 def test_no_two_pixels_share_a_word():
     network = pixelcnn_of(output_of(channels=3))
-    words = [picture_words(network, seed, [0, 1, 7], 6, 5).numpy() for seed in (1, 2)]
+    words = [image_words(network, seed, [0, 1, 7], 6, 5).numpy() for seed in (1, 2)]
     assert len(np.unique(words)) == 2 * 3 * 30 * network.output.noise_words
 
 
@@ -181,24 +181,24 @@ def test_the_cached_sampler_needs_no_pass_of_the_network(monkeypatch):
 
     monkeypatch.setattr(PixelCNN, "__call__", counted)
     network = pixelcnn_of()
-    words = picture_words(network, 3, [0], 3, 4)
+    words = image_words(network, 3, [0], 3, 4)
     sample(network, words, NONE)
     assert len(passes) == 0
     sample_naively(network, words, NONE)
     assert len(passes) == 12
 
 
-def test_without_chance_there_is_one_picture():
+def test_without_chance_there_is_one_image():
     kind = "grey mixture, conditioned"
-    pictures = [drawn(sample, kind, seed=seed, temperature=0.0) for seed in (5, 6)]
-    np.testing.assert_array_equal(*pictures)
-    assert (pictures[0] != drawn(sample, kind)).any()
+    images = [drawn(sample, kind, seed=seed, temperature=0.0) for seed in (5, 6)]
+    np.testing.assert_array_equal(*images)
+    assert (images[0] != drawn(sample, kind)).any()
 
 
 def test_a_compiler_changes_no_pixel():
     kind = "colour mixture"
     network, levels = network_of(kind), given_of(kind, HEIGHT, WIDTH)
-    words = picture_words(network, 5, [0, 1, 2], HEIGHT, WIDTH)
+    words = image_words(network, 5, [0, 1, 2], HEIGHT, WIDTH)
 
     @tf.function(jit_compile=True)
     def compiled(words, condition, count, temperature):
