@@ -11,6 +11,7 @@ from wavenet.linear_prediction import MelPrediction
 from wavenet.pitch_reader import HIGHEST_HZ, LOWEST_HZ, REFERENCE_HZ, PitchReader
 
 FRAME_WIDTH = 5  # frames that the first layer reads
+SIDE_FRAMES = 8  # around a clip, as many as any conditioner reads
 
 
 class Condition(NamedTuple):

@@ -12,7 +12,7 @@ from replicator.runs.errors import UserError
 from replicator.runs.model_folder import assign_weights, stored_model
 from wavenet import shipped
 from wavenet.feature_extractor import Hearing
-from wavenet.network import WaveNet
+from wavenet.networks import Network, make_network
 from wavenet.presets import DataConfig, TrainConfig
 from wavenet.samplers.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
 from wavenet.training import KIND, config_from
@@ -28,7 +28,7 @@ class SpeechModel(Hearing):
     speakers: names, in the order of their numbers. spec: what model.json says.
     """
 
-    network: WaveNet
+    network: Network
     config: TrainConfig
     gain_db: float
     speakers: tuple[str, ...]
@@ -132,7 +132,7 @@ def load(path: Path) -> SpeechModel:
         path = shipped.teacher_folder()
     stored, weights, spec = stored_model(path, _spec)
     config = _config(stored, path)
-    network = WaveNet(config.network)
+    network = make_network(config)
     assign_weights(network, weights, path)
     return SpeechModel(network, config, stored["gain_db"], tuple(stored["speakers"]), spec)
 

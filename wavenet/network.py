@@ -243,6 +243,16 @@ class WaveNet(tf.Module):
         hidden, condition, prediction = self._bottom(inputs, condition)
         return self.head(self.stack(hidden, condition), prediction)
 
+    def of_clips(self, inputs, frames=None, speaker=None):
+        """The parameters of every sample of training clips, [batch, time, parameters].
+
+        inputs: as for a call. frames, speaker: as for `condition`.
+        """
+        condition = None
+        if self.config.feature_channels or self.config.speakers:
+            condition = self.condition(frames, speaker, inputs.shape[1])
+        return self(inputs, condition)
+
     def hiddens(self, inputs, condition=None):
         """The input of every layer, a list of [batch, time, residual]; arguments as for a call."""
         hidden, condition, _ = self._bottom(inputs, condition)

@@ -1,7 +1,9 @@
 """A WaveNet's training step and sampler for machines that have JAX and no TensorFlow."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import tensorflow as tf
 
@@ -19,10 +21,18 @@ from replicator.training.state import LossFn, TrainState
 from wavenet.config import WaveNetConfig
 from wavenet.data import batch_sampling
 from wavenet.data.corpus import Corpus, export_npz
-from wavenet.network import WaveNet
+from wavenet.networks import Network, make_network
 from wavenet.presets import TrainConfig
 from wavenet.samplers.xla import SamplerState, XlaSampler
-from wavenet.training import CHANGEABLE, loss_function, prepare_corpus, run_config, scan_folder
+from wavenet.training import (
+    CHANGEABLE,
+    begin,
+    loss_function,
+    prepare_corpus,
+    run_config,
+    scan_folder,
+    surroundings,
+)
 
 CLIPS = "clips.npz"
 
@@ -54,10 +64,12 @@ def export_run(
     corpus = prepare_corpus(report, config, workdir)
     for line in [*report.lines(), *corpus.notes]:
         say(line)
-    network = WaveNet(config.network, config.seed)
+    network = make_network(config)
     state = TrainState(network, config.optimizer, config.loop.num_steps)
     stored = run_config(preset, config, corpus, data)
     restore(state, workdir, stored, CHANGEABLE)
+    if not int(state.step):
+        begin(network, state, config, corpus, say)
     export_corpus(folder, state, network, corpus, config, stored, tensor_float_32=tensor_float_32)
     say(next_command(folder, state))
     return Path(folder)
@@ -66,7 +78,7 @@ def export_run(
 def export_corpus(
     folder: Path,
     state: TrainState,
-    network: WaveNet,
+    network: Network,
     corpus: Corpus,
     config: TrainConfig,
     stored: dict,
@@ -89,25 +101,37 @@ def export_corpus(
             "clip_samples": config.data.clip_samples,
             "batch_size": config.data.batch_size,
             "seed": config.seed,
+            **_around(corpus, config),
         },
     )
     export_npz(corpus, Path(folder) / CLIPS, config.data.features)
 
 
+def _around(corpus: Corpus, config: TrainConfig) -> dict[str, Any]:
+    """The settings of `clips.open_batches` that say what surrounds a clip."""
+    around = surroundings(config)
+    augmentation = around.augmentation(corpus, config.data.features)
+    return {
+        "left_samples": around.left_samples,
+        "side_frames": around.side_frames,
+        "augmentation": None if augmentation is None else dataclasses.asdict(augmentation),
+    }
+
+
 def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
     """What the exported step reads of a batch of `data.clips`."""
-    rows, samples = config.data.batch_size, config.data.clip_samples
+    rows, samples = config.data.batch_size, config.data.left_samples + config.data.clip_samples
     sound = tf.TensorSpec([rows, samples], tf.float32)
     spec = {"waveform": sound, "mask": sound}
     if config.network.speakers:
         spec["speaker"] = tf.TensorSpec([rows], tf.int32)
     if config.network.feature_channels:
-        frames = samples // config.network.hop_samples
+        frames = samples // config.network.hop_samples + 2 * surroundings(config).side_frames
         spec["frames"] = tf.TensorSpec([rows, frames, config.network.feature_channels], tf.float32)
     return spec
 
 
-def encoding_loss(network: WaveNet) -> LossFn:
+def encoding_loss(network: Network) -> LossFn:
     """The loss of `training.loss_function`, of a batch that has no levels yet."""
     loss = loss_function(network)
 
@@ -119,7 +143,7 @@ def encoding_loss(network: WaveNet) -> LossFn:
 
 def export_sampler(
     folder: Path,
-    network: WaveNet,
+    network: Network,
     *,
     batch: int,
     chunk_samples: int,
@@ -160,7 +184,7 @@ def export_sampler(
     write_npz(Path(folder) / "sampler_state.npz", arrays)
 
 
-def _chunk(network: WaveNet, batch: int, samples: int):
+def _chunk(network: Network, batch: int, samples: int):
     sampler, noise_channels = XlaSampler(network), network.likelihood.noise_channels
     state = sampler.initial_state(batch)._asdict()
     inputs = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in state.items()}
@@ -180,7 +204,7 @@ def _chunk(network: WaveNet, batch: int, samples: int):
     return chunk, inputs
 
 
-def _noise(network: WaveNet, batch: int, samples: int):
+def _noise(network: Network, batch: int, samples: int):
     inputs = {
         "seed": tf.TensorSpec([2], tf.uint32),
         "rows": tf.TensorSpec([batch], tf.int32),
@@ -194,7 +218,7 @@ def _noise(network: WaveNet, batch: int, samples: int):
     return noise, inputs
 
 
-def _condition(network: WaveNet, batch: int, num_frames: int):
+def _condition(network: Network, batch: int, num_frames: int):
     config, inputs = network.config, {}
     if config.feature_channels:
         inputs["frames"] = tf.TensorSpec([batch, num_frames, config.feature_channels], tf.float32)

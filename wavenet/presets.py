@@ -33,8 +33,14 @@ class DataConfig:
     """RMS that one gain for all recordings aims at, in dB of full scale; None: as stored."""
     clip_samples: int = 7680
     """Length of a training clip, a multiple of the hop."""
+    left_samples: int = 0
+    """True past in front of each clip, heard and not counted; a multiple of the hop. 0: silence."""
     batch_size: int = 4
     """Clips in a batch."""
+    augment_gain_db: float = 0.0
+    """Each clip is amplified by a random gain of up to so many dB, up or down."""
+    augment_polarity: bool = False
+    """Each clip is negated or not, at random."""
     min_seconds: float = 0.3
     """Shorter recordings are left out."""
     dev_share: float = 0.05
@@ -90,6 +96,9 @@ class TrainConfig:
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
     optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
     loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
+    pitch_steps: int = 2_000
+    """Updates of the network that reads F0 off the mel, before everything else; it stays as it is
+    from there on. For `pitch_taps` without F0 frames."""
     seed: int = 0
     """Of the initial weights and of the order of clips."""
 
@@ -112,6 +121,11 @@ class TrainConfig:
             raise ValueError(
                 f"`clip_samples` must be a multiple of the hop, "
                 f"{network.hop_samples}, got {self.data.clip_samples}."
+            )
+        if self.data.left_samples % network.hop_samples:
+            raise ValueError(
+                f"`left_samples` must be a multiple of the hop, "
+                f"{network.hop_samples}, got {self.data.left_samples}."
             )
         self.data.mel(network.hop_samples)
         self.data.pitch(network.hop_samples)
@@ -156,7 +170,50 @@ _CPU = WaveNetConfig(
     upsample_factors=(15, 20),
 )
 
+_VOCODER = WaveNetConfig(
+    layers=8,
+    stacks=1,
+    filter_width=2,
+    residual_channels=128,
+    gate_channels=128,
+    skip_channels=128,
+    front_width=16,
+    components=5,
+    conditioner_units=256,
+    condition_channels=64,
+    upsample_factors=(200,),
+    bunch_samples=4,
+    prediction_order=24,
+    pitch_taps=10,
+    head_channels=64,
+    compute_dtype="bfloat16",
+)
+
 PRESETS: dict[str, Preset] = {
+    "wavenet-vocoder-16k": Preset(
+        "The shipped teacher: linear prediction and pitch read off the mel, four samples a step.",
+        TrainConfig(
+            _VOCODER,
+            DataConfig(
+                16_000,
+                ("mel",),
+                level_db=-23.0,
+                clip_samples=6_800,
+                left_samples=1_200,
+                batch_size=16,
+                augment_gain_db=3.0,
+            ),
+            OptimizerConfig(
+                learning_rate=2e-3,
+                warmup_steps=200,
+                decay="cooldown",
+                cooldown_steps=3_000,
+                clip_norm=1.0,
+                average_decay=0.999,
+            ),
+            LoopConfig(num_steps=15_000),
+        ),
+    ),
     "wavenet-smoke": Preset(
         "Seconds on one core, to see that everything runs; noise, about 11 bits a sample.",
         TrainConfig(

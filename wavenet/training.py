@@ -15,12 +15,14 @@ from replicator.strategies.coordination import chief_first, chief_only, variable
 from replicator.training.loop import Outcome, Trainer
 from replicator.training.state import TrainState
 from replicator.training.step import check_rows
+from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data.corpus import Corpus, prepare
 from wavenet.data.metadata import SPLITS
-from wavenet.data.pipeline import clips
+from wavenet.data.pipeline import Surroundings, clips
 from wavenet.data.recordings import DataError, ScanReport, ScanRules, scan
 from wavenet.evaluation_callback import Watcher
-from wavenet.network import WaveNet
+from wavenet.features import PitchConvention
+from wavenet.networks import Network, make_network, prepare_network
 from wavenet.presets import TrainConfig
 
 KIND = "wavenet"
@@ -77,10 +79,10 @@ def _train(
     run: RunDirectory, config: TrainConfig, corpus: Corpus, say, replicator: Replicator
 ) -> Outcome:
     with variable_scope(replicator):
-        network = WaveNet(config.network, config.seed)
+        network = make_network(config)
         state = TrainState(network, config.optimizer, config.loop.num_steps)
     trainer = Trainer(run, state, loss_function(network), config.loop, replicator)
-    for line in trainer.resume():
+    for line in trainer.resume(lambda: begin(network, state, config, corpus, say)):
         say(line)
     say(
         f"{sum(math.prod(w.shape) for w in state.weights):,} weights, receptive field "
@@ -92,6 +94,12 @@ def _train(
     if replicator.is_chief:
         watcher = Watcher(network, state, corpus, config, run.folder("samples"))
     return trainer.train(batches(corpus, config, trainer.step), watcher)
+
+
+def begin(network: Network, state: TrainState, config: TrainConfig, corpus: Corpus, say) -> None:
+    """What a network has to know before its first step, in its weights and their average."""
+    prepare_network(network, config, corpus, say)
+    state.start(network.trainable_variables)
 
 
 def _schedule_notes(run: RunDirectory, config: TrainConfig) -> list[str]:
@@ -111,7 +119,7 @@ def _schedule_notes(run: RunDirectory, config: TrainConfig) -> list[str]:
 class ClipLoss:
     """Called with a batch of `clips`; gives nats a sample, with `bits_per_sample` beside them."""
 
-    def __init__(self, network: WaveNet):
+    def __init__(self, network: Network):
         self.network = network
 
     def __call__(self, batch):
@@ -120,13 +128,12 @@ class ClipLoss:
         batch: of `clips` with levels; "counted" is the number of these samples, if they are to be
         counted otherwise than here.
         """
-        network, condition = self.network, None
-        if network.config.gate_inputs:
-            samples = batch["levels"].shape[1]
-            condition = network.condition(
-                batch.get("frames"), batch["speaker"] if network.config.speakers else None, samples
-            )
-        parameters = network(network.inputs(batch["levels"]), condition)
+        network = self.network
+        parameters = network.of_clips(
+            network.inputs(batch["levels"]),
+            batch.get("frames"),
+            batch["speaker"] if network.config.speakers else None,
+        )
         log_prob = network.likelihood.log_prob(parameters, batch["levels"])
         counted = batch.get("counted")
         counted = tf.reduce_sum(batch["mask"]) if counted is None else counted
@@ -138,7 +145,7 @@ class ClipLoss:
         return {"counted": replicator.all_reduce(tf.reduce_sum(batch["mask"]), "mean")}
 
 
-def loss_function(network: WaveNet) -> ClipLoss:
+def loss_function(network: Network) -> ClipLoss:
     """The loss in nats a sample of a batch of `clips`."""
     return ClipLoss(network)
 
@@ -155,6 +162,18 @@ def batches(corpus: Corpus, config: TrainConfig, start_step: int) -> tf.data.Dat
         features=config.data.features,
         encode=likelihood.encode,
         start_step=start_step,
+        surroundings=surroundings(config),
+    )
+
+
+def surroundings(config: TrainConfig) -> Surroundings:
+    """What comes with a clip beside its own samples and frames."""
+    data = config.data
+    return Surroundings(
+        data.left_samples,
+        SIDE_FRAMES if config.network.conditioner_units else 0,
+        data.augment_gain_db,
+        data.augment_polarity,
     )
 
 
@@ -188,10 +207,13 @@ def prepare_corpus(
 ) -> Corpus:
     """The recordings with their frames, cached beside the run when there is one."""
     hop = config.network.hop_samples
+    pitch = config.data.pitch(hop)
+    if pitch is None and config.network.pitch_taps:  # for the reader to learn from
+        pitch = PitchConvention(config.data.sample_rate_hz, hop)
     return prepare(
         report,
         mel=config.data.mel(hop),
-        pitch=config.data.pitch(hop),
+        pitch=pitch,
         level_db=config.data.level_db,
         gain_db=gain_db,
         cache_folder=None if workdir is None else Path(workdir) / FEATURES,

@@ -17,7 +17,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from likelihoods.initial import Initial
-from wavenet.conditioner import Condition, Conditioner
+from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.linear_prediction import predictions
@@ -165,6 +165,16 @@ class VocoderWaveNet(tf.Module):
         skips = self.stack(bottom.hidden, bottom.local)
         raw = self.head(skips, bottom)
         return self.in_wave_units(raw, bottom.predicted, spread(made.log_gain, row_samples))
+
+    def of_clips(self, inputs, frames, speaker=None):
+        """The parameters of every sample of training clips, [batch, time, parameters].
+
+        Args:
+          inputs: as for a call.
+          frames: with `SIDE_FRAMES` neighbours on either side.
+          speaker: int32 [batch] or None.
+        """
+        return self(inputs, self.rows(frames, speaker, SIDE_FRAMES), self.row_samples)
 
     def hiddens(self, inputs, condition):
         """The input of every layer, a list of [batch, steps, residual]; arguments as for a call."""

@@ -42,8 +42,12 @@ class OptimizerConfig:
     """Peak step size of Adam."""
     warmup_steps: int = 200
     """Steps over which the rate rises linearly from 0."""
-    decay: Literal["constant", "cosine", "halve"] = "constant"
-    """What the rate does afterwards: stay, fall to 0 at the last step, or halve periodically."""
+    decay: Literal["constant", "cosine", "halve", "cooldown"] = "constant"
+    """What the rate does afterwards: stay, fall to 0 along a cosine, halve now and then, or stay
+    and fall linearly to 0 over the last `cooldown_steps`. With the last one a run that is made
+    longer before they begin goes on as if it had been planned so."""
+    cooldown_steps: int = 1_000
+    """Length of the final decay when `decay` is cooldown."""
     halve_every_steps: int = 200_000
     """Steps between halvings when `decay` is halve."""
     beta1: float = 0.9
@@ -68,7 +72,7 @@ class OptimizerConfig:
             self._require(name, "in [0, 1)", 0 <= getattr(self, name) < 1)
         for name in ("warmup_steps", "clip_norm"):
             self._require(name, "0 or more", getattr(self, name) >= 0)
-        for name in ("halve_every_steps", "accumulate"):
+        for name in ("halve_every_steps", "cooldown_steps", "accumulate"):
             self._require(name, "at least 1", getattr(self, name) >= 1)
 
     def _require(self, name: str, rule: str, holds: bool) -> None:

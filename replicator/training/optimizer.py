@@ -19,6 +19,8 @@ def learning_rate(config: OptimizerConfig, step, num_steps: int):
     rate = config.learning_rate * tf.minimum(1.0, (step + 1.0) / max(config.warmup_steps, 1))
     if config.decay == "cosine":
         rate *= 0.5 * (1.0 + tf.cos(math.pi * tf.minimum(step / num_steps, 1.0)))
+    if config.decay == "cooldown":
+        rate *= tf.clip_by_value((num_steps - step) / config.cooldown_steps, 0.0, 1.0)
     if config.decay == "halve":
         rate *= 0.5 ** tf.floor(step / config.halve_every_steps)
     return rate

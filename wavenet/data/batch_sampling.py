@@ -23,6 +23,8 @@ class ClipSource:
     padding: float32 [channels], what stands for frames beyond a recording's end. speakers: int32
     [recordings]. ends: int64 [recordings], how many clip starts there are up to and including each
     recording. hop_samples: between one clip start and the next (1 where there are no frames).
+    left_samples: of true past in front of every clip, outside the mask. side_frames: on either side
+    of past and clip, for a conditioner that reads neighbours. augmentation: None for none.
     """
 
     waveforms: Sequence[np.ndarray]
@@ -32,6 +34,24 @@ class ClipSource:
     ends: np.ndarray
     clip_samples: int
     hop_samples: int
+    left_samples: int = 0
+    side_frames: int = 0
+    augmentation: "Augmentation | None" = None
+
+
+@dataclasses.dataclass(frozen=True)
+class Augmentation:
+    """Changes that a clip may undergo, drawn from the seed and the step.
+
+    gain_db: each clip is amplified by a gain of this many dB at most, up or down, and its mel with
+    it. polarity: each clip is negated or not. bands: channels of a frame that are mel bands.
+    silence: natural log of the floor that they are `above_silence` of.
+    """
+
+    gain_db: float
+    polarity: bool
+    bands: int
+    silence: float
 
 
 def clip_source(
@@ -42,6 +62,9 @@ def clip_source(
     frames: Sequence[np.ndarray] = (),
     padding: np.ndarray = NO_CHANNELS,
     hop_samples: int = 1,
+    left_samples: int = 0,
+    side_frames: int = 0,
+    augmentation: Augmentation | None = None,
 ) -> ClipSource:
     """A `ClipSource`: starts lie on multiples of hop_samples, every one of them equally likely.
 
@@ -51,7 +74,13 @@ def clip_source(
       clip_samples: the length of a clip, a multiple of hop_samples.
       frames, padding: see `ClipSource`; both or neither.
       hop_samples: the grid of starts.
+      left_samples, side_frames, augmentation: see `ClipSource`; `left_samples` is a multiple of
+        hop_samples.
     """
+    if left_samples < 0 or left_samples % hop_samples:
+        raise ValueError(
+            f"`left_samples` must be a multiple of `hop_samples` {hop_samples}, got {left_samples}."
+        )
     if clip_samples < 1 or clip_samples % hop_samples:
         raise ValueError(
             f"`clip_samples` must be a positive multiple of `hop_samples` {hop_samples}, "
@@ -68,6 +97,9 @@ def clip_source(
         np.cumsum(starts, dtype=np.int64),
         clip_samples,
         hop_samples,
+        left_samples,
+        side_frames,
+        augmentation,
     )
 
 
@@ -89,19 +121,52 @@ def drawn(source: ClipSource, seed: int, step: int, batch_size: int) -> list[tup
 
 
 def _clip(source: ClipSource, recording: int, start: int) -> tuple[np.ndarray, np.ndarray]:
-    """The waveform and the mask of one clip, float32 [clip_samples] each."""
-    cut = source.waveforms[recording][start : start + source.clip_samples]
-    waveform, mask = np.zeros((2, source.clip_samples), np.float32)
-    waveform[: len(cut)] = (2.0 * cut.astype(np.float64) + 1.0) / 65535.0  # audio.from_int16
-    mask[: len(cut)] = 1.0
+    """The waveform and the mask of one clip, float32 [left_samples + clip_samples] each.
+
+    Before a recording's first sample lies silence, which a sampler starts from too.
+    """
+    left = source.left_samples
+    first = max(0, start - left)
+    cut = source.waveforms[recording][first : start + source.clip_samples]
+    waveform, mask = np.zeros((2, left + source.clip_samples), np.float32)
+    place = first - (start - left)
+    waveform[place : place + len(cut)] = (2.0 * cut.astype(np.float64) + 1.0) / 65535.0
+    mask[left : place + len(cut)] = 1.0
     return waveform, mask
 
 
 def _clip_frames(source: ClipSource, recording: int, start: int) -> np.ndarray:
-    first, length = start // source.hop_samples, source.clip_samples // source.hop_samples
-    cut = source.frames[recording][first : first + length]
-    padding = np.broadcast_to(source.padding, (length - len(cut), len(source.padding)))
-    return np.concatenate([cut, padding]).astype(np.float32)
+    hop, side = source.hop_samples, source.side_frames
+    first = (start - source.left_samples) // hop - side
+    length = (source.left_samples + source.clip_samples) // hop + 2 * side
+    frames = np.tile(source.padding, (length, 1)).astype(np.float32)
+    cut = source.frames[recording][max(0, first) : first + length]
+    place = max(0, -first)
+    frames[place : place + len(cut)] = cut
+    return frames
+
+
+def _augmented(source: ClipSource, result: dict[str, np.ndarray], seed: int, step: int, rows):
+    """The batch with every clip's gain and polarity changed, by words of a key of their own."""
+    wanted = source.augmentation
+    if wanted is None:
+        return result
+    key = np.array([(seed + 0x9E3779B97F4A7C15) % 2**64, step], np.uint64)
+    words = np.random.Philox(key=key).random_raw(2 * rows.stop).reshape(-1, 2)[rows]
+    gain_db = wanted.gain_db * (2.0 * (words[:, 0] / 2.0**64) - 1.0)
+    # No clip is amplified beyond full scale.
+    peaks = np.maximum(np.abs(result["waveform"]).max(1), 1e-4)
+    gain = np.minimum(10.0 ** (gain_db / 20.0), 0.99 / peaks)
+    sign = np.where(wanted.polarity & (words[:, 1] >> np.uint64(63) == 1), -1.0, 1.0)
+    waveform = result["waveform"] * (sign * gain)[:, None].astype(np.float32)
+    result = {**result, "waveform": waveform.astype(np.float32)}
+    if source.frames and wanted.bands:
+        frames = result["frames"].copy()
+        mel = frames[..., : wanted.bands]
+        louder = np.maximum(mel - (np.log(gain) / wanted.silence)[:, None, None], 0.0)
+        frames[..., : wanted.bands] = np.where(mel > 0.0, louder, 0.0)
+        result["frames"] = frames.astype(np.float32)
+    return result
 
 
 def batch(
@@ -122,16 +187,18 @@ def batch(
       shard_index, num_shards: which equal part of the batch's rows to return.
 
     Returns:
-      "waveform" and "mask" (1 inside the recording), float32 [rows, clip_samples]; "speaker",
-      int32 [rows]; with frames, "frames", float32 [rows, clip_frames, channels].
+      "waveform" and "mask" (1 inside the recording, 0 in the true past), float32 [rows,
+      left_samples + clip_samples]; "speaker", int32 [rows]; with frames, "frames", float32 [rows,
+      frames of those samples + 2 side_frames, channels].
     """
     if batch_size < 1 or batch_size % num_shards or not 0 <= shard_index < num_shards:
         raise ValueError(
             f"`batch_size` must be a positive multiple of `num_shards` {num_shards} and "
             f"`shard_index` below it, got {batch_size} and {shard_index}."
         )
-    rows = batch_size // num_shards
-    places = drawn(source, seed, step, batch_size)[shard_index * rows : (shard_index + 1) * rows]
+    count = batch_size // num_shards
+    rows = slice(shard_index * count, (shard_index + 1) * count)
+    places = drawn(source, seed, step, batch_size)[rows]
     clips = [_clip(source, *place) for place in places]
     result = {
         "waveform": np.stack([waveform for waveform, _ in clips]),
@@ -140,7 +207,7 @@ def batch(
     }
     if source.frames:
         result["frames"] = np.stack([_clip_frames(source, *place) for place in places])
-    return result
+    return _augmented(source, result, seed, step, rows)
 
 
 def open_batches(folder: Path, settings: Mapping) -> Callable[[int], dict[str, np.ndarray]]:
@@ -162,5 +229,13 @@ def open_batches(folder: Path, settings: Mapping) -> Callable[[int], dict[str, n
         frames=frames,
         padding=stored.get("silent_frame", NO_CHANNELS),
         hop_samples=json.loads(str(stored["description"]))["hop_samples"],
+        left_samples=settings.get("left_samples", 0),
+        side_frames=settings.get("side_frames", 0),
+        augmentation=_stored_augmentation(settings),
     )
     return functools.partial(batch, source, settings["seed"], batch_size=settings["batch_size"])
+
+
+def _stored_augmentation(settings: Mapping) -> Augmentation | None:
+    values = settings.get("augmentation")
+    return None if values is None else Augmentation(**values)

@@ -1,12 +1,14 @@
 """Clips of a corpus as an endless, restartable tf.data pipeline."""
 
+import dataclasses
 import functools
+import math
 from collections.abc import Callable, Sequence
 
 import numpy as np
 import tensorflow as tf
 
-from wavenet.data.batch_sampling import ClipSource, batch, clip_source
+from wavenet.data.batch_sampling import Augmentation, ClipSource, batch, clip_source
 from wavenet.data.corpus import Corpus, frames_of, recordings_of, silent_frame
 
 PARALLEL_BATCHES = 2
@@ -14,14 +16,46 @@ BATCHES_AHEAD = 4
 Encode = Callable[[tf.Tensor], tf.Tensor]
 
 
+@dataclasses.dataclass(frozen=True)
+class Surroundings:
+    """What comes with a clip beside its own samples and frames, see `ClipSource`."""
+
+    left_samples: int = 0
+    side_frames: int = 0
+    gain_db: float = 0.0
+    polarity: bool = False
+
+    def augmentation(self, corpus: Corpus, features: Sequence[str]) -> Augmentation | None:
+        """What `ClipSource` takes, None where nothing changes."""
+        if not (self.gain_db or self.polarity):
+            return None
+        if corpus.mel is None or "mel" not in features:
+            return Augmentation(self.gain_db, self.polarity, 0, -1.0)
+        per_unit = 1.0 if corpus.mel.log == "natural" else math.log(10.0)
+        silence = corpus.mel.silence * per_unit
+        return Augmentation(self.gain_db, self.polarity, corpus.mel.bands, silence)
+
+
+ALONE = Surroundings()
+
+
 def source_of(
-    corpus: Corpus, split: str, clip_samples: int, features: Sequence[str] = ("mel",)
+    corpus: Corpus,
+    split: str,
+    clip_samples: int,
+    features: Sequence[str] = ("mel",),
+    surroundings: Surroundings = ALONE,
 ) -> ClipSource:
     """The `ClipSource` of a split; clips start on whole frames where there are features."""
+    around = {
+        "left_samples": surroundings.left_samples,
+        "side_frames": surroundings.side_frames,
+        "augmentation": surroundings.augmentation(corpus, features),
+    }
     members = recordings_of(corpus, split)
     waveforms, speakers = [p.waveform for p in members], [p.speaker for p in members]
     if not features:
-        return clip_source(waveforms, speakers, clip_samples)
+        return clip_source(waveforms, speakers, clip_samples, **around)
     return clip_source(
         waveforms,
         speakers,
@@ -29,14 +63,16 @@ def source_of(
         frames=[frames_of(corpus, p, features) for p in members],
         padding=silent_frame(corpus, features),
         hop_samples=corpus.hop_samples,
+        **around,
     )
 
 
 def _spec(source: ClipSource, rows: int) -> dict[str, tf.TensorSpec]:
-    sound = tf.TensorSpec([rows, source.clip_samples], tf.float32)
+    samples = source.left_samples + source.clip_samples
+    sound = tf.TensorSpec([rows, samples], tf.float32)
     spec = {"waveform": sound, "mask": sound, "speaker": tf.TensorSpec([rows], tf.int32)}
     if source.frames:
-        frames = source.clip_samples // source.hop_samples
+        frames = samples // source.hop_samples + 2 * source.side_frames
         spec["frames"] = tf.TensorSpec([rows, frames, len(source.padding)], tf.float32)
     return spec
 
@@ -69,6 +105,7 @@ def clips(
     start_step: int = 0,
     shard_index: int = 0,
     num_shards: int = 1,
+    surroundings: Surroundings = ALONE,
 ) -> tf.data.Dataset:
     """An endless dataset of batches of clips, every possible clip of the split equally likely.
 
@@ -84,15 +121,16 @@ def clips(
       encode: waveform -> levels, TensorFlow; adds "levels".
       start_step: the first batch's number.
       shard_index, num_shards: which equal part of each batch's rows to give.
+      surroundings: true past and neighbouring frames around every clip, and augmentation.
 
     Yields:
-      "waveform" float32 [batch, clip_samples]; "mask" the same, 1 inside the recording and 0 in
-      padding; "speaker" int32 [batch]; with features, "frames" float32 [batch, clip_frames,
+      "waveform" float32 [batch, left_samples + clip_samples]; "mask" the same, 1 inside the
+      recording and 0 in padding and past; "speaker" int32 [batch]; with features, "frames" float32 [batch, clip_frames,
       channels], the silent frame in padding; with encode, "levels" int32 [batch, clip_samples].
     """
     if start_step < 0:
         raise ValueError(f"`start_step` must be at least 0, got {start_step}.")
-    source = source_of(corpus, split, clip_samples, features)
+    source = source_of(corpus, split, clip_samples, features, surroundings)
     made = functools.partial(
         batch,
         source,
