@@ -166,6 +166,11 @@ class WaveNetConfig:
         return local + speaker + (self.context_channels if self.context_layers else 0)
 
     @property
+    def block_samples(self) -> int:
+        """Samples that are heard or drawn as one; windows and chunks begin with a block."""
+        return self.context_block_samples if self.context_layers else self.bunch_samples
+
+    @property
     def context_blocks(self) -> int:
         """Past blocks that the context stack sees."""
         return 2**self.context_layers if self.context_layers else 0

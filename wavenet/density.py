@@ -5,7 +5,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from wavenet.network import WaveNet
+from wavenet.networks import Network
 
 WINDOW_SAMPLES = 1 << 16
 
@@ -13,11 +13,11 @@ WINDOW_SAMPLES = 1 << 16
 class Density:
     """log p(x | c) of recordings of any length under a network's current weights."""
 
-    def __init__(self, network: WaveNet, window_samples: int = WINDOW_SAMPLES):
+    def __init__(self, network: Network, window_samples: int = WINDOW_SAMPLES):
         self.network = network
         config = network.config
-        # A context stack sees further back than the layers do; its blocks must stay aligned.
-        block = config.context_block_samples if config.context_layers else 1
+        # A context stack sees further back than the layers do; blocks must stay aligned.
+        block = config.block_samples
         past = config.receptive_field + config.context_blocks * block
         self.past_samples = math.ceil(past / block) * block
         self.window_samples = math.ceil(window_samples / block) * block

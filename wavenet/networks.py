@@ -1,26 +1,10 @@
-"""The network of a training configuration, and what it has to know of a corpus before it learns."""
+"""The network that a training configuration asks for."""
 
-import math
-
-import numpy as np
-import tensorflow as tf
-
-from replicator.runs.progress import Progress
-from replicator.training.optimizer import OptimizerConfig
-from replicator.training.state import TrainState
-from wavenet.data.batch_sampling import batch
-from wavenet.data.corpus import Corpus, frames_of, recordings_of
-from wavenet.data.pipeline import source_of
 from wavenet.network import WaveNet
-from wavenet.pitch_reader import pitch_loss
 from wavenet.presets import TrainConfig
 from wavenet.vocoder import VocoderWaveNet
 
 Network = WaveNet | VocoderWaveNet
-READER_CLIPS, READER_FRAMES = 16, 80
-READER_OPTIMIZER = OptimizerConfig(2e-3, 50, "cosine", average_decay=0.99)
-LEAST_DEVIATION = 0.02  # of a band, in units of `above_silence`
-CENTS_PER_OCTAVE = 1200.0
 
 
 def make_network(config: TrainConfig) -> Network:
@@ -34,79 +18,3 @@ def make_network(config: TrainConfig) -> Network:
     if mel is None:
         raise ValueError("`features` must hold mel for `conditioner_units`.")
     return VocoderWaveNet(config.network, mel, config.seed)
-
-
-def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, say=print) -> None:
-    """Gives the network the statistics of the mel, and teaches it to read F0 where it has to.
-
-    Both are kept with its weights and stay as they are from there on.
-    """
-    if not isinstance(network, VocoderWaveNet):
-        return
-    conditioner = network.conditioner
-    mean, deviation = mel_statistics(corpus)
-    conditioner.mean.assign(mean)
-    conditioner.deviation.assign(deviation)
-    if conditioner.reader is None or not config.pitch_steps:
-        return
-    train_reader(network, corpus, config.pitch_steps, config.seed)
-    cents, voicing = reader_error(network, corpus)
-    say(
-        f"F0 read off the mel on dev: half of the voiced frames within {cents:.0f} cents, "
-        f"voicing wrong in {100 * voicing:.1f} % of the frames"
-    )
-
-
-def mel_statistics(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
-    """Mean and standard deviation of each mel band over train, float32 [bands] each."""
-    frames = np.concatenate(
-        [frames_of(corpus, p, ("mel",)) for p in recordings_of(corpus, "train")]
-    )
-    deviation = np.maximum(frames.std(0, dtype=np.float64), LEAST_DEVIATION)
-    return frames.mean(0, dtype=np.float64).astype(np.float32), deviation.astype(np.float32)
-
-
-def train_reader(network: VocoderWaveNet, corpus: Corpus, steps: int, seed: int) -> None:
-    """Teaches the conditioner's reader F0 and voicing, on clips of the corpus's frames.
-
-    Its weights start anew, so that a network of any weights is given the same reader.
-    """
-    reader, bands = network.conditioner.reader, network.conditioner.mel.bands
-    state = TrainState(reader, READER_OPTIMIZER, steps)
-    side = reader.side_frames
-    clip_samples = READER_FRAMES * network.config.hop_samples
-    source = source_of(corpus, "train", clip_samples, ("mel", "f0"))
-
-    @tf.function(autograph=False)
-    def update(frames):
-        def loss(_):
-            octaves, logit = network.conditioner.read_pitch(frames[..., :bands])
-            return pitch_loss(octaves, logit, frames[:, side:-side, -2:]), {}
-
-        values, metrics = state.update(loss, {})
-        state.assign(values)
-        return metrics["loss"]
-
-    with Progress(steps, "learning to read F0", "step") as progress:
-        for step in range(steps):
-            value = float(update(batch(source, seed, step, READER_CLIPS)["frames"]))
-            progress.advance(loss=value)
-    state.use_average()
-
-
-def reader_error(network: VocoderWaveNet, corpus: Corpus) -> tuple[float, float]:
-    """Median F0 error in cents of frames voiced in both, and share of frames voiced wrongly, on dev."""
-    reader, bands = network.conditioner.reader, network.conditioner.mel.bands
-    side, cents, wrong = reader.side_frames, [], []
-    for prepared in recordings_of(corpus, "dev"):
-        frames = frames_of(corpus, prepared, ("mel", "f0"))
-        padded = np.pad(frames[None, :, :bands], ((0, 0), (side, side), (0, 0)))
-        octaves, logit = (x.numpy()[0] for x in network.conditioner.read_pitch(tf.constant(padded)))
-        voiced = frames[:, -1] > 0.5
-        both = voiced & (logit > 0.0)
-        cents.append(CENTS_PER_OCTAVE * np.abs(octaves - frames[:, -2])[both])
-        wrong.append(voiced != (logit > 0.0))
-    every = np.concatenate(cents)
-    return (float(np.median(every)) if every.size else math.nan), float(
-        np.concatenate(wrong).mean()
-    )

@@ -22,7 +22,8 @@ from wavenet.data.pipeline import Surroundings, clips
 from wavenet.data.recordings import DataError, ScanReport, ScanRules, scan
 from wavenet.evaluation_callback import Watcher
 from wavenet.features import PitchConvention
-from wavenet.networks import Network, make_network, prepare_network
+from wavenet.networks import Network, make_network
+from wavenet.preparation import prepare_network
 from wavenet.presets import TrainConfig
 
 KIND = "wavenet"

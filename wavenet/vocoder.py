@@ -155,16 +155,21 @@ class VocoderWaveNet(tf.Module):
         They are float32, or float64 where `compute_dtype` is.
 
         Args:
-          inputs: [batch, time] from `inputs(levels)`, whole bunches that begin with the first
-            sample; the network shifts them by one itself.
+          inputs: [batch, time] from `inputs(levels)`, of which the first begins a bunch; the
+            network shifts them by one itself.
           condition: [batch, time / row_samples, channels], from `condition` or `rows`.
           row_samples: samples that a row of the condition stands for: 1 for that of `condition`.
         """
+        time = tf.shape(inputs)[1]
+        if row_samples == 1 and self.config.bunch_samples > 1:  # rows are whole bunches anyway
+            short = [[0, 0], [0, -time % self.config.bunch_samples]]
+            inputs, condition = tf.pad(inputs, short), tf.pad(condition, [*short, [0, 0]])
         made = self.split(tf.cast(condition, self.front_dtype))
         bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, row_samples)
         skips = self.stack(bottom.hidden, bottom.local)
         raw = self.head(skips, bottom)
-        return self.in_wave_units(raw, bottom.predicted, spread(made.log_gain, row_samples))
+        log_gain = spread(made.log_gain, row_samples)
+        return self.in_wave_units(raw, bottom.predicted, log_gain)[:, :time]
 
     def of_clips(self, inputs, frames, speaker=None):
         """The parameters of every sample of training clips, [batch, time, parameters].

@@ -125,8 +125,9 @@ def clips(
 
     Yields:
       "waveform" float32 [batch, left_samples + clip_samples]; "mask" the same, 1 inside the
-      recording and 0 in padding and past; "speaker" int32 [batch]; with features, "frames" float32 [batch, clip_frames,
-      channels], the silent frame in padding; with encode, "levels" int32 [batch, clip_samples].
+      recording and 0 in padding and past; "speaker" int32 [batch]; with features, "frames" float32
+      [batch, frames of those samples + 2 side_frames, channels], the silent frame in padding; with
+      encode, "levels" int32, as the waveform.
     """
     if start_step < 0:
         raise ValueError(f"`start_step` must be at least 0, got {start_step}.")

@@ -11,10 +11,12 @@ from typing import Literal
 import numpy as np
 import tensorflow as tf
 
-from wavenet.network import WaveNet
+from wavenet.networks import Network
 from wavenet.samplers import naive
 from wavenet.samplers.numba.sampler import NumbaSampler
+from wavenet.samplers.vocoder import VocoderSampler
 from wavenet.samplers.xla import XlaSampler
+from wavenet.vocoder import VocoderWaveNet
 
 Backend = Literal["auto", "numba", "xla", "naive"]
 CHUNK_SAMPLES = 1024
@@ -39,13 +41,13 @@ class Request:
     temperature: float = 1.0
 
 
-def generate(network: WaveNet, request: Request, backend: Backend = "auto") -> np.ndarray:
+def generate(network: Network, request: Request, backend: Backend = "auto") -> np.ndarray:
     """The levels of the sounds asked for, int32 [batch, num_samples], without the prime."""
     return np.concatenate(list(stream(network, request, backend)), axis=1)
 
 
 def stream(
-    network: WaveNet,
+    network: Network,
     request: Request,
     backend: Backend = "auto",
     chunk_samples: int = CHUNK_SAMPLES,
@@ -65,11 +67,13 @@ def stream(
     if backend == "naive":
         yield _naive(network, request)
         return
+    if isinstance(network, VocoderWaveNet):
+        backend = "xla"
     sampler = NumbaSampler(network) if backend == "numba" else _xla_sampler(network)
     yield from _chunks(network, sampler, request, _chunk_length(network, request, chunk_samples))
 
 
-def condition_of(network: WaveNet, request: Request) -> np.ndarray | None:
+def condition_of(network: Network, request: Request) -> np.ndarray | None:
     """The condition of prime and sound, [batch, time, channels], or None."""
     total = primed_samples(request) + request.num_samples
     condition = network.condition(request.frames, request.speaker, total)
@@ -98,7 +102,7 @@ def _chunks(network, sampler, request: Request, length: int) -> Iterator[np.ndar
         yield np.asarray(levels)[:, : request.num_samples - done]
 
 
-def _naive(network: WaveNet, request: Request) -> np.ndarray:
+def _naive(network: Network, request: Request) -> np.ndarray:
     start, rows = primed_samples(request), len(request.rows)
     levels = np.full([rows, start + request.num_samples], network.config.levels // 2, np.int32)
     if request.prime is not None:
@@ -115,26 +119,29 @@ def _padded(condition, length: int):
     return tf.pad(condition, [[0, 0], [0, length - condition.shape[1]], [0, 0]])
 
 
-def _chunk_length(network: WaveNet, request: Request, wanted: int) -> int:
+def _chunk_length(network: Network, request: Request, wanted: int) -> int:
+    block = network.config.block_samples
     if network.config.context_layers:
-        return network.config.context_block_samples
-    return min(wanted, max(64, 1 << (request.num_samples - 1).bit_length()))
+        return block
+    length = min(wanted, max(64, 1 << (request.num_samples - 1).bit_length()))
+    return -(-length // block) * block
 
 
-def _xla_sampler(network: WaveNet) -> XlaSampler:
+def _xla_sampler(network: Network) -> XlaSampler | VocoderSampler:
     if not hasattr(network, "_xla_sampler"):
-        network._xla_sampler = XlaSampler(network)
+        vocoder = isinstance(network, VocoderWaveNet)
+        network._xla_sampler = VocoderSampler(network) if vocoder else XlaSampler(network)
     return network._xla_sampler
 
 
-def _check(network: WaveNet, request: Request) -> None:
+def _check(network: Network, request: Request) -> None:
     if request.num_samples < 1:
         raise ValueError(f"`num_samples` must be at least 1, got {request.num_samples}.")
     if request.temperature < 0:
         raise ValueError(f"`temperature` must be at least 0, got {request.temperature}.")
-    block = network.config.context_block_samples
-    if network.config.context_layers and primed_samples(request) % block:
+    block = network.config.block_samples
+    if primed_samples(request) % block:
         raise ValueError(
-            f"`prime` must be a multiple of {block} samples, the context block, got "
+            f"`prime` must be a multiple of {block} samples, which are drawn as one, got "
             f"{primed_samples(request)}."
         )

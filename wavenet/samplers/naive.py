@@ -3,13 +3,13 @@
 import numpy as np
 import tensorflow as tf
 
-from wavenet.network import WaveNet
+from wavenet.networks import Network
 
 
 class NaiveSampler:
     """One full pass over the receptive field a sample, O(receptive field x layers) work."""
 
-    def __init__(self, network: WaveNet, window_samples: int):
+    def __init__(self, network: Network, window_samples: int):
         self.network = network
         self.window_samples = window_samples
         self._parameters = tf.function(self._last, autograph=False)
@@ -24,7 +24,8 @@ class NaiveSampler:
         # The window begins at the start of the sound or one receptive field back, so that the
         # zeros a convolution pads with are those the sound itself would have.
         first = max(0, position + 1 - self.window_samples)
-        window = slice(first, first + self.window_samples)
+        first -= first % self.network.config.block_samples
+        window = slice(first, first + self.window_samples + self.network.config.block_samples - 1)
         part = None if condition is None else condition[:, window]
         return self._parameters(tf.constant(levels[:, window]), part, position - first)
 
@@ -33,7 +34,7 @@ class NaiveSampler:
 
 
 def generate(
-    network: WaveNet,
+    network: Network,
     levels: np.ndarray,
     start: int,
     noise,
