@@ -1,24 +1,23 @@
-"""The verb `distill` of the command line; `sample` and `evaluate` for every model of sound."""
+"""The verb `distill` of the command line; `sample` and `evaluate` for every model of sound.
+
+What needs TensorFlow is imported where it is used, so that a help text need not wait for it.
+"""
 
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from distill.evaluation import evaluate, in_words
-from distill.model import SHIPPED, StudentModel, load, teacher_of
-from distill.portable import adopt_run, export_run
 from distill.presets import PRESETS, DistillConfig
-from distill.teacher import load_teacher
-from distill.training import distill
-from replicator import strategies
 from replicator.runs.errors import UserError
 from wavenet import command as wavenet_command
-from wavenet import sample_command
 from wavenet.command import training_data
-from wavenet.evaluation import dev_corpus
+from wavenet.sample_arguments import SampleArguments
+
+if TYPE_CHECKING:
+    from distill.model import StudentModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -50,6 +49,11 @@ def run_distill(preset: str, arguments: list[str], parse) -> int:
     given = parse(
         DistillArguments, arguments, f"onepass distill {preset}", default, PRESETS[preset].about
     )
+    from distill.portable import adopt_run, export_run
+    from distill.teacher import load_teacher
+    from distill.training import distill
+    from replicator import strategies
+
     replicator = strategies.from_environment(given.strategy)  # before TensorFlow does anything
     teacher = load_teacher(given.teacher)
     data = given.data or training_data(given.teacher)
@@ -89,6 +93,8 @@ def run_evaluate(arguments: list[str], parse) -> int:
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
     if given.spoken is not None and given.spoken < 1:
         raise UserError(f"`--spoken` must be at least 1, got {given.spoken}.")
+    from distill.model import StudentModel, load
+
     model = load(given.model)
     if isinstance(model, StudentModel):
         figures, words = _evaluated(given, model)
@@ -98,8 +104,13 @@ def run_evaluate(arguments: list[str], parse) -> int:
     return 0
 
 
-def _evaluated(given: EvaluateArguments, model: StudentModel) -> tuple[dict, str]:
+def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, str]:
     """The figures of a student as one object, and in words."""
+    from distill.evaluation import evaluate, in_words
+    from distill.model import teacher_of
+    from distill.teacher import load_teacher
+    from wavenet.evaluation import dev_corpus
+
     teacher = load_teacher(given.teacher or teacher_of(model))
     data = given.data or training_data(given.model)
     figures = {
@@ -113,10 +124,16 @@ def _evaluated(given: EvaluateArguments, model: StudentModel) -> tuple[dict, str
 
 def run_sample(arguments: list[str], parse) -> int:
     """Parses the rest of `onepass sample ...` and writes sounds of a WaveNet or of a student."""
-    return sample_command.run_sample(arguments, parse, load)
+    given = parse(SampleArguments, arguments, "onepass sample")
+    from distill.model import load
+    from wavenet.sample_command import sample
+
+    return sample(given, load)
 
 
 def _keep_apart(workdir: Path, teacher: Path, data: Path) -> None:
+    from distill.model import SHIPPED
+
     place = Path(workdir).resolve()
     if str(teacher) not in SHIPPED and place == Path(teacher).resolve():
         raise UserError(f"The student needs a --workdir of its own, {workdir} is its teacher's.")

@@ -14,7 +14,8 @@ from distill.student import ParallelWaveNet
 from distill.training import KIND
 from replicator.runs.atomic_files import Arrays
 from replicator.runs.errors import UserError
-from replicator.runs.model_folder import assign_weights, kind_of, stored_model
+from replicator.runs.model_folder import assign_weights, stored_model
+from replicator.runs.model_spec import kind_of
 from replicator.runs.stored_config import dataclass_from
 from wavenet import model as wavenet_model
 from wavenet.feature_extractor import Hearing

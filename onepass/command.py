@@ -1,10 +1,16 @@
-"""The command: `onepass VERB ...`. Each verb lives on the floor that does its work."""
+"""The command: `onepass VERB ...`. Each verb lives on the floor that does its work.
+
+A help text, or a mistake in the words, needs no TensorFlow: options lie in modules that import
+without it, and TensorFlow is imported once they are read.
+"""
 
 import importlib
 import os
 import sys
 import textwrap
+from collections.abc import Callable, Mapping
 from pathlib import Path
+from typing import Any
 
 from onepass.arguments import chosen, parse
 
@@ -13,19 +19,15 @@ VERBS = {
     "train": "train a model on a folder: onepass train PRESET --data DIR --workdir RUN",
     "distill": "a fast student of it: onepass distill PRESET --teacher RUN --workdir RUN",
     "evaluate": "figures of a trained model: onepass evaluate RUN [--data DIR] [--json]",
-    "sample": "sounds or pictures from a trained model: onepass sample RUN --out DIR",
+    "sample": "sounds or images from a trained model: onepass sample RUN --out DIR",
     "export": "a bundle to serve: onepass export RUN --out MODELS/NAME/1",
     "serve": "answer over HTTP and gRPC: onepass serve MODELS [--host --port ...]",
     "bench": "measure side by side: onepass bench audio|images|scaling|serving",
     "launch": "a cluster of processes: onepass launch --workers 2 -- onepass train ...",
 }
-BENCHES = {
-    "audio": "onepass.bench.audio.command",
-    "images": "onepass.bench.images.command",
-    "scaling": "onepass.bench.scaling.command",
-    "serving": "onepass.bench.serving.command",
-}
+BENCHES = ("audio", "images", "scaling", "serving")
 HELP = ("-h", "--help")
+COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")
 USAGE_ERROR, INTERRUPTED = 2, 130
 REMOTE_HELP = "\n  onepass sample http://HOST:PORT/NAME --help   of a model that is served"
 
@@ -52,14 +54,24 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
-    if arguments and arguments[0] in HELP:
+    first = arguments[0] if arguments else ""
+    if first in HELP:
         print(_help())
         return 0
-    verb = chosen(arguments, VERBS, "verb", "onepass")
-    remote = verb == "sample" and any(_is_remote(word) for word in arguments)
-    if verb != "launch" and not remote:  # which only start or ask others
-        _import_tensorflow_quietly()
-    return RUN[verb](arguments[1:])
+    if first == "--version":
+        print(f"onepass {importlib.import_module('onepass').__version__}")
+        return 0
+    if first.split("=")[0] in COMPLETION:
+        importlib.import_module("onepass.completion").run(arguments)
+        return 0
+    return RUN[chosen(arguments, VERBS, "verb", "onepass")](arguments[1:])
+
+
+def parse_for_tensorflow(*given: Any, **named: Any) -> Any:
+    """What `parse` gives; then TensorFlow is imported, for whoever uses it next."""
+    parsed = parse(*given, **named)
+    _import_tensorflow_quietly()
+    return parsed
 
 
 def _import_tensorflow_quietly() -> None:
@@ -76,22 +88,25 @@ def _import_tensorflow_quietly() -> None:
 
 
 def _quickstart(rest: list[str]) -> int:
-    return importlib.import_module("onepass.quickstart").run(rest, parse)
+    from onepass.quickstart_arguments import QuickstartArguments
+
+    given = parse_for_tensorflow(QuickstartArguments, rest, "onepass quickstart")
+    return importlib.import_module("onepass.quickstart").run(given)
 
 
 def _train(rest: list[str]) -> int:
-    from pixelcnn import command as pictures
-    from pixelcnn import presets as of_pictures
+    from pixelcnn import command as images
+    from pixelcnn.presets import PRESETS as IMAGE_PRESETS
     from wavenet import command as sounds
-    from wavenet import presets as of_sounds
+    from wavenet.presets import PRESETS as SOUND_PRESETS
 
-    presets = {**of_sounds.PRESETS, **of_pictures.PRESETS}
+    presets: dict[str, Any] = {**SOUND_PRESETS, **IMAGE_PRESETS}
     if rest and rest[0] in HELP:
         print(_help_of_presets("train", "--data DIR --workdir RUN", presets))
         return 0
     preset = chosen(rest, presets, "preset", "onepass train")
-    command = sounds if preset in of_sounds.PRESETS else pictures
-    return command.run_train(preset, rest[1:], parse)
+    run_train = sounds.run_train if preset in SOUND_PRESETS else images.run_train
+    return run_train(preset, rest[1:], parse_for_tensorflow)
 
 
 def _distill(rest: list[str]) -> int:
@@ -101,7 +116,8 @@ def _distill(rest: list[str]) -> int:
     if rest and rest[0] in HELP:
         print(_help_of_presets("distill", "--teacher RUN --workdir RUN", PRESETS))
         return 0
-    return run_distill(chosen(rest, PRESETS, "preset", "onepass distill"), rest[1:], parse)
+    preset = chosen(rest, PRESETS, "preset", "onepass distill")
+    return run_distill(preset, rest[1:], parse_for_tensorflow)
 
 
 def _launch(rest: list[str]) -> int:
@@ -111,40 +127,38 @@ def _launch(rest: list[str]) -> int:
 
 
 def _evaluate(rest: list[str]) -> int:
-    sounds, pictures = "distill.command", "pixelcnn.command"
-    return _of_kind("evaluate", "[--data DIR] [--json]", rest, sounds, pictures)
+    return _of_kind("evaluate", "[--data DIR] [--json]", rest)
 
 
 def _sample(rest: list[str]) -> int:
     if any(_is_remote(word) for word in rest):
         return importlib.import_module("serving.client.sampling").run_sample(rest, parse)
-    sounds, pictures = "distill.command", "pixelcnn.sample_command"
-    return _of_kind("sample", "--out DIR [--num N] [--seed S]", rest, sounds, pictures)
+    return _of_kind("sample", "--out DIR [--num N] [--seed S]", rest)
 
 
 def _export(rest: list[str]) -> int:
-    return importlib.import_module("serving.bundles.export").run_export(rest, parse)
+    return importlib.import_module("serving.bundles.command").run_export(rest, parse_for_tensorflow)
 
 
 def _serve(rest: list[str]) -> int:
-    return importlib.import_module("serving.server").run_serve(rest, parse)
+    return importlib.import_module("serving.command").run_serve(rest, parse_for_tensorflow)
 
 
-def _of_kind(verb: str, needed: str, rest: list[str], sounds: str, pictures: str) -> int:
+def _of_kind(verb: str, needed: str, rest: list[str]) -> int:
     """Runs a verb from the floor that the model named in the arguments belongs to."""
-    kinds = map(_model_kind, [*_positional(rest), *rest])
-    of_pictures = next(filter(None, kinds), "sound") == "picture"
     if rest and rest[0] in HELP:
         print(
             f"usage: onepass {verb} MODEL {needed} [options]\n\nMODEL is a run directory, a model "
             "folder or a shipped model, and decides the options:\n"
             f"  onepass {verb} shipped --help          of a model of sounds\n"
-            f"  onepass {verb} shipped-digits --help   of a model of pictures"
+            f"  onepass {verb} shipped-digits --help   of a model of images"
             + (REMOTE_HELP if verb == "sample" else "")
         )
         return 0
-    module = importlib.import_module(pictures if of_pictures else sounds)
-    return getattr(module, f"run_{verb}")(rest, parse)
+    kinds = map(_model_kind, [*_positional(rest), *rest])
+    makes_images = next(filter(None, kinds), "sound") == "images"
+    module = importlib.import_module("pixelcnn.command" if makes_images else "distill.command")
+    return getattr(module, f"run_{verb}")(rest, parse_for_tensorflow)
 
 
 def _is_remote(word: str) -> bool:
@@ -159,16 +173,16 @@ def _positional(words: list[str]) -> list[str]:
 
 
 def _model_kind(word: str) -> str | None:
-    """What the model that a word names makes, "sound" or "picture"; None where it names none."""
+    """What the model that a word names makes, "sound" or "images"; None where it names none."""
+    from pixelcnn.config import KINDS
     from pixelcnn.shipped import FOLDERS
-    from pixelcnn.training import KINDS
-    from replicator.runs.model_folder import kind_of
+    from replicator.runs.model_spec import kind_of
 
     if Path(word).exists():
         kind = kind_of(Path(word))
-        return kind and ("picture" if kind in KINDS else "sound")
+        return kind and ("images" if kind in KINDS else "sound")
     if word.startswith("shipped"):
-        return "picture" if word in FOLDERS else "sound"
+        return "images" if word in FOLDERS else "sound"
     return None
 
 
@@ -177,7 +191,9 @@ def _bench(rest: list[str]) -> int:
         print(f"usage: onepass bench {{{','.join(BENCHES)}}} [--json FILE] [options]")
         return 0
     bench = chosen(rest, BENCHES, "bench", "onepass bench")
-    return importlib.import_module(BENCHES[bench]).run(rest[1:], parse)
+    arguments = importlib.import_module(f"onepass.bench.{bench}.arguments")
+    given = parse_for_tensorflow(arguments.BenchArguments, rest[1:], f"onepass bench {bench}")
+    return importlib.import_module(f"onepass.bench.{bench}.command").run(given)
 
 
 def _one_line(error: Exception) -> str:
@@ -190,15 +206,16 @@ def _one_line(error: Exception) -> str:
 def _help() -> str:
     lines = [f"  {verb:12s}{about}" for verb, about in VERBS.items()]
     return (
-        "usage: onepass VERB [options]\n\nGenerative models trained one sample at a time and "
-        "sampled in one pass.\n\nverbs:\n"
+        "usage: onepass VERB [options]\n\nFast inference for autoregressive generative models: "
+        "train, distil, sample, export, serve.\n\nverbs:\n"
         + "\n".join(lines)
-        + "\n\nonepass VERB --help tells the rest; ONEPASS_TRACEBACK=1 shows where an error "
-        "came from."
+        + "\n\nonepass VERB --help lists the options of a verb. onepass --version prints the "
+        "version;\nonepass --tyro-print-completion bash|zsh|tcsh a script that completes words. "
+        "ONEPASS_TRACEBACK=1\nshows where an error came from."
     )
 
 
-def _help_of_presets(verb: str, needed: str, presets) -> str:
+def _help_of_presets(verb: str, needed: str, presets: Mapping[str, Any]) -> str:
     indent = 4 + max(len(name) for name in presets)
     lines = [
         textwrap.fill(
@@ -216,7 +233,7 @@ def _help_of_presets(verb: str, needed: str, presets) -> str:
     )
 
 
-RUN = {
+RUN: dict[str, Callable[[list[str]], int]] = {
     "quickstart": _quickstart,
     "train": _train,
     "distill": _distill,

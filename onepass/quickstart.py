@@ -10,6 +10,7 @@ from distill import model as students
 from distill.evaluation import evaluate as evaluate_student
 from distill.model import StudentModel
 from distill.teacher import load_teacher
+from onepass.quickstart_arguments import QuickstartArguments
 from onepass.quickstart_images import draw_pictures
 from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
@@ -31,23 +32,6 @@ MEASURED = (
 
 
 @dataclasses.dataclass(frozen=True)
-class QuickstartArguments:
-    """Speak a sentence that no model heard, slowly and in one pass; measure; draw pictures, pixel
-    by pixel and scale by scale; train a small WaveNet; report."""
-
-    out: Path = Path("onepass-quickstart")
-    """Folder for the sounds, the pictures, the run and report.md; made if missing."""
-    seconds: float = 3.0
-    """Length of the teacher's sound; the student speaks all of the recording."""
-    spoken: int = 4
-    """Recordings that are spoken again to be measured."""
-    train: bool = True
-    """Train a small WaveNet as well, three minutes at the most."""
-    seed: int = 0
-    """Names the noise."""
-
-
-@dataclasses.dataclass(frozen=True)
 class Spoken:
     """A sound, float32 [samples], and how long making it took, compilation left aside."""
 
@@ -59,9 +43,8 @@ class Spoken:
         return self.seconds * rate_hz / len(self.sound)
 
 
-def run(arguments: list[str], parse) -> int:
-    """Parses `onepass quickstart ...` and does it all."""
-    given = parse(QuickstartArguments, arguments, "onepass quickstart")
+def run(given: QuickstartArguments) -> int:
+    """The exit status of `onepass quickstart`."""
     start = time.monotonic()
     _make(given.out)
     data = shipped.recordings_folder()

@@ -3,22 +3,18 @@
 import dataclasses
 import json
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
 from pixelcnn import shipped
 from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
-from pixelcnn.data.dataset import ImageDataset
-from pixelcnn.evaluation import evaluate
-from pixelcnn.model import ImageModel, load
-from pixelcnn.portable import export_run
 from pixelcnn.presets import PRESETS
-from pixelcnn.training import train
-from replicator import strategies
-from replicator.portable.export import adopt
+from pixelcnn.sample_arguments import SampleArguments
 from replicator.runs.errors import UserError
-from replicator.runs.run_directory import RunDirectory
+
+if TYPE_CHECKING:
+    from pixelcnn.model import ImageModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,6 +70,11 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     kind: Any = PixelCNNArguments if of_pixelcnn else MultiscaleArguments
     default = kind(tyro.MISSING, tyro.MISSING, chosen.config)
     given = parse(kind, arguments, f"onepass train {preset}", default, chosen.about)
+    from pixelcnn.portable import export_run
+    from pixelcnn.training import train
+    from replicator import strategies
+    from replicator.portable.export import adopt
+
     replicator = strategies.from_environment(given.strategy)  # before TensorFlow does anything
     if given.portable:
         export_run(preset, given.config, given.data, given.portable, given.workdir)
@@ -106,6 +107,10 @@ class EvaluateArguments:
 def run_evaluate(arguments: list[str], parse) -> int:
     """Parses the rest of `onepass evaluate ...` and prints the figures of an image model."""
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
+    from pixelcnn.data.dataset import ImageDataset
+    from pixelcnn.evaluation import evaluate
+    from pixelcnn.model import load
+
     model = load(given.model)
     data = given.data or training_data(given.model, model)
     dataset = ImageDataset.for_evaluation(data, model.config, model.classes, model.statistics)
@@ -119,12 +124,22 @@ def run_evaluate(arguments: list[str], parse) -> int:
     return 0
 
 
-def training_data(path: Path, model: ImageModel) -> str:
+def run_sample(arguments: list[str], parse) -> int:
+    """Parses the rest of `onepass sample ...` and writes images."""
+    given = parse(SampleArguments, arguments, "onepass sample")
+    from pixelcnn.sample_command import sample
+
+    return sample(given)
+
+
+def training_data(path: Path, model: "ImageModel") -> str:
     """Where a run's images are; the shipped dev images for a shipped model."""
     if str(path) in shipped.FOLDERS and not path.exists():
         return str(shipped.dev_images(str(path)))
     if not (path / "config.json").exists():
         raise UserError(f"{path} does not say where its images are; name them with --data.")
+    from replicator.runs.run_directory import RunDirectory
+
     data = str(RunDirectory.open(path).config().get("data_folder"))
     if not data.startswith("tfds:") and not Path(data).exists():
         raise UserError(f"{path} was trained on {data}, which is gone; name it with --data.")

@@ -123,3 +123,4 @@ def _is_of(name: str, wish: str) -> bool:
 
 
 AnyTrainConfig = PixelCNNTrainConfig | MultiscaleTrainConfig
+KINDS: dict[str, type] = {"pixelcnn": PixelCNNTrainConfig, "multiscale": MultiscaleTrainConfig}

@@ -10,7 +10,7 @@ import numpy as np
 
 from likelihoods.initial import ZeroInitial
 from pixelcnn import shipped
-from pixelcnn.config import AnyTrainConfig
+from pixelcnn.config import KINDS, AnyTrainConfig
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.video import Statistics
 from pixelcnn.density import ImageDensity
@@ -19,7 +19,7 @@ from pixelcnn.networks.config import part_names
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.sampling.generation import ImageSampler, Request
 from pixelcnn.sampling.multiscale_sampler import temperatures_of
-from pixelcnn.training import KINDS, config_from, kind_of
+from pixelcnn.training import config_from, kind_of
 from replicator.runs.atomic_files import Arrays
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import assign_weights, stored_model

@@ -1,17 +1,16 @@
 """The verb `sample` for images: PNG files, sheets of them, and how they grow over the scales."""
 
-import dataclasses
 import time
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Any
 
 import numpy as np
-import tyro
 from PIL import Image, UnidentifiedImageError
 
 from pixelcnn.data.image_file import ImageError, ImageRules, read_image
 from pixelcnn.data.video import Video, read_episodes
 from pixelcnn.model import ImageModel, load
+from pixelcnn.sample_arguments import SampleArguments
 from pixelcnn.sampling.grids import enlarged, grid, strip, write_gif, write_png
 from pixelcnn.video_prediction import predict
 from replicator.runs.errors import UserError
@@ -22,43 +21,8 @@ STRIPS = 8  # images whose growth is shown
 INTERRUPTED = 130
 
 
-@dataclasses.dataclass(frozen=True)
-class SampleArguments:
-    """Draw images: PNG files, a sheet of them all and, from a multiscale model, how they grow."""
-
-    model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
-    """Run directory, model folder, or shipped-digits, shipped-digits-teacher, shipped-objects,
-    shipped-objects-teacher."""
-    out: Path
-    """Folder for the files; made if missing."""
-    num: int = 16
-    """Images, from the rows 0, 1, ... of the seed; videos for a video model."""
-    seed: int = 0
-    """Names the noise: the same seed gives the same images."""
-    size: int | None = None
-    """Side in pixels; None: as trained. A multiscale model draws every size from its base up."""
-    temperature: tuple[float, ...] = (1.0,)
-    """1 samples the model, less comes closer to its mode; one number, or one a scale, base
-    first."""
-    label: str | None = None
-    """Class, by name or number; None: all classes in turn."""
-    caption: str | None = None
-    """Text to draw, up to 200 characters, for a model of captions."""
-    map: Path | None = None
-    """Image whose grey levels are the labels of a map, for a model of maps."""
-    start: Path | None = None
-    """Small square image to enlarge, of a side that the model draws on its way (multiscale)."""
-    prime: Path | None = None
-    """Image to go on from (PixelCNN)."""
-    prime_rows: int | None = None
-    """Rows of that image to keep; None: the upper half."""
-    video: Path | None = None
-    """Folder of episodes (*_train.npz, *_dev.npz) whose dev clips a video model goes on from."""
-
-
-def run_sample(arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass sample ...` and draws; Ctrl-C keeps what has been drawn."""
-    given = parse(SampleArguments, arguments, "onepass sample")
+def sample(given: SampleArguments) -> int:
+    """The exit status of `onepass sample ...`: writes images; Ctrl-C keeps what has been drawn."""
     if given.num < 1:
         raise UserError(f"`--num` must be at least 1, got {given.num}.")
     model = load(given.model)

@@ -5,7 +5,7 @@ import dataclasses
 import math
 from pathlib import Path
 
-from pixelcnn.config import AnyTrainConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.config import KINDS, AnyTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.evaluation_callback import EvaluationCallback
@@ -18,7 +18,6 @@ from replicator.training.loop import Outcome, Trainer
 from replicator.training.state import TrainState
 from replicator.training.step import check_rows
 
-KINDS: dict[str, type] = {"pixelcnn": PixelCNNTrainConfig, "multiscale": MultiscaleTrainConfig}
 CHANGEABLE = ("loop", "data_folder")
 
 

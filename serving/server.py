@@ -1,24 +1,21 @@
 """`onepass serve MODELS`: HTTP and gRPC on one machine, in one event loop."""
 
 import asyncio
-import dataclasses
 import importlib
 import importlib.util
 import logging
 import os
-import re
 import signal
 import socket
 import sys
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import tyro
+from typing import TYPE_CHECKING, Any
 
 from replicator.runs.errors import UserError
-from serving.deploy.ray_settings import NAME, RaySettings
+from serving.command import NEEDED
+from serving.deploy.ray_settings import RaySettings
 from serving.engine.registry import Table
 from serving.engine.version_scanner import MANIFEST, VERSION, scan
 from serving.observability import logs, traces
@@ -28,79 +25,25 @@ if TYPE_CHECKING:
     from serving.observability.metrics import Metrics
 
 LOG = logging.getLogger(__name__)
-NEEDED = (
-    *("starlette", "grpc", "grpc_health", "grpc_reflection", "httptools", "orjson"),
-    *("prometheus_client", "uvicorn"),
-)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 Maker = Callable[[Table, Settings, "Metrics"], Any]
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True)
-class ServeArguments(RaySettings):
-    """Serve the models under a folder, NAME/VERSION/ as `onepass export` writes them, over HTTP and
-    gRPC. New versions are taken up while it runs. SIGTERM and Ctrl-C let every accepted request be
-    answered; the exit status is 0 if all were, else 128 and the signal's number."""
-
-    models: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODELS")]
-    """Folder of models."""
-    to_print: Annotated[
-        Literal["kubernetes", "ray", "kuberay", "tensorflow-serving"] | None,
-        tyro.conf.arg(name="print"),
-    ] = None
-    """Start nothing; print what serves the same elsewhere: Kubernetes objects, a Serve config file,
-    a RayService for KubeRay, or a script that starts stock TensorFlow Serving."""
-    image: str = ""
-    """Container image (--print kubernetes, kuberay or tensorflow-serving)."""
-    volume: str = "onepass-models"
-    """Claim of the volume that pods see as MODELS (--print kubernetes or kuberay)."""
-
-    def __post_init__(self):
-        """Accepts all: what is raised while options are read is told with this class's name."""
-
-
-def run_serve(arguments: list[str], parse) -> int:
-    """The exit status of `onepass serve ARGUMENTS`."""
-    given = parse(ServeArguments, arguments, "onepass serve")
-    _check_options(given)
-    if given.to_print:
-        print(_printed(given), end="")
-        return 0
-    check(given, given.models)
-    if given.ray:
-        return importlib.import_module("serving.deploy.ray_command").run_ray(given, given.models)
-    logs.configure(given.log_format, given.log_level)
+def serve(settings: RaySettings, models: Path) -> int:
+    """Serves until a signal comes; the exit status of `onepass serve`."""
+    check(settings, models)
+    if settings.ray:
+        return importlib.import_module("serving.deploy.ray_command").run_ray(settings, models)
+    logs.configure(settings.log_format, settings.log_level)
     traces.configure()
-    status, is_busy = asyncio.run(_until_told(given, given.models))
+    status, is_busy = asyncio.run(_until_told(settings, models))
     traces.close()
     if is_busy:  # a thread that nobody waits for must not keep the process
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
     return status
-
-
-def _check_options(given: ServeArguments) -> None:
-    """Raises UserError, in the words of the command line, for settings that cannot be."""
-    try:
-        RaySettings.__post_init__(given)
-    except UserError as error:
-        named = re.sub(r"`([a-z_]+)`", lambda name: f"`--{name[1].replace('_', '-')}`", str(error))
-        raise UserError(named) from error
-
-
-def _printed(given: ServeArguments) -> str:
-    from serving.deploy import kubernetes, tensorflow_serving
-
-    if given.to_print == "tensorflow-serving":
-        image = given.image or tensorflow_serving.IMAGE
-        return tensorflow_serving.tensorflow_serving(given.models, given, image)
-    if given.to_print == "ray":
-        return kubernetes.ray(given.models, given)
-    place = kubernetes.Place(given.image or NAME, given.volume)
-    make = {"kubernetes": kubernetes.kubernetes, "kuberay": kubernetes.kuberay}
-    return make[given.to_print or ""](given.models, given, place)
 
 
 def check(settings: Settings, models: Path) -> None:

@@ -1,21 +1,20 @@
-"""The verbs of the command line for a WaveNet: train, evaluate, sample."""
+"""The verbs of the command line for a WaveNet: train, evaluate.
+
+What needs TensorFlow is imported where it is used, so that a help text need not wait for it.
+"""
 
 import dataclasses
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import tyro
 
-from replicator import strategies
-from replicator.portable.export import adopt
 from replicator.runs.errors import UserError
-from replicator.runs.run_directory import RunDirectory
 from wavenet import shipped
-from wavenet.evaluation import dev_corpus, evaluate
-from wavenet.model import SpeechModel
-from wavenet.portable import export_run
 from wavenet.presets import PRESETS, TrainConfig
-from wavenet.training import train
+
+if TYPE_CHECKING:
+    from wavenet.model import SpeechModel
 
 SPOKEN = 4  # dev recordings that a WaveNet speaks again: it is slow
 
@@ -65,6 +64,11 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     given = parse(
         TrainArguments, arguments, f"onepass train {preset}", default, PRESETS[preset].about
     )
+    from replicator import strategies
+    from replicator.portable.export import adopt
+    from wavenet.portable import export_run
+    from wavenet.training import train
+
     replicator = strategies.from_environment(given.strategy)  # before TensorFlow does anything
     if given.portable:
         export_run(preset, given.config, given.data, given.portable, given.workdir)
@@ -78,8 +82,10 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     return outcome.exit_status
 
 
-def evaluated(given: EvaluateArguments, model: SpeechModel) -> tuple[dict, str]:
+def evaluated(given: EvaluateArguments, model: "SpeechModel") -> tuple[dict, str]:
     """The figures of a WaveNet as one object, and in words."""
+    from wavenet.evaluation import dev_corpus, evaluate
+
     data = given.data or training_data(given.model)
     corpus = dev_corpus(model, data)
     spoken = SPOKEN if given.spoken is None else given.spoken
@@ -96,6 +102,8 @@ def training_data(path: Path) -> Path:
     """The folder of recordings that a run was trained on; the shipped ones for a model folder."""
     if not (path / "config.json").exists():
         return shipped.recordings_folder()
+    from replicator.runs.run_directory import RunDirectory
+
     data = Path(str(RunDirectory.open(path).config().get("data_folder")))
     if not data.is_dir():
         raise UserError(f"{path} was trained on {data}, which is gone; name a folder with --data.")

@@ -5,8 +5,7 @@ from typing import Literal
 
 from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet.config import WaveNetConfig
-from wavenet.features.mel import MelConvention
-from wavenet.features.pitch import PitchConvention
+from wavenet.features.conventions import MelConvention, PitchConvention
 
 Feature = Literal["mel", "f0"]
 

@@ -1,15 +1,13 @@
 """The verb `sample` for sound: WAV files, written as they are spoken, and their pictures."""
 
 import contextlib
-import dataclasses
 import math
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
-import tyro
 
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
@@ -17,47 +15,17 @@ from wavenet import shipped
 from wavenet.data import audio
 from wavenet.features.mel import above_silence
 from wavenet.plots import spectrogram_png
+from wavenet.sample_arguments import SampleArguments
 
 PICTURED_SECONDS = 20.0  # of a sound: a longer one is seen by its beginning
 INTERRUPTED = 130
 
 
-@dataclasses.dataclass(frozen=True)
-class SampleArguments:
-    """Speak: WAV files and spectrograms from a trained model."""
-
-    model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
-    """Run directory, model folder, `shipped` (a student) or `shipped-teacher`."""
-    out: Path
-    """Folder for the WAV and PNG files; made if missing."""
-    num: int = 1
-    """Sounds, from the rows 0, 1, ... of the seed."""
-    seed: int = 0
-    """Names the noise: the same seed gives the same sounds."""
-    seconds: float | None = None
-    """Length of a sound; None: that of the recording or mel, or 3 s for a model without frames."""
-    recording: Path | None = None
-    """Recording whose frames (mel, F0) are spoken; None: a shipped one it was not trained on."""
-    mel: Path | None = None
-    """Mel frames to speak instead: an npy file [frames, bands] of logarithms, by the convention in
-    the model's model.json."""
-    prime_seconds: float = 0.0
-    """Let the sound begin with so much of the recording and go on from there."""
-    speaker: str | None = None
-    """Name of a speaker, for a model that has them."""
-    temperature: float = 1.0
-    """1 samples the model; less comes closer to its mode."""
-    backend: Literal["auto", "numba", "xla", "tensorflow", "naive"] = "auto"
-    """Sampler; all give the same sound. A WaveNet has numba, xla and naive, a student numba and
-    tensorflow."""
-
-
-def run_sample(arguments: list[str], parse, load: Callable[[Path], Any]) -> int:
-    """Parses the rest of `onepass sample ...` and writes sounds of what `load` gives.
+def sample(given: SampleArguments, load: Callable[[Path], Any]) -> int:
+    """The exit status of `onepass sample ...`: writes sounds of what `load` gives.
 
     Ctrl-C keeps what has been spoken so far.
     """
-    given = parse(SampleArguments, arguments, "onepass sample")
     _check(given)
     model = load(given.model)
     _check_ability(given, model)

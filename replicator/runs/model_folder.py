@@ -12,9 +12,8 @@ from numpy.typing import DTypeLike
 
 from replicator.runs.atomic_files import Arrays, read_npz, write_npz, write_text
 from replicator.runs.errors import UserError
+from replicator.runs.model_spec import SPEC_FILE, WEIGHTS_FILE
 from replicator.runs.run_directory import RunDirectory
-
-SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
 
 
 def save(
@@ -38,18 +37,6 @@ def save(
     }
     write_npz(folder / WEIGHTS_FILE, arrays)
     write_text(folder / SPEC_FILE, json.dumps({**spec, "config": stored}, indent=2) + "\n")
-
-
-def kind_of(path: Path) -> str | None:
-    """The kind of model that a run directory or model folder says it holds; None for no such."""
-    for name in (SPEC_FILE, "config.json"):
-        try:
-            stored = json.loads((Path(path) / name).read_text())
-        except (OSError, ValueError):
-            continue
-        kind = stored.get("kind") if isinstance(stored, dict) else None
-        return kind if isinstance(kind, str) else None
-    return None
 
 
 def best_or_newest(run: RunDirectory) -> Arrays:

@@ -1,7 +1,6 @@
 """The verb `export`: a run or a model folder as a bundle, NAME/VERSION, that can be served."""
 
 import contextlib
-import dataclasses
 import importlib
 import json
 import os
@@ -10,10 +9,9 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
-from typing import Annotated, Any
+from typing import Any
 
 import tensorflow as tf
-import tyro
 
 from distill import card as student_card
 from distill import model as sounds
@@ -23,11 +21,13 @@ from pixelcnn import card as picture_card
 from pixelcnn import model as pictures
 from pixelcnn import portable as picture_portable
 from pixelcnn import shipped as picture_shipped
+from pixelcnn.config import KINDS as PICTURE_KINDS
 from pixelcnn.model import ImageModel
-from pixelcnn.training import KINDS as PICTURE_KINDS
 from replicator.runs.errors import UserError
-from replicator.runs.model_folder import SPEC_FILE, WEIGHTS_FILE, kind_of, read_folder
+from replicator.runs.model_folder import read_folder
+from replicator.runs.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
 from serving.bundles.allowed_operations import check_program
+from serving.bundles.command import ExportArguments
 from serving.bundles.manifest import write_manifest
 from serving.bundles.signature import Signature
 from serving.bundles.warmup import write_warmup
@@ -44,47 +44,6 @@ PORTABLE = "portable"
 PORTABLE_FRAMES = 200
 SAID_OF_RUNS = ("data_licence", "note", "machine", "parts_from")
 NETWORKS = {"wavenet": "network", "parallel-wavenet": "student"}  # where a config has them
-
-
-@dataclasses.dataclass(frozen=True)
-class ExportArguments:
-    """Write a bundle, NAME/VERSION in TensorFlow Serving's layout: the program (SavedModel), and
-    the model folder: model.json, weights.npz (average weights) and card.md with what was measured
-    on dev."""
-
-    run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
-    """Run directory; or a model folder or a shipped model, which is taken as it is."""
-    out: Path
-    """Folder to write, new or empty: MODELS/NAME/VERSION, the version a whole number."""
-    bare: bool = False
-    """The model folder alone, without a program to serve; it may have any name."""
-    buckets: tuple[int, ...] = ()
-    """Lengths, in frames, that sounds are padded to, the longest of them the longest sound; none:
-    a few up to two minutes."""
-    batches: tuple[int, ...] = ()
-    """Numbers of rows that a call may have, each compiled once; none: a few up to 8."""
-    bfloat16: bool = False
-    """Compute in bfloat16 (models of sound)."""
-    portable: bool = False
-    """Also write the sampler as StableHLO, for JAX without TensorFlow, to OUT/portable."""
-    warm: bool = True
-    """Write the warm-up requests that TensorFlow Serving makes (needs tensorflow-serving-api)."""
-    parts_from: tuple[Path, ...] = ()
-    """Runs that trained other parts of the same multiscale model."""
-    data_licence: str = ""
-    """Licence of the recordings or pictures, and whose they are, for the card."""
-    note: str = ""
-    """Anything else that the card shall say of the training."""
-    machine: str | None = None
-    """What it was trained on; None: this machine."""
-
-
-def run_export(arguments: list[str], parse) -> int:
-    """Parses `onepass export ...`, measures a run on dev and writes the bundle."""
-    given = parse(ExportArguments, arguments, "onepass export")
-    for line in export(given):
-        print(line)
-    return 0
 
 
 def export(given: ExportArguments) -> list[str]:

@@ -15,6 +15,7 @@ from onepass.bench.images import programs, tfp_pixelcnn
 from onepass.bench.images import rows as picture_rows
 from onepass.bench.images import targets as picture_targets
 from onepass.bench.images import training as picture_training
+from onepass.bench.images.arguments import BenchArguments
 from onepass.bench.images.passes import count_passes
 from onepass.bench.images.programs import Timed
 from onepass.bench.report import Row
@@ -64,7 +65,7 @@ def bench(tmp_path_factory):
         shrink(patch)
         tf.config.run_functions_eagerly(True)  # compiling takes longer than these pictures
         try:
-            assert images.run(options, onepass.command.parse) == 0
+            assert images.run(onepass.command.parse(BenchArguments, options, "onepass bench")) == 0
         finally:
             tf.config.run_functions_eagerly(False)
     told = json.loads(json_.read_text())

@@ -413,7 +413,7 @@ def bench(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(scaling_rows, "STRATEGIES", some)
         words = [*options.split(), "--json", str(json_), "--plot", str(plot)]
-        assert scaling.run(words, onepass.command.parse) == 0
+        assert scaling.run(onepass.command.parse(BenchArguments, words, "onepass bench")) == 0
     return types.SimpleNamespace(told=json.loads(json_.read_text()), plot=plot)
 
 

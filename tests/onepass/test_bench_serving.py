@@ -347,7 +347,7 @@ def bench(tmp_path_factory):
         called = {name: CALLED for name in ("null", "null 64KB", "digits")}
         patch.setattr(serving_models, "inputs_by_case", lambda: called)
         words = [*options.split(), "--json", str(json_), "--plot", str(plot)]
-        assert serving.run(words, onepass.command.parse) == 0
+        assert serving.run(onepass.command.parse(BenchArguments, words, "onepass bench")) == 0
     return types.SimpleNamespace(told=json.loads(json_.read_text()), plot=plot)
 
 

@@ -10,6 +10,7 @@ import onepass
 from distill.config import StudentConfig
 from onepass.bench.audio import command as audio
 from onepass.bench.audio import students
+from onepass.bench.audio.arguments import BenchArguments
 from onepass.bench.report import Row, interleaved, ratio
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
@@ -39,7 +40,8 @@ def tiny(monkeypatch):
 def measured(tmp_path, *options):
     path = tmp_path / "rows.json"
     fixed = ["--networks", "--students", "paper", "--rounds", "2", "--json", str(path)]
-    assert audio.run([*fixed, *options], onepass.command.parse) == 0
+    given = onepass.command.parse(BenchArguments, [*fixed, *options], "onepass bench")
+    assert audio.run(given) == 0
     return json.loads(path.read_text())["rows"]
 
 
@@ -104,7 +106,7 @@ def test_a_run_writes_every_ratio(tiny, tmp_path, capsys):
 
 
 def test_the_teacher_is_measured_once_and_only_for_students(tiny):
-    given = audio.BenchArguments(networks=("p",), batches=(1,), students=(), seconds=(1.0,))
+    given = BenchArguments(networks=("p",), batches=(1,), students=(), seconds=(1.0,))
     alone = [row for row, _ in audio.chosen(given)]
     given = dataclasses.replace(given, students=("paper",), student_batches=(1, 4))
     both = [(row.what, row.batch) for row, _ in audio.chosen(given) if row.size == "p"]
@@ -122,4 +124,4 @@ def test_the_teacher_is_measured_once_and_only_for_students(tiny):
 )
 def test_what_cannot_be_measured_is_refused(options, said):
     with pytest.raises(UserError, match=said):
-        audio.run(options, onepass.command.parse)
+        audio.run(onepass.command.parse(BenchArguments, options, "onepass bench"))

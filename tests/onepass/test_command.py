@@ -22,11 +22,11 @@ import onepass
 from distill.command import DistillArguments, EvaluateArguments
 from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
-from onepass.quickstart import QuickstartArguments
+from onepass.quickstart_arguments import QuickstartArguments
 from pixelcnn import card
 from pixelcnn import command as of_pictures
 from pixelcnn import config as pictures
-from pixelcnn import sample_command as image_samples
+from pixelcnn import sample_arguments as image_samples
 from pixelcnn.networks.config import FactorConfig
 from replicator.runs.errors import UserError
 from replicator.training.config import LoopConfig, OptimizerConfig
@@ -36,7 +36,7 @@ from wavenet.data import audio
 from wavenet.model import load
 from wavenet.network import WaveNet
 from wavenet.presets import PRESETS, DataConfig, TrainConfig
-from wavenet.sample_command import SampleArguments
+from wavenet.sample_arguments import SampleArguments
 
 SAMPLE = "--num 2 --seconds 0.25 --seed 7"
 
@@ -228,7 +228,7 @@ def parsed(monkeypatch):
             seen.append(config)
             raise UserError("enough")
 
-        monkeypatch.setattr(command, "train", train)
+        monkeypatch.setattr(training, "train", train)
         assert onepass.main(["train", *words, *PLACES]) == 2
         return seen[0]
 

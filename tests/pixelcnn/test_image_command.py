@@ -12,7 +12,7 @@ from image_runs import CLASSES, DEV, SIDES, STEPS, images, model, run
 from PIL import Image
 
 import onepass
-from pixelcnn import command, evaluation_callback, sample_command
+from pixelcnn import evaluation_callback, sample_command
 from pixelcnn import model as models
 from pixelcnn.config import MultiscaleTrainConfig
 from pixelcnn.evaluation import evaluate
@@ -30,12 +30,13 @@ def shared(monkeypatch):
     """Runs of `image_runs` are loaded once, so that their programs are compiled once."""
 
     known = {image_runs.folder() / f"run_{kind}": kind for kind in SIDES}
+    load_anew = models.load
 
     def load(path):
-        return model(known[path]) if path in known else models.load(path)
+        return model(known[path]) if path in known else load_anew(path)
 
     monkeypatch.setattr(sample_command, "load", load)
-    monkeypatch.setattr(command, "load", load)
+    monkeypatch.setattr("pixelcnn.model.load", load)
 
 
 def sampled(kind, out, words=""):
@@ -260,7 +261,7 @@ def test_figures_as_json_are_one_object_and_nothing_else(capsys):
 
 def test_figures_in_words_name_model_data_and_the_codec(capsys, monkeypatch):
     known = image_runs.figures("pixelcnn")
-    monkeypatch.setattr(command, "evaluate", lambda *_: known)
+    monkeypatch.setattr("pixelcnn.evaluation.evaluate", lambda *_: known)
     file = images() / "toy_dev.npz"
     assert onepass.main(["evaluate", str(run("pixelcnn")), "--data", str(file)]) == 0
     lines = capsys.readouterr().out.splitlines()
@@ -374,7 +375,7 @@ def test_every_preset_goes_through_the_command_line(name, monkeypatch, mistake):
         seen.append((preset, config, data))
         raise UserError("enough")
 
-    monkeypatch.setattr(command, "train", train)
+    monkeypatch.setattr("pixelcnn.training.train", train)
     words = ["train", name, "--data", "tfds:cats", "--workdir", "b"]
     assert mistake(*words) == "enough"
     assert seen.pop() == (name, PRESETS[name].config, "tfds:cats")

@@ -1,102 +1,12 @@
 """Mel spectrograms, and the convention that pins down every number in them."""
 
-import dataclasses
 import functools
-from typing import Any
 
 import numpy as np
 
+from wavenet.features.conventions import MelConvention
+
 FRAMES_AT_ONCE = 2048
-FIXED = {
-    "window": "periodic hann",
-    "spectrum": "magnitude",
-    "frame_centre": "frame * hop + hop / 2",
-}
-CHOICES = {
-    "scale": ("slaney", "htk"),
-    "normalisation": ("area", "peak"),
-    "padding": ("zeros", "reflect"),
-    "log": ("natural", "log10"),
-}
-
-
-@dataclasses.dataclass(frozen=True)
-class MelConvention:
-    """What a mel frame is.
-
-    Frame f is the Hann-windowed magnitude spectrum around sample f * hop + hop / 2, the middle of
-    the hop_samples samples that it describes; there are ceil(samples / hop) frames. Band b is a
-    triangle over the spectrum's bins between mel points b, b + 1, b + 2 of bands + 2 equally
-    spaced ones. A value is log(max(band, floor)). With "reflect", 22,050 Hz, hop 256, window and
-    FFT 1024, 80 bands and 0 to 8,000 Hz these are the features of public HiFi-GAN vocoders.
-
-    Fields: sample_rate_hz. hop_samples, window_samples, fft_size: in samples. bands: how many.
-    low_hz, high_hz: the ends of the lowest and the highest triangle (high_hz None: half the sample
-    rate). floor: of the band magnitude, a full-scale sine reaching about window_samples / 4 times
-    the filter's weight. log: "natural" or "log10". scale: "slaney" (linear below 1 kHz) or "htk"
-    (2595 log10(1 + f / 700)). normalisation: triangles of "area" one in Hz, or of "peak" one.
-    padding: what lies beyond the ends, "zeros" or "reflect".
-    """
-
-    sample_rate_hz: int = 24000
-    hop_samples: int = 256
-    window_samples: int = 1024
-    fft_size: int = 1024
-    bands: int = 80
-    low_hz: float = 0.0
-    high_hz: float | None = None
-    floor: float = 1e-5
-    log: str = "natural"
-    scale: str = "slaney"
-    normalisation: str = "area"
-    padding: str = "zeros"
-
-    def __post_init__(self) -> None:
-        for name in ("sample_rate_hz", "hop_samples", "bands"):
-            _at_least(name, getattr(self, name), 1)
-        _at_least("window_samples", self.window_samples, self.hop_samples)
-        _at_least("fft_size", self.fft_size, self.window_samples)
-        for name, choices in CHOICES.items():
-            if getattr(self, name) not in choices:
-                raise ValueError(f'`{name}` must be one of {choices}, got "{getattr(self, name)}".')
-        if not 0.0 < self.floor < 1.0:
-            raise ValueError(f"`floor` must be above 0 and below 1, got {self.floor}.")
-        if not 0.0 <= self.low_hz < self.top_hz <= self.sample_rate_hz / 2:
-            raise ValueError(
-                f"`low_hz` and `high_hz` must satisfy 0 <= low_hz < high_hz <= "
-                f"{self.sample_rate_hz / 2}, got {self.low_hz} and {self.top_hz}."
-            )
-
-    @property
-    def top_hz(self) -> float:
-        """The upper end of the highest band in Hz."""
-        return self.sample_rate_hz / 2 if self.high_hz is None else self.high_hz
-
-    @property
-    def silence(self) -> float:
-        """The value of every band in digital silence: the logarithm of the floor."""
-        return float(_logarithm(np.array(self.floor), self))
-
-    def to_dict(self) -> dict[str, Any]:
-        """Every number and rule of the convention, for a JSON file."""
-        return {**dataclasses.asdict(self), "high_hz": self.top_hz, **FIXED}
-
-    @classmethod
-    def from_dict(cls, values: dict[str, Any]) -> "MelConvention":
-        """The convention that `to_dict` wrote; ValueError for one this code does not compute."""
-        fields = {field.name for field in dataclasses.fields(cls)}
-        for name in values:
-            if name not in fields and name not in FIXED:
-                raise ValueError(f"`{name}` is no part of a mel convention.")
-        for name, rule in FIXED.items():
-            if values.get(name, rule) != rule:
-                raise ValueError(f'`{name}` must be "{rule}", got "{values[name]}".')
-        return cls(**{name: value for name, value in values.items() if name in fields})
-
-
-def _at_least(name: str, value: int, least: int) -> None:
-    if value < least:
-        raise ValueError(f"`{name}` must be at least {least}, got {value}.")
 
 
 def _logarithm(values: np.ndarray, convention: MelConvention) -> np.ndarray:

@@ -1,52 +1,9 @@
 """Fundamental frequency on the frame grid of the mel spectrogram."""
 
-import dataclasses
-from typing import Any
-
 import numpy as np
 
+from wavenet.features.conventions import PitchConvention
 from wavenet.features.mel import num_frames
-
-METHODS = ("dio", "harvest")
-
-
-@dataclasses.dataclass(frozen=True)
-class PitchConvention:
-    """What a pitch frame is: two channels, [log2(f0 / reference_hz), voiced as 0 or 1].
-
-    Frame f looks at sample f * hop + hop / 2. The first channel is interpolated through unvoiced
-    frames and held before the first and after the last voiced one; a recording without any voiced
-    frame has 0 there. It needs no statistics of the corpus.
-
-    Fields: sample_rate_hz. hop_samples: in samples. low_hz, high_hz: where F0 is looked for.
-    method: "dio" (with StoneMask, 120 times real time) or "harvest" (surer, 6 times real time).
-    reference_hz: the F0 that reads as 0.
-    """
-
-    sample_rate_hz: int = 24000
-    hop_samples: int = 256
-    low_hz: float = 60.0
-    high_hz: float = 600.0
-    method: str = "dio"
-    reference_hz: float = 200.0
-
-    def __post_init__(self) -> None:
-        if self.method not in METHODS:
-            raise ValueError(f'`method` must be one of {METHODS}, got "{self.method}".')
-        if not 0.0 < self.low_hz < self.high_hz < self.sample_rate_hz / 2:
-            raise ValueError(
-                f"`low_hz` and `high_hz` must satisfy 0 < low_hz < high_hz < "
-                f"{self.sample_rate_hz / 2}, got {self.low_hz} and {self.high_hz}."
-            )
-        if self.hop_samples < 1 or not self.reference_hz > 0.0:
-            raise ValueError(
-                f"`hop_samples` must be at least 1 and `reference_hz` above 0, "
-                f"got {self.hop_samples} and {self.reference_hz}."
-            )
-
-    def to_dict(self) -> dict[str, Any]:
-        """Every number of the convention, for a JSON file; `PitchConvention(**d)` reads it back."""
-        return dataclasses.asdict(self)
 
 
 def _estimate(x: np.ndarray, convention: PitchConvention) -> np.ndarray:

@@ -7,17 +7,16 @@ Parallel WaveNet's teacher: (a) with width 3 and 80 mel bands, which the student
 held against. Weights are random: the work does not depend on them.
 """
 
-import dataclasses
 import functools
 import math
 import time
-from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
 from onepass.bench.audio import cpp_bound as bound
 from onepass.bench.audio import students
+from onepass.bench.audio.arguments import BenchArguments
 from onepass.bench.report import Row, interleaved, table, write_json
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
@@ -35,41 +34,13 @@ NETWORKS = {
                        skip_channels=128, components=10, feature_channels=80,
                        condition_channels=80, upsample_factors=(16, 15)),
 }  # fmt: skip
-BATCHES = (1, 4, 8, 16)
 CHUNK = {"a": 2048, "b": 512, "p": 1024}
 NAIVE_SAMPLES = {"a": 4, "b": 4, "p": 2}
 SAMPLERS = ("C++ bound", "Numba cached, 1 core", "Numba cached", "XLA cached", "naive")
 
 
-@dataclasses.dataclass(frozen=True)
-class BenchArguments:
-    """Teachers and students side by side, in one run.
-
-    Samples a second of every sampler of a teacher: naive, XLA cached, Numba cached, C++ bound. Of
-    every student: samples a second over the naive and the cached teacher (p) and over TensorFlow's
-    own operations, GFLOP/s over the machine's matrix products, and seconds of computing for a
-    second of sound (s/s), of the flows alone and from frames to sound.
-    """
-
-    json: Path | None = None
-    """File for the rows as JSON."""
-    networks: tuple[str, ...] = ("a", "b")
-    """Which teachers, any of: a, b, p."""
-    batches: tuple[int, ...] = BATCHES
-    """Batch sizes of the teachers."""
-    students: tuple[str, ...] = tuple(students.STUDENTS)
-    """Which students, any of: paper, cpu-16k, cpu-24k."""
-    seconds: tuple[float, ...] = (1.0, 5.0)
-    """Lengths of the students' sounds."""
-    student_batches: tuple[int, ...] = (1, 4)
-    """Batch sizes of the students, and of the teacher that they are held against."""
-    rounds: int = 3
-    """Times that everything is measured; medians are shown."""
-
-
-def run(arguments: list[str], parse) -> int:
-    """Parses `onepass bench audio ...`, measures and prints the table."""
-    given = parse(BenchArguments, arguments, "onepass bench audio")
+def run(given: BenchArguments) -> int:
+    """Measures and prints the table; the exit status of `onepass bench audio`."""
     _check(given)
     measures = chosen(given)
     rows = [row for row, _ in measures]

@@ -1,14 +1,14 @@
 """Samplers of a PixelCNN, the multiscale PixelCNN and an outside peer side by side in one run."""
 
-import dataclasses
 from pathlib import Path
 
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
 from onepass.bench.images import rows as picture_rows
+from onepass.bench.images.arguments import SAMPLERS, BenchArguments
 from onepass.bench.images.programs import MULTISCALE, configuration
-from onepass.bench.images.rows import SAMPLERS, Prepared
+from onepass.bench.images.rows import Prepared
 from onepass.bench.images.targets import points, side_by_side, verdicts
 from onepass.bench.report import Row, interleaved, table, write_json
 from pixelcnn.networks.config import check_size
@@ -17,35 +17,8 @@ from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
 
 
-@dataclasses.dataclass(frozen=True)
-class BenchArguments:
-    """Samplers of pictures side by side, in one run.
-
-    Pixels a second and seconds a picture, one at a time, of the small presets' networks with random
-    weights: the PixelCNN naively (a whole network pass for every pixel) and cached, the multiscale
-    model of types A and B, and tfp.distributions.PixelCNN of like size. Where a whole picture would
-    take too long, some of its passes are timed and the row says so. Compilation is told apart. Then
-    the training steps of the PixelCNN and of tfp's on the same pictures, and for every target
-    whether it was met.
-    """
-
-    json: Path | None = None
-    """File for the rows as JSON."""
-    plot: Path | None = None
-    """File for a plot of seconds against the side of the picture (.png, .pdf or .svg)."""
-    sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
-    """Sides of the pictures in pixels, each 8 times a power of two."""
-    samplers: tuple[str, ...] = SAMPLERS
-    """Which samplers, any of: naive, cached, multiscale-A, multiscale-B, tfp."""
-    training: bool = True
-    """Time the training steps too."""
-    rounds: int = 3
-    """Times that everything is measured; medians are shown."""
-
-
-def run(arguments: list[str], parse) -> int:
-    """Parses `onepass bench images ...`, measures, prints tables and verdicts."""
-    given = parse(BenchArguments, arguments, "onepass bench images")
+def run(given: BenchArguments) -> int:
+    """Measures, prints tables and verdicts; the exit status of `onepass bench images`."""
     _check(given)
     rows = _measured(given)
     print(table(rows))

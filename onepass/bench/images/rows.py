@@ -10,7 +10,6 @@ from onepass.bench.images.programs import Timed
 from onepass.bench.report import Row
 
 Measure = Callable[[], float]
-SAMPLERS = ("naive", "cached", "multiscale-A", "multiscale-B", "tfp")
 # A sampler's speed is also told as so many times that of these.
 AGAINST = {
     "naive": (),

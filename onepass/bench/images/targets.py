@@ -4,11 +4,11 @@ import itertools
 import math
 import os
 
+from onepass.bench.images.arguments import SAMPLERS
 from onepass.bench.images.programs import MULTISCALE
 from onepass.bench.images.rows import (
     PASSES,
     PEER_TRAINING,
-    SAMPLERS,
     SPEED,
     TIME,
     TRAINING,

@@ -4,7 +4,6 @@ import dataclasses
 import math
 from pathlib import Path
 
-from onepass.bench.scaling.models import configuration
 from replicator.runs.errors import UserError
 from wavenet.presets import PRESETS
 
@@ -76,7 +75,7 @@ def check(given: BenchArguments) -> None:
     _check_numbers(given)
     if given.clips % MOST_LOCAL:
         raise UserError(f"`--clips` must be a multiple of {MOST_LOCAL}, got {given.clips}.")
-    hop = configuration(given.preset).network.hop_samples
+    hop = PRESETS[given.preset].config.resolved(1).network.hop_samples
     if given.clip_samples % hop:
         raise UserError(
             f"`--clip-samples` must be a multiple of the hop, {hop}, got {given.clip_samples}."

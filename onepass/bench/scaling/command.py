@@ -20,9 +20,8 @@ WRAPPER_CLIPS = 4
 WRAPPER_TIMES = 4  # as long as another measurement, because percents are at stake
 
 
-def run(arguments: list[str], parse) -> int:
-    """Parses `onepass bench scaling ...`, measures, prints table, targets and notes."""
-    given = parse(BenchArguments, arguments, "onepass bench scaling")
+def run(given: BenchArguments) -> int:
+    """Measures, prints table, targets and notes; the exit status of `onepass bench scaling`."""
     check(given)
     rows = measured(given)
     rows += fitted_rows(given, rows)

@@ -5,12 +5,13 @@ import importlib.util
 import math
 from pathlib import Path
 
-from onepass.bench.serving.models import SHIPPED
 from replicator.runs.errors import UserError
-from serving.server import NEEDED
+from serving.command import NEEDED
 
 ADDED, CLIENTS, PICTURES, SOUND, COLD = PARTS = ("added", "clients", "pictures", "sound", "cold")
 BACKENDS = ("numba", "tensorflow")
+DIGITS, STUDENT = "digits", "student"
+SHIPPED = {DIGITS: "shipped-digits", STUDENT: "shipped-student"}
 
 
 @dataclasses.dataclass(frozen=True)

@@ -38,9 +38,8 @@ NEEDS = {
 Drawn = dict[int, Looped]
 
 
-def run(arguments: list[str], parse) -> int:
-    """Parses `onepass bench serving ...`, measures, prints table, targets and notes."""
-    given = parse(BenchArguments, arguments, "onepass bench serving")
+def run(given: BenchArguments) -> int:
+    """Measures, prints table, targets and notes; the exit status of `onepass bench serving`."""
     check(given)
     drawn: Drawn = {}
     rows = measured(given, drawn)

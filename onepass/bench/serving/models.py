@@ -9,19 +9,20 @@ import numpy as np
 import soundfile
 import tensorflow as tf
 
+from onepass.bench.serving.arguments import DIGITS, SHIPPED, STUDENT
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
 from serving.bundles.bundle import COMPILED, FORMAT, PLAIN, SPEC_FILE
-from serving.bundles.export import ExportArguments, export
+from serving.bundles.command import ExportArguments
+from serving.bundles.export import export
 from serving.bundles.feature_extractor import ears_of
 from serving.bundles.manifest import write_manifest
 from serving.bundles.signature import Arrays, Signature, TensorInfo
 from serving.http.example_recordings import examples
 from serving.http.uploaded_recordings import waveform_of
 
-NULL, DIGITS, STUDENT = "null", "digits", "student"
+NULL = "null"
 LARGE = "null 64KB"  # the same bundle, called with more
-SHIPPED = {DIGITS: "shipped-digits", STUDENT: "shipped-student"}
 SMALL_VALUES, LARGE_VALUES = 16, 16_000  # float32
 BATCHES = (1, 2, 4, 8)
 LABEL = 3

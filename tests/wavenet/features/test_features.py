@@ -121,7 +121,7 @@ def dict_of(convention):
     return {
         name: value
         for name, value in convention.to_dict().items()
-        if name not in features.mel.FIXED
+        if name not in features.conventions.FIXED
     }
 
 

@@ -1,0 +1,30 @@
+"""The options of `onepass bench audio`."""
+
+import dataclasses
+from pathlib import Path
+
+
+@dataclasses.dataclass(frozen=True)
+class BenchArguments:
+    """Teachers and students side by side, in one run.
+
+    Samples a second of every sampler of a teacher: naive, XLA cached, Numba cached, C++ bound. Of
+    every student: samples a second over the naive and the cached teacher (p) and over TensorFlow's
+    own operations, GFLOP/s over the machine's matrix products, and seconds of computing for a
+    second of sound (s/s), of the flows alone and from frames to sound.
+    """
+
+    json: Path | None = None
+    """File for the rows as JSON."""
+    networks: tuple[str, ...] = ("a", "b")
+    """Which teachers, any of: a, b, p."""
+    batches: tuple[int, ...] = (1, 4, 8, 16)
+    """Batch sizes of the teachers."""
+    students: tuple[str, ...] = ("paper", "cpu-16k", "cpu-24k")
+    """Which students, any of: paper, cpu-16k, cpu-24k."""
+    seconds: tuple[float, ...] = (1.0, 5.0)
+    """Lengths of the students' sounds."""
+    student_batches: tuple[int, ...] = (1, 4)
+    """Batch sizes of the students, and of the teacher that they are held against."""
+    rounds: int = 3
+    """Times that everything is measured; medians are shown."""

@@ -1,0 +1,84 @@
+"""Shell completion, by tyro's own mechanism: `onepass --tyro-print-completion bash|zsh|tcsh`.
+
+The command chooses a verb, and a verb a preset, before tyro reads the options; for the script they
+are put together as one tree of sub-commands.
+"""
+
+import importlib
+from typing import Annotated, Any, Union
+
+import tyro
+
+from onepass.command import BENCHES
+from onepass.quickstart_arguments import QuickstartArguments
+
+
+def run(arguments: list[str]) -> None:
+    """Prints or writes the script that `--tyro-print-completion SHELL` asks for, and exits."""
+    tyro.cli(tree(), prog="onepass", args=arguments)
+
+
+def tree() -> Any:
+    """The type of the whole command line, a union of sub-commands."""
+    from replicator.launch.command import LaunchArguments
+    from serving.bundles.command import ExportArguments
+    from serving.command import ServeArguments
+
+    benches = {
+        name: importlib.import_module(f"onepass.bench.{name}.arguments").BenchArguments
+        for name in BENCHES
+    }
+    return _union(
+        {
+            "quickstart": QuickstartArguments,
+            "train": _union(_trainings()),
+            "distill": _union(_distillations()),
+            "evaluate": _of_models("EvaluateArguments"),
+            "sample": _of_models("SampleArguments"),
+            "export": ExportArguments,
+            "serve": ServeArguments,
+            "bench": _union(benches),
+            "launch": LaunchArguments,
+        }
+    )
+
+
+def _union(kinds: dict[str, Any]) -> Any:
+    """Sub-commands by name; each a type that tyro reads."""
+    named = (Annotated[kind, tyro.conf.subcommand(name)] for name, kind in kinds.items())
+    return Union[tuple(named)]  # noqa: UP007 - of types that are known only now
+
+
+def _trainings() -> dict[str, Any]:
+    from pixelcnn.command import MultiscaleArguments, PixelCNNArguments
+    from pixelcnn.config import PixelCNNTrainConfig
+    from pixelcnn.presets import PRESETS as IMAGE_PRESETS
+    from wavenet.command import TrainArguments
+    from wavenet.presets import PRESETS as SOUND_PRESETS
+
+    kinds: dict[str, Any] = dict.fromkeys(SOUND_PRESETS, TrainArguments)
+    for name, preset in IMAGE_PRESETS.items():
+        is_pixelcnn = isinstance(preset.config, PixelCNNTrainConfig)
+        kinds[name] = PixelCNNArguments if is_pixelcnn else MultiscaleArguments
+    return kinds
+
+
+def _distillations() -> dict[str, Any]:
+    from distill.command import DistillArguments
+    from distill.presets import PRESETS
+
+    return dict.fromkeys(PRESETS, DistillArguments)
+
+
+def _of_models(name: str) -> Any:
+    """The options of a verb that a model decides: those of sound, with those of images."""
+    from distill import command as sounds
+    from onepass.shipped import SHIPPED
+    from pixelcnn import command as images
+
+    return _union(
+        {
+            model: getattr(sounds if kind == "sound" else images, name)
+            for model, kind in SHIPPED.items()
+        }
+    )

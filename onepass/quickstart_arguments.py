@@ -1,0 +1,21 @@
+"""The options of `onepass quickstart`."""
+
+import dataclasses
+from pathlib import Path
+
+
+@dataclasses.dataclass(frozen=True)
+class QuickstartArguments:
+    """Speak a sentence that no model heard, slowly and in one pass; measure; draw pictures, pixel
+    by pixel and scale by scale; train a small WaveNet; report."""
+
+    out: Path = Path("onepass-quickstart")
+    """Folder for the sounds, the pictures, the run and report.md; made if missing."""
+    seconds: float = 3.0
+    """Length of the teacher's sound; the student speaks all of the recording."""
+    spoken: int = 4
+    """Recordings that are spoken again to be measured."""
+    train: bool = True
+    """Train a small WaveNet as well, three minutes at the most."""
+    seed: int = 0
+    """Names the noise."""

@@ -1,0 +1,91 @@
+"""A served model with the methods of one that is here; needs neither TensorFlow nor its weights."""
+
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import numpy as np
+
+from replicator.runs.errors import UserError
+from serving.client.client import Client
+from serving.settings import TOKEN_VARIABLE
+
+
+class RemoteModel:
+    """A model of `onepass serve`.
+
+    spec: what the server says of it.
+
+    Args:
+      url: http://HOST:PORT/NAME, https or grpc. The token is in ONEPASS_TOKEN.
+      options: of `serving.Client`, such as `timeout_seconds`.
+    """
+
+    def __init__(self, url: str, **options: Any):
+        scheme, _, rest = url.partition("://")
+        place, _, path = rest.partition("/")
+        self.name = path.strip("/")
+        if not self.name or "/" in self.name:
+            raise UserError(f"The model must be {scheme}://HOST:PORT/NAME, got {url}.")
+        token = os.environ.get(TOKEN_VARIABLE) or None
+        self._client = Client(f"{scheme}://{place}", token=token, **options)
+        self.spec = self._client.spec(self.name)
+
+    @property
+    def makes_sound(self) -> bool:
+        """Whether it makes sound; else images."""
+        return self.spec.get("kind") == "sound"
+
+    def generate(
+        self, condition: Any = None, *, seed: int = 0, num: int = 1, **given: Any
+    ) -> np.ndarray:
+        """Sounds, float32 [num, samples], or images, uint8 [num, size, size, channels].
+
+        Args:
+          condition: frames float [frames, channels] to speak; or a class, a caption or a map.
+          seed, num: sample n of a seed is the same whatever `num` is.
+          given: further arguments of `Client.speak` (text, recording, seconds, temperature, ...)
+            or of `Client.draw` (temperature, ...).
+
+        Raises ClientError where the server refuses or cannot be reached.
+        """
+        if self.makes_sound:
+            rows = [
+                np.concatenate(list(self.stream(condition, seed=seed, row=row, **given)))
+                for row in range(num)
+            ]
+            return np.stack(rows)
+        return np.stack([scales[-1] for scales in self.progressions(condition, seed, num, **given)])
+
+    def stream(self, condition: Any = None, *, seed: int = 0, **given: Any) -> Iterator[np.ndarray]:
+        """One sound in chunks float32 [samples], as the server makes it."""
+        if not self.makes_sound:
+            raise UserError(
+                f"The model `{self.name}` makes images: see `progressions`."
+            )
+        with self._client.speak(self.name, frames=condition, seed=seed, **given) as chunks:
+            yield from chunks
+
+    def progressions(
+        self, condition: Any = None, seed: int = 0, num: int = 1, **given: Any
+    ) -> Iterator[list[np.ndarray]]:
+        """For each image all its scales, the smallest first, as the server makes them."""
+        scales: list[np.ndarray] = []
+        named = {**_condition(condition), **given}
+        with self._client.draw(self.name, num=num, seed=seed, **named) as pieces:
+            for piece in pieces:
+                scales.append(piece.pixels)
+                if piece.last:
+                    yield scales
+                    scales = []
+
+    def close(self) -> None:
+        """Lets the connection go."""
+        self._client.close()
+
+
+def _condition(condition: Any) -> dict[str, Any]:
+    """A condition as `Client.draw` names it: numbers and names are classes, arrays are maps."""
+    if condition is None:
+        return {}
+    return {"map": condition} if isinstance(condition, np.ndarray) else {"label": condition}

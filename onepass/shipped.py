@@ -1,0 +1,23 @@
+"""The models that come with the package, by name, read without TensorFlow."""
+
+from pathlib import Path
+
+SHIPPED = {
+    "shipped": "sound",
+    "shipped-teacher": "sound",
+    "shipped-digits": "images",
+    "shipped-digits-teacher": "images",
+    "shipped-objects": "images",
+    "shipped-objects-teacher": "images",
+}
+"""What each model makes."""
+
+
+def folder(name: str) -> Path:
+    """The model folder of a shipped model, with model.json and card.md."""
+    from distill.shipped import student_folder
+    from pixelcnn.shipped import folder as image_folder
+    from wavenet.shipped import teacher_folder
+
+    sounds = {"shipped": student_folder, "shipped-teacher": teacher_folder}
+    return sounds[name]() if name in sounds else image_folder(name)

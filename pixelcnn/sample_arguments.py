@@ -1,0 +1,41 @@
+"""The options of `onepass sample` for models of images."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleArguments:
+    """Draw images: PNG files, a sheet of them all and, from a multiscale model, how they grow."""
+
+    model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
+    """Run directory, model folder, or shipped-digits, shipped-digits-teacher, shipped-objects,
+    shipped-objects-teacher."""
+    out: Path
+    """Folder for the files; made if missing."""
+    num: int = 16
+    """Images, from the rows 0, 1, ... of the seed; videos for a video model."""
+    seed: int = 0
+    """Names the noise: the same seed gives the same images."""
+    size: int | None = None
+    """Side in pixels; None: as trained. A multiscale model draws every size from its base up."""
+    temperature: tuple[float, ...] = (1.0,)
+    """1 samples the model, less comes closer to its mode; one number, or one a scale, base
+    first."""
+    label: str | None = None
+    """Class, by name or number; None: all classes in turn."""
+    caption: str | None = None
+    """Text to draw, up to 200 characters, for a model of captions."""
+    map: Path | None = None
+    """Image whose grey levels are the labels of a map, for a model of maps."""
+    start: Path | None = None
+    """Small square image to enlarge, of a side that the model draws on its way (multiscale)."""
+    prime: Path | None = None
+    """Image to go on from (PixelCNN)."""
+    prime_rows: int | None = None
+    """Rows of that image to keep; None: the upper half."""
+    video: Path | None = None
+    """Folder of episodes (*_train.npz, *_dev.npz) whose dev clips a video model goes on from."""

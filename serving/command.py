@@ -1,0 +1,72 @@
+"""The verb `serve`, and its options; what serves is imported once they are read."""
+
+import dataclasses
+import importlib
+import re
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+from replicator.runs.errors import UserError
+from serving.deploy.ray_settings import NAME, RaySettings
+
+NEEDED = (
+    *("starlette", "grpc", "grpc_health", "grpc_reflection", "httptools", "orjson"),
+    *("prometheus_client", "uvicorn"),
+)
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class ServeArguments(RaySettings):
+    """Serve the models under a folder, NAME/VERSION/ as `onepass export` writes them, over HTTP and
+    gRPC. New versions are taken up while it runs. SIGTERM and Ctrl-C let every accepted request be
+    answered; the exit status is 0 if all were, else 128 and the signal's number."""
+
+    models: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODELS")]
+    """Folder of models."""
+    to_print: Annotated[
+        Literal["kubernetes", "ray", "kuberay", "tensorflow-serving"] | None,
+        tyro.conf.arg(name="print"),
+    ] = None
+    """Start nothing; print what serves the same elsewhere: Kubernetes objects, a Serve config file,
+    a RayService for KubeRay, or a script that starts stock TensorFlow Serving."""
+    image: str = ""
+    """Container image (--print kubernetes, kuberay or tensorflow-serving)."""
+    volume: str = "onepass-models"
+    """Claim of the volume that pods see as MODELS (--print kubernetes or kuberay)."""
+
+    def __post_init__(self):
+        """Accepts all: what is raised while options are read is told with this class's name."""
+
+
+def run_serve(arguments: list[str], parse) -> int:
+    """The exit status of `onepass serve ARGUMENTS`."""
+    given = parse(ServeArguments, arguments, "onepass serve")
+    _check_options(given)
+    if given.to_print:
+        print(_printed(given), end="")
+        return 0
+    return importlib.import_module("serving.server").serve(given, given.models)
+
+
+def _check_options(given: ServeArguments) -> None:
+    """Raises UserError, in the words of the command line, for settings that cannot be."""
+    try:
+        RaySettings.__post_init__(given)
+    except UserError as error:
+        named = re.sub(r"`([a-z_]+)`", lambda name: f"`--{name[1].replace('_', '-')}`", str(error))
+        raise UserError(named) from error
+
+
+def _printed(given: ServeArguments) -> str:
+    from serving.deploy import kubernetes, tensorflow_serving
+
+    if given.to_print == "tensorflow-serving":
+        image = given.image or tensorflow_serving.IMAGE
+        return tensorflow_serving.tensorflow_serving(given.models, given, image)
+    if given.to_print == "ray":
+        return kubernetes.ray(given.models, given)
+    place = kubernetes.Place(given.image or NAME, given.volume)
+    make = {"kubernetes": kubernetes.kubernetes, "kuberay": kubernetes.kuberay}
+    return make[given.to_print or ""](given.models, given, place)

@@ -1,0 +1,37 @@
+"""The options of `onepass sample` for models of sound."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated, Literal
+
+import tyro
+
+
+@dataclasses.dataclass(frozen=True)
+class SampleArguments:
+    """Speak: WAV files and spectrograms from a trained model."""
+
+    model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
+    """Run directory, model folder, `shipped` (a student) or `shipped-teacher`."""
+    out: Path
+    """Folder for the WAV and PNG files; made if missing."""
+    num: int = 1
+    """Sounds, from the rows 0, 1, ... of the seed."""
+    seed: int = 0
+    """Names the noise: the same seed gives the same sounds."""
+    seconds: float | None = None
+    """Length of a sound; None: that of the recording or mel, or 3 s for a model without frames."""
+    recording: Path | None = None
+    """Recording whose frames (mel, F0) are spoken; None: a shipped one it was not trained on."""
+    mel: Path | None = None
+    """Mel frames to speak instead: an npy file [frames, bands] of logarithms, by the convention in
+    the model's model.json."""
+    prime_seconds: float = 0.0
+    """Let the sound begin with so much of the recording and go on from there."""
+    speaker: str | None = None
+    """Name of a speaker, for a model that has them."""
+    temperature: float = 1.0
+    """1 samples the model; less comes closer to its mode."""
+    backend: Literal["auto", "numba", "xla", "tensorflow", "naive"] = "auto"
+    """Sampler; all give the same sound. A WaveNet has numba, xla and naive, a student numba and
+    tensorflow."""
