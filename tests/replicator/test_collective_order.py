@@ -15,7 +15,7 @@ def checks(tmp_path_factory):
 
 def test_another_order_names_the_call_the_replicas_and_both_orders(checks):
     assert checks("order") == (
-        "OrderError",
+        "CollectiveOrderError",
         RULE + "call 2 of the step is `all_reduce[max](float32[3])` on replica 0 and "
         "`all_gather(float32[3])` on replica 2. Order on replica 0: all_sum(float32[2]), "
         "all_reduce[max](float32[3]); on replica 2: all_sum(float32[2]), all_gather(float32[3]).",
@@ -35,7 +35,7 @@ def test_another_order_names_the_call_the_replicas_and_both_orders(checks):
 )
 def test_a_call_that_differs_is_named(checks, check, here, there):
     kind, message = checks(check)
-    assert kind == "OrderError"
+    assert kind == "CollectiveOrderError"
     assert message.startswith(RULE)
     assert here in message and f"and {there}" in message
     assert "\n" not in message
@@ -43,7 +43,7 @@ def test_a_call_that_differs_is_named(checks, check, here, there):
 
 def test_shapes_that_only_a_run_knows_are_named(checks):
     kind, message = checks("unknown_shape")
-    assert kind == "OrderError"
+    assert kind == "CollectiveOrderError"
     shapes = re.fullmatch(
         re.escape(RULE) + r"one gave a tensor of shape (\[[2-5]\]), another of shape (\[[2-5]\])\.",
         message,
@@ -62,7 +62,7 @@ def test_shapes_that_only_a_run_knows_are_named(checks):
 )
 def test_a_primitive_within_another_graph_is_refused(checks, check, place):
     assert checks(check) == (
-        "OrderError",
+        "CollectiveOrderError",
         f"`all_sum` is called within {place}, where replicas could disagree on whether to call "
         f"it; call it in the step itself.",
     )

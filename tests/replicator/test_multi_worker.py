@@ -61,7 +61,9 @@ def test_workers_that_would_not_meet_both_say_so(tmp_path, mode, here, there):
     for status, log in run_mode(mode, tmp_path):
         assert status == 2, log
         said = said_by(log)
-        assert said.startswith(f"OrderError: {RULE}call 1 of the step is {here} on worker 0 and ")
+        assert said.startswith(
+            f"CollectiveOrderError: {RULE}call 1 of the step is {here} on worker 0 and "
+        )
         assert f"{there} on worker 1. Order on worker 0: " in said
 
 
