@@ -52,7 +52,6 @@ TEST = [
     "pytest>=8.0",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",
-    "pyyaml",
 ]
 
 HERE = Path(__file__).parent
@@ -82,6 +81,7 @@ setup(
         "numba>=0.62",
         "numpy>=2.0",
         "pillow>=11.0",
+        "pyyaml>=6.0",
         "scipy>=1.15",
         "soundfile>=0.13",  # the first with a FLAC compression level
         "soxr>=0.5",

@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
 
-from replicator.launch.tf_config import local_cluster
+from replicator.launch.tf_config import local_tasks
 from replicator.runs.errors import UserError
 
 Answer = dict[str, float]
@@ -126,7 +126,7 @@ def environments_of(strategy: str, processes: int) -> list[dict[str, str]]:
     """What each of the processes of a strategy has in its environment."""
     if strategy != "multi_worker":
         return [{} for _ in range(processes)]
-    return [{"TF_CONFIG": cluster.text()} for cluster in local_cluster(worker=processes)]
+    return [{"TF_CONFIG": cluster.tf_config} for cluster in local_tasks(worker=processes)]
 
 
 @contextlib.contextmanager

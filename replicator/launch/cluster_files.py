@@ -6,8 +6,10 @@ import math
 import re
 import shlex
 from collections.abc import Sequence
+from typing import Any
 
-from replicator.launch.tasks import Shape
+from replicator.launch.cluster_shape import Shape
+from replicator.launch.yaml_text import yaml_text
 from replicator.runs.errors import UserError
 
 PORT = 2222  # in a pod, which has an address of its own
@@ -96,26 +98,57 @@ def task_shell(shape: Shape, number: str, cluster: str) -> str:
 
 def kubernetes(job: Job) -> str:
     """A headless Service and an indexed Job, YAML for `kubectl apply -f`."""
+    service = {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {"name": job.name},
+        "spec": {
+            "clusterIP": "None",  # headless: pod I of the job is NAME-I.NAME
+            "publishNotReadyAddresses": True,
+            "selector": {"app": job.name},
+            "ports": [{"port": PORT}],
+        },
+    }
+    spec: dict[str, Any] = {
+        "completionMode": "Indexed",
+        "completions": job.shape.size,
+        "parallelism": job.shape.size,
+        "backoffLimit": job.restarts * job.shape.size or RETRIES,
+    }
+    if job.shape.servers:  # the others serve until they are ended; needs Kubernetes 1.31 or newer
+        spec["successPolicy"] = {"rules": [{"succeededIndexes": "0"}]}
+    spec["template"] = {"metadata": {"labels": {"app": job.name}}, "spec": _pod(job)}
+    indexed = {
+        "apiVersion": "batch/v1",
+        "kind": "Job",
+        "metadata": {"name": job.name},
+        "spec": spec,
+    }
+    return KUBERNETES.format(name=job.name) + yaml_text(service, indexed).rstrip("\n")
+
+
+def _pod(job: Job) -> dict[str, Any]:
     names = [f"{job.name}-{number}.{job.name}:{PORT}" for number in range(job.shape.size)]
     cluster = json.dumps(job.shape.tasks(names)[0].cluster)
     shell = task_shell(job.shape, "$JOB_COMPLETION_INDEX", f"'{cluster}'")
     claim, _, folder = job.volume.partition(":")
-    served = "" if not job.shape.servers else SUCCESS_OF_THE_CHIEF
-    limits = "" if not job.gpus else GPU_LIMITS.format(gpus=job.gpus)
-    return KUBERNETES.format(
-        name=job.name,
-        port=PORT,
-        size=job.shape.size,
-        retries=job.restarts * job.shape.size or RETRIES,
-        success=served,
-        grace=job.grace,
-        image=json.dumps(job.image),
-        shell="\n".join(f"              {line}" for line in _unexpanded(shell).splitlines()),
-        words="\n".join(f"            - {json.dumps(_unexpanded(word))}" for word in job.command),
-        limits=limits,
-        claim=claim,
-        folder=json.dumps(folder),
-    )
+    container: dict[str, Any] = {
+        "name": job.name,
+        "image": job.image,
+        "ports": [{"containerPort": PORT}],
+        "command": ["/bin/sh", "-c", _unexpanded(shell) + "\n", job.name]
+        + [_unexpanded(word) for word in job.command],
+    }
+    if job.gpus:
+        container["resources"] = {"limits": {"nvidia.com/gpu": job.gpus}}
+    container["volumeMounts"] = [{"name": "storage", "mountPath": folder}]
+    return {
+        "subdomain": job.name,
+        "restartPolicy": "OnFailure",
+        "terminationGracePeriodSeconds": job.grace,
+        "containers": [container],
+        "volumes": [{"name": "storage", "persistentVolumeClaim": {"claimName": claim}}],
+    }
 
 
 def slurm(job: Job) -> str:
@@ -148,67 +181,8 @@ def _unexpanded(text: str) -> str:
 
 KUBERNETES = """\
 # kubectl apply -f FILE; kubectl logs -f --prefix -l app={name}; kubectl delete -f FILE
-# A pod that is preempted is made again, the others start again beside it, and all go on from the
+# A pod that is preempted is made again, the others start again beside it, and all resume from the
 # newest checkpoint: data and run directory belong in the volume, which every pod must see.
-apiVersion: v1
-kind: Service
-metadata:
-  name: {name}
-spec:
-  clusterIP: None  # headless: pod I of the job is {name}-I.{name}
-  publishNotReadyAddresses: true
-  selector:
-    app: {name}
-  ports:
-    - port: {port}
----
-apiVersion: batch/v1
-kind: Job
-metadata:
-  name: {name}
-spec:
-  completionMode: Indexed
-  completions: {size}
-  parallelism: {size}
-  backoffLimit: {retries}
-{success}  template:
-    metadata:
-      labels:
-        app: {name}
-    spec:
-      subdomain: {name}
-      restartPolicy: OnFailure
-      terminationGracePeriodSeconds: {grace}
-      containers:
-        - name: {name}
-          image: {image}
-          ports:
-            - containerPort: {port}
-          command:
-            - /bin/sh
-            - -c
-            - |
-{shell}
-            - {name}
-{words}
-{limits}          volumeMounts:
-            - name: storage
-              mountPath: {folder}
-      volumes:
-        - name: storage
-          persistentVolumeClaim:
-            claimName: {claim}"""
-
-SUCCESS_OF_THE_CHIEF = """\
-  successPolicy:  # of Kubernetes 1.31 and newer; the others serve without an end of their own
-    rules:
-      - succeededIndexes: "0"
-"""
-
-GPU_LIMITS = """\
-          resources:
-            limits:
-              nvidia.com/gpu: {gpus}
 """
 
 SLURM = """\

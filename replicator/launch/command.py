@@ -10,8 +10,13 @@ from typing import Annotated, Literal
 import tyro
 
 from replicator.launch.cluster_files import Job, commands, kubernetes, slurm
+from replicator.launch.cluster_shape import (
+    OWN_PROGRAMS,
+    Shape,
+    visible_gpus,
+    with_strategy,
+)
 from replicator.launch.supervisor import LaunchSettings, Supervisor
-from replicator.launch.tasks import OWN_PROGRAMS, Shape, local_tasks, visible_gpus, with_strategy
 from replicator.runs.errors import UserError
 
 WORKERS = 2
@@ -96,7 +101,7 @@ def run(arguments: list[str], parse, own_program: Sequence[str]) -> int:
             "processor.",
             file=sys.stderr,
         )
-    return Supervisor(lambda: local_tasks(shape), settings).run()
+    return Supervisor(shape.local_tasks, settings).run()
 
 
 def _split(arguments: list[str]) -> tuple[list[str], list[str]]:

@@ -10,8 +10,8 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from replicator.launch.cluster_shape import Task, gpu_shares
 from replicator.launch.supervised_process import SupervisedProcess
-from replicator.launch.tasks import Task, gpu_shares
 from replicator.runs.errors import UserError
 from replicator.runs.interrupt import StopRequest
 

@@ -1,41 +1,92 @@
-"""The cluster of TF_CONFIG: the addresses of its tasks, and which of them this process is."""
+"""TF_CONFIG: the tasks of a cluster, their addresses, and which of them a process is.
+
+Nothing here imports TensorFlow, so that programs that only start processes need not wait for it.
+"""
 
 import dataclasses
 import json
 import os
 import socket
+from collections.abc import Mapping, Sequence
 
 from replicator.runs.errors import UserError
 
-TASKS = ("chief", "worker", "ps")
+KINDS = ("chief", "worker", "ps")
 
 
 @dataclasses.dataclass(frozen=True)
-class Cluster:
-    """TF_CONFIG: the addresses of the tasks of each kind, and which task this process is."""
+class Task:
+    """One process of a cluster.
 
-    addresses: dict[str, list[str]]
-    task: str
+    Attributes:
+      kind: chief, worker or ps.
+      index: among the tasks of its kind.
+      cluster: the addresses, HOST:PORT, of all tasks of each kind.
+    """
+
+    kind: str
     index: int
+    cluster: dict[str, list[str]]
+
+    @property
+    def name(self) -> str:
+        """Its name in messages, such as `worker 1`."""
+        return "chief" if self.kind == "chief" else f"{self.kind} {self.index}"
+
+    @property
+    def address(self) -> str:
+        """The address at which it listens, HOST:PORT."""
+        return self.cluster[self.kind][self.index]
+
+    @property
+    def tf_config(self) -> str:
+        """The value of TF_CONFIG in its environment."""
+        task = {"type": self.kind, "index": self.index}
+        return json.dumps({"cluster": self.cluster, "task": task})
+
+    @property
+    def serves(self) -> bool:
+        """Whether it works for a chief until it is ended."""
+        return self.kind == "ps" or (self.kind == "worker" and "ps" in self.cluster)
 
     @property
     def num_workers(self) -> int:
-        """The tasks that train: the chief and the workers."""
-        return len(self.addresses.get("chief", [])) + len(self.addresses.get("worker", []))
+        """How many tasks train: the chief and the workers."""
+        return len(self.cluster.get("chief", [])) + len(self.cluster.get("worker", []))
 
     @property
     def worker_index(self) -> int:
-        """Which of them this one is; the chief is the first."""
-        return self.index + (len(self.addresses.get("chief", [])) if self.task == "worker" else 0)
-
-    def text(self) -> str:
-        """The value of TF_CONFIG."""
-        task = {"type": self.task, "index": self.index}
-        return json.dumps({"cluster": self.addresses, "task": task})
+        """Its number among the tasks that train; the chief is the first."""
+        return self.index + (len(self.cluster.get("chief", [])) if self.kind == "worker" else 0)
 
 
-def read_cluster() -> Cluster | None:
-    """The cluster of TF_CONFIG, None where it is not set.
+def tasks_at(counts: Mapping[str, int], addresses: Sequence[str]) -> list[Task]:
+    """The tasks of a cluster at these addresses, HOST:PORT, in the order of `counts`."""
+    remaining = iter(addresses)
+    cluster = {kind: [next(remaining) for _ in range(count)] for kind, count in counts.items()}
+    return [Task(kind, index, cluster) for kind, n in counts.items() for index in range(n)]
+
+
+def local_tasks(**counts: int) -> list[Task]:
+    """The tasks of a cluster on free ports of this machine; for example `worker=2`."""
+    ports = free_ports(sum(counts.values()))
+    return tasks_at(counts, [f"localhost:{port}" for port in ports])
+
+
+def free_ports(count: int) -> list[int]:
+    """Ports of this machine on which nothing listened a moment ago."""
+    listeners = [socket.socket() for _ in range(count)]
+    try:
+        for listener in listeners:
+            listener.bind(("localhost", 0))
+        return [listener.getsockname()[1] for listener in listeners]
+    finally:
+        for listener in listeners:
+            listener.close()
+
+
+def read_tf_config() -> Task | None:
+    """The task that TF_CONFIG says this process is; None where it is not set.
 
     Raises:
       UserError: it is not what TensorFlow reads.
@@ -45,16 +96,16 @@ def read_cluster() -> Cluster | None:
         return None
     try:
         config = json.loads(text)
-        addresses = {kind: _addresses(tasks) for kind, tasks in config["cluster"].items()}
-        cluster = Cluster(addresses, config["task"]["type"], int(config["task"]["index"]))
+        cluster = {kind: _addresses(tasks) for kind, tasks in config["cluster"].items()}
+        task = Task(config["task"]["type"], int(config["task"]["index"]), cluster)
     except (ValueError, KeyError, TypeError, AttributeError):
         raise UserError(
             "TF_CONFIG must look like "
             '{"cluster": {"worker": ["HOST:PORT", ...]}, "task": {"type": "worker", "index": 0}}, '
             f"got {_shortened(text)}"
         ) from None
-    _check(cluster)
-    return cluster
+    _check(task)
+    return task
 
 
 def _addresses(tasks) -> list[str]:
@@ -63,42 +114,19 @@ def _addresses(tasks) -> list[str]:
     return tasks
 
 
-def _check(cluster: Cluster) -> None:
-    for kind, addresses in cluster.addresses.items():
-        if kind not in TASKS:
-            raise UserError(f"TF_CONFIG may have tasks {', '.join(TASKS)}, got {kind!r}.")
+def _check(task: Task) -> None:
+    for kind, addresses in task.cluster.items():
+        if kind not in KINDS:
+            raise UserError(f"TF_CONFIG may have tasks {', '.join(KINDS)}, got {kind!r}.")
         for address in addresses:
             if not address.rpartition(":")[2].isdecimal():
                 raise UserError(f"Addresses in TF_CONFIG must be HOST:PORT, got {address!r}.")
-    count = len(cluster.addresses.get(cluster.task, []))
-    if not 0 <= cluster.index < count:
+    count = len(task.cluster.get(task.kind, []))
+    if not 0 <= task.index < count:
         raise UserError(
-            f"The task in TF_CONFIG must be one of its cluster, got {cluster.task} {cluster.index} "
+            f"The task in TF_CONFIG must be one of its cluster, got {task.kind} {task.index} "
             f"where there are {count}."
         )
-
-
-def free_ports(count: int) -> list[int]:
-    """Ports of this machine that nothing listened on a moment ago."""
-    with_sockets = [socket.socket() for _ in range(count)]
-    try:
-        for listener in with_sockets:
-            listener.bind(("localhost", 0))
-        return [listener.getsockname()[1] for listener in with_sockets]
-    finally:
-        for listener in with_sockets:
-            listener.close()
-
-
-def local_cluster(**counts: int) -> list[Cluster]:
-    """A cluster on free ports of this machine, as each of its tasks sees it; e.g. worker=2."""
-    ports = iter(free_ports(sum(counts.values())))
-    addresses = {
-        kind: [f"localhost:{next(ports)}" for _ in range(count)] for kind, count in counts.items()
-    }
-    return [
-        Cluster(addresses, kind, index) for kind, count in counts.items() for index in range(count)
-    ]
 
 
 def _shortened(text: str) -> str:

@@ -23,7 +23,7 @@ from typing import Any
 import tensorflow as tf
 
 from replicator.collectives.collective_order import CollectiveRecord
-from replicator.launch.tf_config import Cluster, read_cluster
+from replicator.launch.tf_config import Task, read_tf_config
 from replicator.runs.errors import UserError
 from replicator.strategies.base import Call, InputFn, Replicator, StepFn
 from replicator.strategies.server_processes import (
@@ -51,21 +51,21 @@ class ParameterServerReplicator(Replicator):
 
     def __init__(self):
         super().__init__("parameter_server", is_async=True)
-        cluster = _checked(read_cluster())
-        if cluster.task != "chief":
-            serve_until_chief_ends(cluster)
+        task = _checked(read_tf_config())
+        if task.kind != "chief":
+            serve_until_chief_ends(task)
         # Without it a call to a process that has ended waits instead of failing.
         os.environ.setdefault("GRPC_FAIL_FAST", "use_caller")
-        self.cluster = _without_absent_workers(cluster)
-        self.num_updates_at_once = len(self.cluster.addresses["worker"])
+        self.task = _without_absent_workers(task)
+        self.num_updates_at_once = len(self.task.cluster["worker"])
         resolver = tf.distribute.cluster_resolver.SimpleClusterResolver(
-            tf.train.ClusterSpec(self.cluster.addresses), "", "chief", 0, rpc_layer="grpc"
+            tf.train.ClusterSpec(self.task.cluster), "", "chief", 0, rpc_layer="grpc"
         )
         self._strategy = tf.distribute.ParameterServerStrategy(resolver)
         self._coordinator = tf.distribute.coordinator.ClusterCoordinator(self._strategy)
         self._snapshots = Snapshots()
-        threading.Thread(target=_end_if_stuck, args=(self.cluster,), daemon=True).start()
-        atexit.register(_exit_in_time, self.cluster)
+        threading.Thread(target=_end_if_stuck, args=(self.task,), daemon=True).start()
+        atexit.register(_exit_in_time, self.task)
 
     @contextlib.contextmanager
     def explaining_server_errors(self) -> Iterator[None]:
@@ -76,7 +76,7 @@ class ParameterServerReplicator(Replicator):
         try:
             yield
         except tf.errors.OpError as error:
-            for index, address in enumerate(self.cluster.addresses["ps"]):
+            for index, address in enumerate(self.task.cluster["ps"]):
                 named = f"/job:ps/replica:0/task:{index}" in str(error)
                 if named or not accepts_connections(address):
                     raise UserError(_server_gone(index, address)) from error
@@ -127,7 +127,7 @@ class AsynchronousStep:
         self._steps_per_call = steps_per_call
         self._function = tf.function(self._step, autograph=False)
         self._finished: queue.Queue = queue.Queue()
-        self._health = _ClusterHealth(replicator.cluster)
+        self._health = _ClusterHealth(replicator.task)
         self._failure: UserError | None = None
         self._structure: Any = None
         self._last_outputs: list | None = None
@@ -235,8 +235,8 @@ class AsynchronousStep:
 class _ClusterHealth:
     """Checks, while an update is awaited, that the processes of a cluster answer."""
 
-    def __init__(self, cluster: Cluster):
-        self._servers, self._workers = cluster.addresses["ps"], cluster.addresses["worker"]
+    def __init__(self, task: Task):
+        self._servers, self._workers = task.cluster["ps"], task.cluster["worker"]
         self.begin()
 
     def begin(self) -> None:
@@ -263,20 +263,20 @@ class _ClusterHealth:
         return time.monotonic() - self._last_answers[address]
 
 
-def _end_if_stuck(cluster: Cluster) -> None:
+def _end_if_stuck(task: Task) -> None:
     """Ends this process where TensorFlow could make it wait for ever; runs in a thread.
 
     It could in a read from a server that is suspended, and at the exit, where Python joins
     TensorFlow's threads that wait for a process that has ended.
     """
-    last_answers = dict.fromkeys(cluster.addresses["ps"], time.monotonic())
+    last_answers = dict.fromkeys(task.cluster["ps"], time.monotonic())
     exiting_since = None
     while True:
         time.sleep(STUCK_SECONDS / 10)
         if not threading.main_thread().is_alive():
             exiting_since = time.monotonic() if exiting_since is None else exiting_since
             is_late = time.monotonic() - exiting_since > EXIT_SECONDS
-            if is_late and not _all_answer(cluster):
+            if is_late and not _all_answer(task):
                 os._exit(2)
         for index, address in enumerate(last_answers):
             # One that has ended is no cause to wait: reading from it fails at once.
@@ -287,18 +287,18 @@ def _end_if_stuck(cluster: Cluster) -> None:
                 os._exit(2)
 
 
-def _exit_in_time(cluster: Cluster) -> None:
+def _exit_in_time(task: Task) -> None:
     """Sets an alarm that ends this process should TensorFlow wait for one that has ended.
 
     At that time of the exit Python's threads have ended; only a signal still works.
     """
-    if not _all_answer(cluster):
+    if not _all_answer(task):
         signal.signal(signal.SIGALRM, signal.SIG_DFL)
         signal.alarm(EXIT_SECONDS)
 
 
-def _all_answer(cluster: Cluster) -> bool:
-    return all(accepts_connections(a) for kind in ("ps", "worker") for a in cluster.addresses[kind])
+def _all_answer(task: Task) -> bool:
+    return all(accepts_connections(a) for kind in ("ps", "worker") for a in task.cluster[kind])
 
 
 def _server_gone(index: int, address: str) -> str:
@@ -309,24 +309,24 @@ def _server_silent(index: int, address: str, seconds: float) -> str:
     return f"Parameter server {index} ({address}) has not answered for {seconds:.0f} seconds."
 
 
-def _checked(cluster: Cluster | None) -> Cluster:
-    if cluster is None:
+def _checked(task: Task | None) -> Task:
+    if task is None:
         raise UserError("The strategy parameter_server needs TF_CONFIG; `onepass launch` sets it.")
     for kind in ("chief", "ps", "worker"):
-        if not cluster.addresses.get(kind):
+        if not task.cluster.get(kind):
             raise UserError(
                 f"The strategy parameter_server needs a {kind} in TF_CONFIG, there is none."
             )
-    if len(cluster.addresses["chief"]) > 1:
+    if len(task.cluster["chief"]) > 1:
         raise UserError("The strategy parameter_server needs one chief in TF_CONFIG, not several.")
-    return cluster
+    return task
 
 
-def _without_absent_workers(cluster: Cluster) -> Cluster:
+def _without_absent_workers(task: Task) -> Task:
     """The cluster without the workers that have not started."""
-    workers, available = cluster.addresses["worker"], available_workers(cluster)
+    workers, available = task.cluster["worker"], available_workers(task)
     absent = [address for index, address in enumerate(workers) if index not in available]
     if absent:
         print(f"Going on without workers {', '.join(absent)}.", file=sys.stderr, flush=True)
     remaining = [workers[index] for index in available]
-    return Cluster({**cluster.addresses, "worker": remaining}, cluster.task, cluster.index)
+    return Task(task.kind, task.index, {**task.cluster, "worker": remaining})

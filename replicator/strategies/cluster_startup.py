@@ -7,14 +7,14 @@ import contextlib
 import socket
 import time
 
-from replicator.launch.tf_config import Cluster
+from replicator.launch.tf_config import Task
 from replicator.runs.errors import UserError
 
 _CONNECT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.2
 
 
-def wait_for_all(cluster: Cluster, join_seconds: float) -> None:
+def wait_for_all(task: Task, join_seconds: float) -> None:
     """Returns once every other task has accepted a connection at its address.
 
     Until then this process listens at its own, where TensorFlow's server will listen next.
@@ -22,19 +22,19 @@ def wait_for_all(cluster: Cluster, join_seconds: float) -> None:
     Raises:
       UserError: the port of this task is taken, or another has not started in `join_seconds`.
     """
-    own = cluster.addresses[cluster.task][cluster.index]
+    own = task.cluster[task.kind][task.index]
     missing = {
         f"{kind} {index} ({address})": address
-        for kind, addresses in cluster.addresses.items()
+        for kind, addresses in task.cluster.items()
         for index, address in enumerate(addresses)
-        if (kind, index) != (cluster.task, cluster.index)
+        if (kind, index) != (task.kind, task.index)
     }
     deadline = time.monotonic() + join_seconds
     with contextlib.closing(_listener(own)):
         while missing := {n: a for n, a in missing.items() if refusal(a)}:
             if time.monotonic() > deadline:
                 raise UserError(
-                    f"{cluster.task} {cluster.index} waited {join_seconds:g} s for the other tasks "
+                    f"{task.kind} {task.index} waited {join_seconds:g} s for the other tasks "
                     f"of TF_CONFIG; not there: {', '.join(missing)}."
                 )
             time.sleep(_PAUSE_SECONDS)

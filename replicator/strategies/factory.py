@@ -4,7 +4,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import tensorflow as tf
 
-from replicator.launch.tf_config import read_cluster
+from replicator.launch.tf_config import read_tf_config
 from replicator.runs.errors import UserError
 from replicator.strategies.asynchronous import ParameterServerReplicator
 from replicator.strategies.base import Replicator
@@ -76,9 +76,9 @@ _WITHOUT_ARGUMENT: dict[str, Callable[[], Replicator]] = {
 
 
 def _fitting() -> str:
-    cluster = read_cluster()
-    if cluster is not None:
-        return "parameter_server" if cluster.addresses.get("ps") else "multi_worker"
+    task = read_tf_config()
+    if task is not None:
+        return "parameter_server" if task.cluster.get("ps") else "multi_worker"
     return "local" if len(tf.config.list_physical_devices("GPU")) > 1 else "single"
 
 

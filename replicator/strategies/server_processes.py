@@ -9,7 +9,7 @@ from typing import NoReturn
 
 import tensorflow as tf
 
-from replicator.launch.tf_config import Cluster
+from replicator.launch.tf_config import Task
 from replicator.runs.errors import UserError
 
 START_SECONDS = 60.0  # for which the chief waits for workers and servers to start
@@ -45,16 +45,16 @@ def _connected(address: str) -> socket.socket:
     return socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS)
 
 
-def serve_until_chief_ends(cluster: Cluster) -> NoReturn:
+def serve_until_chief_ends(task: Task) -> NoReturn:
     """Never returns: runs the server of this process's task, then ends the process.
 
     The exit status is 0 where the chief has ended, CHIEF_LOST_SECONDS before, and 1 where none has
     started for CHIEF_SECONDS.
     """
-    spec = tf.train.ClusterSpec(cluster.addresses)
-    server = tf.distribute.Server(spec, cluster.task, cluster.index, protocol="grpc", start=True)
-    name = f"{cluster.task} {cluster.index}"
-    chief = cluster.addresses["chief"][0]
+    spec = tf.train.ClusterSpec(task.cluster)
+    server = tf.distribute.Server(spec, task.kind, task.index, protocol="grpc", start=True)
+    name = f"{task.kind} {task.index}"
+    chief = task.cluster["chief"][0]
     has_started = wait_until(lambda: accepts_connections(chief), CHIEF_SECONDS)
     if has_started:
         wait_until(
@@ -79,13 +79,13 @@ def wait_until(condition: Callable[[], bool], seconds: float, lasting_seconds: f
     return False
 
 
-def available_workers(cluster: Cluster) -> list[int]:
+def available_workers(task: Task) -> list[int]:
     """The numbers of the workers that have started: of all, or after START_SECONDS of some.
 
     Raises:
       UserError: a parameter server, or every worker, has not started in START_SECONDS.
     """
-    servers, workers = cluster.addresses["ps"], cluster.addresses["worker"]
+    servers, workers = task.cluster["ps"], task.cluster["worker"]
     wait_until(lambda: not _unreachable(servers) and not _unreachable(workers), START_SECONDS)
     if _unreachable(servers):
         raise UserError(_missing_text("parameter server", servers, _unreachable(servers)))

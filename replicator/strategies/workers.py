@@ -3,7 +3,7 @@
 import tensorflow as tf
 
 from replicator.collectives.collective_order import compare_workers, digest
-from replicator.launch.tf_config import Cluster, read_cluster
+from replicator.launch.tf_config import Task, read_tf_config
 from replicator.runs.errors import UserError
 from replicator.strategies.cluster_startup import refusal, wait_for_all
 from replicator.strategies.synchronous import SynchronousReplicator
@@ -12,12 +12,12 @@ from replicator.strategies.synchronous import SynchronousReplicator
 class MultiWorkerReplicator(SynchronousReplicator):
     """Synchronous replicas on the devices of all workers of TF_CONFIG."""
 
-    def __init__(self, strategy, cluster: Cluster):
+    def __init__(self, strategy, task: Task):
         super().__init__(
             "multi_worker",
             strategy,
-            num_workers=cluster.num_workers,
-            worker_index=cluster.worker_index,
+            num_workers=task.num_workers,
+            worker_index=task.worker_index,
         )
         # Traced before any step: TensorFlow numbers collectives in the order of tracing, and steps
         # that differ between workers would give these two different numbers.
@@ -65,14 +65,14 @@ def multi_worker(
     Raises:
       UserError: TF_CONFIG is missing or has parameter servers, or a worker does not start in time.
     """
-    cluster = read_cluster()
-    if cluster is None:
+    task = read_tf_config()
+    if task is None:
         raise UserError("The strategy multi_worker needs TF_CONFIG; `onepass launch` sets it.")
-    if cluster.addresses.get("ps"):
+    if task.cluster.get("ps"):
         raise UserError(
             "TF_CONFIG has parameter servers: the strategy is parameter_server, not multi_worker."
         )
-    wait_for_all(cluster, join_seconds)
+    wait_for_all(task, join_seconds)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout_seconds)
     try:
         strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
@@ -84,10 +84,10 @@ def multi_worker(
         ) from None
     except tf.errors.OpError as error:
         raise UserError(
-            f"{cluster.task} {cluster.index} could not join the cluster of TF_CONFIG: "
+            f"{task.kind} {task.index} could not join the cluster of TF_CONFIG: "
             f"{_first_line(error.message)}."
         ) from None
-    return MultiWorkerReplicator(strategy, cluster)
+    return MultiWorkerReplicator(strategy, task)
 
 
 def tpu(address: str = "") -> SynchronousReplicator:

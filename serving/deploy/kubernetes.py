@@ -5,6 +5,7 @@ import shlex
 from pathlib import Path
 from typing import Any
 
+from replicator.launch.yaml_text import yaml_text
 from replicator.runs.errors import UserError
 from serving.deploy.ray_settings import (
     EVERY_INTERFACE,
@@ -15,7 +16,6 @@ from serving.deploy.ray_settings import (
     options,
     written,
 )
-from serving.deploy.yaml_text import yaml_text
 from serving.settings import TOKEN_VARIABLE, Settings
 
 DEREGISTER_SECONDS = 5  # that Kubernetes has to stop sending requests to a pod

@@ -13,7 +13,7 @@ from asynchronous_run import alone
 from processes import Process
 from toys import Line, line_batch
 
-from replicator.launch.tf_config import Cluster, local_cluster
+from replicator.launch.tf_config import Task, local_tasks
 from replicator.runs.errors import UserError
 from replicator.strategies import server_processes as servers
 from replicator.strategies.asynchronous import AsynchronousStep, ParameterServerReplicator, _checked
@@ -30,16 +30,16 @@ class Tasks:
     """The processes of a cluster; none outlives the test."""
 
     def __init__(self, folder, steps, pause_seconds=0.0, start_seconds=100.0, workers=1):
-        self.cluster = local_cluster(chief=1, ps=1, worker=workers)
+        self.cluster = local_tasks(chief=1, ps=1, worker=workers)
         self.output = folder / "out.npz"
         self._folder = folder
         self._words = [steps, pause_seconds, start_seconds, SERVER_SECONDS, self.output]
         self._processes = []
 
     def start(self, task, index=0, **environment):
-        [own] = [c for c in self.cluster if (c.task, c.index) == (task, index)]
+        [own] = [c for c in self.cluster if (c.kind, c.index) == (task, index)]
         log = self._folder / f"{task}{index}_{len(self._processes)}.log"
-        environment["TF_CONFIG"] = own.text()
+        environment["TF_CONFIG"] = own.tf_config
         process = Process(SCRIPT, log, *self._words, environment=environment)
         self._processes.append(process)
         return process
@@ -129,13 +129,14 @@ def test_outputs_that_a_killed_worker_took_along_are_those_of_the_update_before(
 
     def fetched(*remotes):
         replicator = types.SimpleNamespace(
-            cluster=local_cluster(chief=1, ps=1, worker=1)[0], explained=contextlib.nullcontext
+            task=local_tasks(chief=1, ps=1, worker=1)[0],
+            explaining_server_errors=contextlib.nullcontext,
         )
         updates = AsynchronousStep(replicator, lambda batch: None, 1)
         updates._structure = True  # one output, which a traced step would have noted
-        updates.under_way = len(remotes)
+        updates.num_pending = len(remotes)
         for remote in remotes:
-            updates._wait(Remote(remote))
+            updates._fetch(Remote(remote))
         return [float(value) for value in updates.join()]
 
     assert fetched([1.0], None, [3.0], None) == [1.0, 1.0, 3.0, 3.0]
@@ -170,9 +171,7 @@ def test_a_late_worker_is_waited_for(tasks):
     of = tasks(steps=30, workers=2)
     of.start("ps"), of.start("worker", 1)
     chief = of.start("chief")
-    wait_for(
-        lambda: servers.accepts_connections(of.cluster[0].addresses["worker"][1]), chief.output
-    )
+    wait_for(lambda: servers.accepts_connections(of.cluster[0].cluster["worker"][1]), chief.output)
     time.sleep(2)
     assert "with " not in chief.output()
     of.start("worker", 0)
@@ -184,7 +183,7 @@ def test_a_late_worker_is_waited_for(tasks):
 def test_a_worker_that_does_not_come_is_left_out(tasks):
     of = tasks(steps=5, workers=2, start_seconds=3)
     server, worker = of.start("ps"), of.start("worker", 1)
-    addresses = of.cluster[0].addresses
+    addresses = of.cluster[0].cluster
     wait_for(lambda: servers.accepts_connections(addresses["ps"][0]), server.output)
     wait_for(lambda: servers.accepts_connections(addresses["worker"][1]), worker.output)
     chief = of.start("chief")
@@ -208,8 +207,8 @@ def test_a_stopped_server_ends_the_run(tasks):
 
 def test_missing_servers_are_named(monkeypatch):
     monkeypatch.setattr(servers, "START_SECONDS", 0.1)
-    cluster = local_cluster(chief=1, ps=2, worker=1)[0]
-    wanted = ", ".join(f"{i} ({a})" for i, a in enumerate(cluster.addresses["ps"]))
+    cluster = local_tasks(chief=1, ps=2, worker=1)[0]
+    wanted = ", ".join(f"{i} ({a})" for i, a in enumerate(cluster.cluster["ps"]))
     with pytest.raises(UserError) as caught:
         servers.available_workers(cluster)
     assert str(caught.value) == f"Not there after 0 seconds: parameter server {wanted}."
@@ -220,7 +219,7 @@ def test_a_cluster_needs_tasks_of_every_kind(missing):
     addresses = {kind: ["localhost:1"] for kind in ("chief", "ps", "worker") if kind != missing}
     task = "ps" if missing == "chief" else "chief"
     with pytest.raises(UserError, match=f"needs a {missing} in TF_CONFIG"):
-        _checked(Cluster(addresses, task, 0))
+        _checked(Task(task, 0, addresses))
 
 
 def test_a_cluster_is_needed(monkeypatch):

@@ -7,7 +7,7 @@ import pytest
 from processes import run_together
 
 from replicator import strategies
-from replicator.launch import tf_config as cluster
+from replicator.launch import tf_config
 from replicator.runs.errors import UserError
 from replicator.strategies import factory
 from replicator.strategies.cluster_startup import wait_for_all
@@ -101,24 +101,24 @@ def test_a_mesh_that_is_none_is_refused(called, word):
 def test_a_wrong_tf_config_is_refused_in_one_line(monkeypatch, text, says):
     monkeypatch.setenv("TF_CONFIG", text)
     with pytest.raises(UserError, match=says) as refused:
-        cluster.read_cluster()
+        tf_config.read_tf_config()
     assert "\n" not in str(refused.value)
 
 
 def test_a_cluster_reads_back_as_it_was_written(monkeypatch):
-    for made in cluster.local_cluster(chief=1, worker=2):
-        monkeypatch.setenv("TF_CONFIG", made.text())
-        assert cluster.read_cluster() == made
+    for made in tf_config.local_tasks(chief=1, worker=2):
+        monkeypatch.setenv("TF_CONFIG", made.tf_config)
+        assert tf_config.read_tf_config() == made
 
 
 def test_the_chief_is_the_first_of_the_workers():
-    tasks = cluster.local_cluster(chief=1, worker=2, ps=1)
+    tasks = tf_config.local_tasks(chief=1, worker=2, ps=1)
     assert [task.worker_index for task in tasks[:3]] == [0, 1, 2]
     assert [task.num_workers for task in tasks] == [3] * 4
 
 
 def test_free_ports_are_free_and_different():
-    ports = cluster.free_ports(20)
+    ports = tf_config.free_ports(20)
     assert len(set(ports)) == 20
     with socket.create_server(("localhost", ports[0])):
         pass
@@ -134,15 +134,15 @@ def test_multi_worker_asks_for_a_cluster_of_workers(monkeypatch):
 
 
 def test_a_task_that_does_not_come_is_named():
-    first, second = cluster.local_cluster(worker=2)
-    address = second.addresses["worker"][1]
+    first, second = tf_config.local_tasks(worker=2)
+    address = second.cluster["worker"][1]
     with pytest.raises(UserError, match=rf"waited 0.5 s .*; not there: worker 1 \({address}\)\.$"):
         wait_for_all(first, 0.5)
 
 
 def test_a_port_that_is_taken_is_named():
-    first, _ = cluster.local_cluster(worker=2)
-    address = first.addresses["worker"][0]
+    first, _ = tf_config.local_tasks(worker=2)
+    address = first.cluster["worker"][0]
     with (
         socket.create_server(("", int(address.split(":")[1]))),
         pytest.raises(UserError, match=f"Cannot listen at {address}"),

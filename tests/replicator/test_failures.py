@@ -14,7 +14,7 @@ import pytest
 from processes import ROOT, Process
 from runs import assert_same, newest, steps_of
 
-from replicator.launch.tasks import Shape, local_tasks
+from replicator.launch.cluster_shape import Shape
 
 COMMAND = ROOT / "onepass" / "__main__.py"
 SCRIPT = ROOT / "tests" / "line_run.py"
@@ -55,7 +55,7 @@ def start(tmp_path_factory):
 
     def start(shape, *words, pause_seconds=0):
         processes = []
-        for task in local_tasks(shape):
+        for task in shape.local_tasks():
             if processes:
                 time.sleep(pause_seconds)
             log = folder / f"{len(started)}.log"

@@ -14,8 +14,7 @@ import pytest
 from processes import ROOT, Process
 
 import onepass
-from replicator.launch import tasks
-from replicator.launch.tasks import Shape, gpu_shares, local_tasks, with_strategy
+from replicator.launch.cluster_shape import Shape, gpu_shares, with_strategy
 
 COMMAND = ROOT / "onepass" / "__main__.py"
 LIMIT_SECONDS = 60  # of each process; they need a second on a machine that is not busy
@@ -331,12 +330,12 @@ def test_a_training_is_told_its_strategy_unless_it_says_so():
 
 def test_gpus_are_shared_evenly_among_those_who_compute(monkeypatch):
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4,5,6,7,8")
-    shares = [e["CUDA_VISIBLE_DEVICES"] for e in gpu_shares(local_tasks(Shape(2, 1)))]
+    shares = [e["CUDA_VISIBLE_DEVICES"] for e in gpu_shares(Shape(2, 1).local_tasks())]
     assert shares == ["", "4,5", "6,7", ""]
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "4")
-    assert {e["CUDA_VISIBLE_DEVICES"] for e in gpu_shares(local_tasks(Shape(2)))} == {""}
+    assert {e["CUDA_VISIBLE_DEVICES"] for e in gpu_shares(Shape(2).local_tasks())} == {""}
     monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "")
-    assert gpu_shares(local_tasks(Shape(2))) == [{}, {}]
+    assert gpu_shares(Shape(2).local_tasks()) == [{}, {}]
 
 
 SHOW = """import os, sys
@@ -495,6 +494,5 @@ def test_a_slurm_job_that_fails_is_not_queued_again(slurm, tmp_path):
 
 
 def test_the_launcher_does_without_tensorflow():
-    code = "import sys, replicator.launch; print('tensorflow' in sys.modules)"
+    code = "import sys, replicator.launch.command; print('tensorflow' in sys.modules)"
     assert run([sys.executable, "-c", code], cwd=ROOT).stdout == "False\n"
-    assert len({*tasks.free_ports(20)}) == 20

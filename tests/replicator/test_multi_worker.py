@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from processes import Process, run_together
 
-from replicator.launch.tf_config import local_cluster
+from replicator.launch.tf_config import local_tasks
 from replicator.strategies.cluster_startup import refusal
 
 SCRIPT = Path(__file__).resolve().parent.parent / "worker_script.py"
@@ -18,7 +18,7 @@ RULE = "Replicas must call the same primitives in the same order with the same s
 
 def run_mode(mode, folder):
     """Returns [(exit status, output)] of two workers."""
-    environments = [{"TF_CONFIG": task.text()} for task in local_cluster(worker=2)]
+    environments = [{"TF_CONFIG": task.tf_config} for task in local_tasks(worker=2)]
     return run_together(SCRIPT, folder, environments, LIMIT_SECONDS, [mode, folder / "chief.npz"])
 
 
@@ -83,7 +83,7 @@ def started(tmp_path):
 
     def started(task):
         log = tmp_path / f"{len(processes)}.log"
-        words, environment = ["plain", tmp_path / "chief.npz"], {"TF_CONFIG": task.text()}
+        words, environment = ["plain", tmp_path / "chief.npz"], {"TF_CONFIG": task.tf_config}
         processes.append(Process(SCRIPT, log, *words, environment=environment))
         return processes[-1]
 
@@ -95,13 +95,13 @@ def started(tmp_path):
 def wait_until_waiting(task):
     """Returns once a worker answers at its address, which is where it waits for the others."""
     deadline = time.monotonic() + LIMIT_SECONDS
-    while refusal(task.addresses["worker"][task.index]):
+    while refusal(task.address):
         assert time.monotonic() < deadline
         time.sleep(0.2)
 
 
 def test_a_worker_may_come_late(started):
-    first, second = local_cluster(worker=2)
+    first, second = local_tasks(worker=2)
     processes = [started(first)]
     wait_until_waiting(first)
     time.sleep(2)
@@ -110,7 +110,7 @@ def test_a_worker_may_come_late(started):
 
 
 def test_a_worker_that_waits_for_others_can_be_stopped(started):
-    first, _ = local_cluster(worker=2)
+    first, _ = local_tasks(worker=2)
     process = started(first)
     wait_until_waiting(first)
     process.signal(signal.SIGINT)

@@ -25,7 +25,7 @@ from strategy_runs import CONFIGS, ROWS, STEPS
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity, ImageLoss
 from replicator import strategies
-from replicator.launch.tf_config import local_cluster
+from replicator.launch.tf_config import local_tasks
 from replicator.runs.errors import UserError
 from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
@@ -55,7 +55,7 @@ QUICK = ("local:2", "multi_worker")  # the others have laws of their own, of sma
 @contextlib.contextmanager
 def processes(strategy, tasks, *words):
     """One process of strategy_runs.py, or one for each task; they are gone afterwards."""
-    clusters = local_cluster(**tasks) if tasks else [None]
+    clusters = local_tasks(**tasks) if tasks else [None]
     command = [sys.executable, str(HERE / "strategy_runs.py"), strategy, *map(str, words)]
     started = []
     try:
@@ -63,7 +63,7 @@ def processes(strategy, tasks, *words):
             environment = {**os.environ, "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}"}
             environment.pop("TF_CONFIG", None)
             if cluster is not None:
-                environment["TF_CONFIG"] = cluster.text()
+                environment["TF_CONFIG"] = cluster.tf_config
             started.append(
                 subprocess.Popen(
                     command,

@@ -10,10 +10,10 @@ from fake_bundle import Shelf
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 import onepass
+from replicator.launch.yaml_text import yaml_text
 from serving.deploy import ray_settings
 from serving.deploy.ray_settings import RaySettings
 from serving.deploy.tensorflow_serving import batching_parameters
-from serving.deploy.yaml_text import yaml_text
 from serving.settings import Settings
 
 DOCKER = '#!/bin/sh\nfor word in "$@"; do printf "%s\\n" "$word"; done\n'
