@@ -59,7 +59,7 @@ def main(steps: int, pause_seconds: float, output: str) -> None:
     call = compile_replicated_step(state, line.loss, False, replicator, {})
     batches = iter(replicator.batches(data(steps)))
     for update in range(steps):
-        metrics = call(batches, at_most=steps - update)
+        metrics = call(batches, max_pending=steps - update)
         print(f"update {update} loss {float(metrics['loss']):.4f}", flush=True)
         time.sleep(pause_seconds)
     left = call.under_way
