@@ -19,8 +19,8 @@ from distill.training import (
     pretrain_pitch_estimator,
     run_config,
 )
+from replicator.portable.adopt import adopt
 from replicator.portable.export import (
-    adopt,
     export_function,
     export_training,
     named_weights,
@@ -104,7 +104,7 @@ def _write(
         state,
         Objective(student, density, config.loss, config.seed, state.step, classifier, mel),
         specs_of(batch_sampling.open_batches(folder, settings)(0)),
-        drawing=batch_sampling,
+        batch_module=batch_sampling,
         batches=settings,
         config=stored,
         changeable=CHANGEABLE,
@@ -114,7 +114,7 @@ def _write(
 
 
 def adopt_run(folder: Path, workdir: Path) -> int:
-    """What `replicator.portable.adopt` gives; the classifier of speech units comes along."""
+    """The result of `replicator.portable.adopt`; copies the classifier of speech units too."""
     step = adopt(folder, workdir)
     theirs, ours = Path(folder) / UNITS, Path(workdir) / UNITS
     if theirs.exists() and not ours.exists():

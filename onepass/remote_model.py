@@ -60,9 +60,7 @@ class RemoteModel:
     def stream(self, condition: Any = None, *, seed: int = 0, **given: Any) -> Iterator[np.ndarray]:
         """One sound in chunks float32 [samples], as the server makes it."""
         if not self.makes_sound:
-            raise UserError(
-                f"The model `{self.name}` makes images: see `progressions`."
-            )
+            raise UserError(f"The model `{self.name}` makes images: see `progressions`.")
         with self._client.speak(self.name, frames=condition, seed=seed, **given) as chunks:
             yield from chunks
 

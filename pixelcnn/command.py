@@ -73,7 +73,7 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     from pixelcnn.portable import export_run
     from pixelcnn.training import train
     from replicator import strategies
-    from replicator.portable.export import adopt
+    from replicator.portable.adopt import adopt
 
     replicator = strategies.from_environment(given.strategy)  # before TensorFlow does anything
     if given.portable:

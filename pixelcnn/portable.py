@@ -69,7 +69,7 @@ def export_run(
         state,
         density.loss,
         specs_of(batch_sampling.open_batches(Path(folder), settings)(0)),
-        drawing=batch_sampling,
+        batch_module=batch_sampling,
         batches=settings,
         config=stored,
         changeable=CHANGEABLE,

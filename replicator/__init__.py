@@ -8,6 +8,9 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from replicator.portable.adopt import adopt as adopt
+    from replicator.portable.export import export_function as export_function
+    from replicator.portable.export import export_training as export_training
     from replicator.runs.checkpoints import Checkpoints as Checkpoints
     from replicator.runs.errors import UserError as UserError
     from replicator.runs.progress import Progress as Progress
@@ -16,7 +19,9 @@ if TYPE_CHECKING:
     from replicator.training.config import LoopConfig as LoopConfig
     from replicator.training.config import OptimizerConfig as OptimizerConfig
     from replicator.training.loop import Trainer as Trainer
+    from replicator.training.optimizer import adam as adam
     from replicator.training.state import TrainState as TrainState
+    from replicator.training.step import compile_step as compile_step
 
 _PLACES = {
     "Checkpoints": "runs.checkpoints",
@@ -28,6 +33,11 @@ _PLACES = {
     "TrainState": "training.state",
     "Trainer": "training.loop",
     "UserError": "runs.errors",
+    "adam": "training.optimizer",
+    "adopt": "portable.adopt",
+    "compile_step": "training.step",
+    "export_function": "portable.export",
+    "export_training": "portable.export",
 }
 __all__ = list(_PLACES)
 

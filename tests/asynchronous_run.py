@@ -62,7 +62,7 @@ def main(steps: int, pause_seconds: float, output: str) -> None:
         metrics = call(batches, max_pending=steps - update)
         print(f"update {update} loss {float(metrics['loss']):.4f}", flush=True)
         time.sleep(pause_seconds)
-    left = call.under_way
+    left = call.num_pending
     counting = replicator.compile(step, steps_per_call=2)
     batches = iter(replicator.batches(data(steps)))
     counting(batches)

@@ -65,7 +65,7 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
         TrainArguments, arguments, f"onepass train {preset}", default, PRESETS[preset].about
     )
     from replicator import strategies
-    from replicator.portable.export import adopt
+    from replicator.portable.adopt import adopt
     from wavenet.portable import export_run
     from wavenet.training import train
 

@@ -94,7 +94,7 @@ def export_corpus(
         config=stored,
         changeable=CHANGEABLE,
         tensor_float_32=tensor_float_32,
-        drawing=batch_sampling,
+        batch_module=batch_sampling,
         batches={
             "file": CLIPS,
             "split": "train",

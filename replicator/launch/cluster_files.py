@@ -1,4 +1,4 @@
-"""What starts the same cluster on real machines: commands, a Kubernetes file, a Slurm file."""
+"""Files that start a cluster on other machines: commands, a Kubernetes Job, a Slurm job."""
 
 import dataclasses
 import json
@@ -14,7 +14,7 @@ from replicator.runs.errors import UserError
 
 PORT = 2222  # in a pod, which has an address of its own
 FIRST_PORT, PORTS = 20_000, 10_000  # of a Slurm job, by its number
-RETRIES = 100  # of pods, where nothing else was asked for
+RETRIES = 100  # of pods, without --restarts
 NAME = r"[a-z]([-a-z0-9]{0,50}[a-z0-9])?"
 IDENTITY = {
     False: "type=worker index=$number",
@@ -26,12 +26,12 @@ else type=ps index=$((number - {workers} - 1)); fi""",
 
 @dataclasses.dataclass(frozen=True)
 class Job:
-    """What is started on every machine, and under which circumstances.
+    """What is started on every machine, and with which resources.
 
-    name: of the job, and of what belongs to it.
+    name: of the job and its service.
     gpus: of each process.
-    grace_seconds: a process has between being asked to end and being killed.
-    restarts: 0 for as many as is usual.
+    grace_seconds: between SIGTERM and SIGKILL.
+    restarts: 0 for the default.
     image, volume: the container, and CLAIM:/FOLDER, what is stored where in it (Kubernetes).
     hours: time limit (Slurm).
     """
@@ -69,7 +69,7 @@ class Job:
 
 
 def commands(shape: Shape, command: Sequence[str], addresses: Sequence[str]) -> str:
-    """The line to type on each of these machines, HOST:PORT."""
+    """The line to type on each of the machines, HOST:PORT."""
     lines = []
     for task in shape.tasks(addresses):
         words = shlex.join(command)
@@ -83,8 +83,8 @@ def task_shell(shape: Shape, number: str, cluster: str) -> str:
 
     Args:
       shape: of the cluster.
-      number: gives the number of the task, counted as `Shape.tasks` does.
-      cluster: gives the JSON with the addresses; words of the shell, as `number`.
+      number: a shell expression for the number of the task, in the order of `Shape.tasks`.
+      cluster: a shell expression for the JSON of the addresses.
     """
     return (
         f"number={number}\n"
@@ -175,7 +175,7 @@ def slurm(job: Job) -> str:
 
 
 def _unexpanded(text: str) -> str:
-    """The text for Kubernetes, which would replace $(NAME) before any shell sees it."""
+    """The text with `$(` escaped, which Kubernetes would expand before the shell sees it."""
     return text.replace("$(", "$$(")
 
 

@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-import yaml
+import yaml  # type: ignore[import-untyped]
 
 # Other texts are quoted: `1e3` is one to PyYAML (YAML 1.1) and a number to other readers.
 PLAIN = re.compile(r"[A-Za-z/][A-Za-z0-9_./-]+")

@@ -1,11 +1,11 @@
-"""Trains the exported step of this folder with JAX and NumPy alone; no TensorFlow is needed.
+"""Trains the exported step of this folder with JAX and NumPy only; no TensorFlow is needed.
 
     python run.py --minutes 55
 
-Put beside `manifest.json` and `batches.py` as run.py. It goes on from the newest checkpoint in
-`checkpoints/`, draws the same batches as the run that was exported, shares their rows among all
-devices, and writes checkpoints that the run directory takes back. In Python, `load(folder, name)`
-gives any exported function, a sampler for example.
+A copy of it lies beside an exported `manifest.json` and `batches.py`. It resumes from the newest
+checkpoint, samples the batches that the exported run would have sampled, divides their rows among
+all devices, and writes checkpoints that `--adopt` copies back into the run directory. In Python,
+`load(folder, name)` returns any exported function, a sampler for example.
 """
 
 import argparse
@@ -30,7 +30,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 FORMAT = 1
 SLOT, AVERAGE = "slot/", "average/"
-STEPS_AHEAD = 8  # steps given to the device before the metrics of the first are waited for
+STEPS_AHEAD = 8  # dispatched to the device before the metrics of the first are read
 BATCHES_AHEAD = 4
 LINE_SECONDS = 10.0
 
@@ -40,7 +40,7 @@ class UserError(Exception):
 
 
 def load(folder, name: str, weights: dict | None = None):
-    """The exported function NAME, which takes its inputs by keyword and gives a dict of outputs.
+    """The exported function NAME, which takes inputs by keyword and returns a dict of outputs.
 
     Args:
       folder, name: where manifest.json is, and which of its functions.
@@ -48,20 +48,20 @@ def load(folder, name: str, weights: dict | None = None):
     """
     described = read_manifest(folder)["functions"][name]
     weights = read_weights(folder, described) | (weights or {})
-    held = on_device([weights[variable["name"]] for variable in described["captured"]])
+    captured_values = on_device([weights[variable["name"]] for variable in described["captured"]])
     call = exported_call(folder, described)
-    compiled = jax.jit(lambda held, inputs: call(*inputs, *held))
+    compiled = jax.jit(lambda captured_values, inputs: call(*inputs, *captured_values))
 
     def function(**inputs):
         ordered = on_device([inputs[spec["name"]] for spec in described["inputs"]])
-        found = compiled(held, ordered)
-        return {spec["name"]: v for spec, v in zip(described["outputs"], found, strict=True)}
+        results = compiled(captured_values, ordered)
+        return {spec["name"]: v for spec, v in zip(described["outputs"], results, strict=True)}
 
     return function
 
 
 def exported_call(folder, described: dict):
-    """A function, for use inside `jax.jit`, of the inputs and then the captured variables."""
+    """The exported function, for use inside `jax.jit`: of the inputs, then the captured values."""
 
     def stub(*_):
         return [jax.numpy.zeros(spec["shape"], spec["dtype"]) for spec in described["outputs"]]
@@ -69,7 +69,7 @@ def exported_call(folder, described: dict):
     arguments = [_shape(spec) for spec in described["inputs"] + described["captured"]]
     signature = jax.export.export(jax.jit(stub, keep_unused=True))(*arguments)
     artifact = (Path(folder) / described["artifact"]).read_bytes()
-    # With the stub's own gradient `grad` would give zeros; without one it says so.
+    # With the stub's own gradient `jax.grad` would return zeros; without one it raises an error.
     return dataclasses.replace(
         signature, fun_name="exported", mlir_module_serialized=artifact, _get_vjp=None
     ).call
@@ -83,7 +83,7 @@ def read_weights(folder, described: dict) -> dict[str, np.ndarray]:
 
 
 def on_device(arrays):
-    """The arrays on the first device, bound to it as results are: jit need not compile twice."""
+    """The arrays, committed to the first device as results are, so that jit compiles once."""
     return jax.device_put(arrays, jax.devices()[0])
 
 
@@ -92,7 +92,7 @@ def _shape(spec: dict) -> jax.ShapeDtypeStruct:
 
 
 def read_manifest(folder) -> dict:
-    """What manifest.json holds."""
+    """The content of manifest.json."""
     path = Path(folder) / "manifest.json"
     manifest = json.loads(path.read_text(encoding="utf-8"))
     if manifest.get("format") != FORMAT:
@@ -126,10 +126,10 @@ def open_batches(folder, settings: dict):
 
 
 class Devices:
-    """The devices that share the rows of every batch; each of them holds the whole state.
+    """The devices among which the rows of every batch are divided; each has the whole state.
 
-    The step is a program for the whole batch. XLA splits it among the devices, so that every sum
-    over the batch, every statistic and every draw of noise is that of one device.
+    The step is a program for the whole batch. XLA partitions it, so that every sum over the batch,
+    every statistic and every random number is that of one device.
     """
 
     def __init__(self, described: dict, wanted: int | None = None):
@@ -147,8 +147,8 @@ class Devices:
         by_rows = NamedSharding(mesh, PartitionSpec("rows"))
         self._places = {n: by_rows if shape else self.everywhere for n, shape in shapes.items()}
 
-    def share(self, batch: dict[str, np.ndarray]) -> dict:
-        """What the step reads of a batch, on the devices: each has its rows."""
+    def shard(self, batch: dict[str, np.ndarray]) -> dict:
+        """The inputs of the step from a batch, each device with its rows."""
         return jax.device_put({name: batch[name] for name in self._places}, self._places)
 
     def __str__(self):
@@ -197,7 +197,7 @@ class Checkpoints:
 
 
 class Training:
-    """The state on the device and the step that moves it on."""
+    """The state on the devices and the step that updates it."""
 
     def __init__(self, folder: Path, num_devices: int | None = None):
         manifest = read_manifest(folder)
@@ -206,19 +206,19 @@ class Training:
         self.devices = Devices(described, num_devices)
         self.batch = open_batches(folder, self.settings["batches"])
         self.checkpoints = Checkpoints(Path(folder) / "checkpoints")
-        held = self._restored(), np.bool_(True), read_weights(folder, described)
-        everywhere = self.devices.everywhere
-        self.state, self.alive, self._frozen = jax.device_put(held, everywhere)
+        start, everywhere = self._restored(), self.devices.everywhere
+        state = start, np.bool_(True), read_weights(folder, described)
+        self.state, self.alive, self._frozen = jax.device_put(state, everywhere)
         advance = _advance(exported_call(folder, described), described)
         self._advance = jax.jit(advance, donate_argnums=(0, 1), out_shardings=everywhere)
 
     def advance(self, batch: dict[str, np.ndarray]) -> dict:
-        """The metrics, still on the device, of one more step.
+        """Dispatches one more step; returns its metrics, still on the device.
 
-        After a loss or gradient that is not finite the state stays as it is, whatever follows.
+        After a loss or gradient that is not finite no further step changes the state.
         """
-        given = self.state, self.alive, self._frozen, self.devices.share(batch)
-        self.state, self.alive, metrics = self._advance(*given)
+        arguments = self.state, self.alive, self._frozen, self.devices.shard(batch)
+        self.state, self.alive, metrics = self._advance(*arguments)
         return metrics
 
     def arrays(self) -> dict[str, np.ndarray]:
@@ -240,44 +240,45 @@ class Training:
 
 
 def _advance(call, described: dict):
-    parts = ("inputs", "captured", "outputs")
-    read, captured, names = ([spec["name"] for spec in described[part]] for part in parts)
+    kinds = ("inputs", "captured", "outputs")
+    read, captured, names = ([spec["name"] for spec in described[kind]] for kind in kinds)
 
     def advance(state, alive, frozen, batch):
-        inputs, held = [batch[name] for name in read], frozen | state
-        found = dict(zip(names, call(*inputs, *[held[name] for name in captured]), strict=True))
-        moved = {name: found.pop(SLOT + name) for name in state}
-        # A refused step ends the run; what the device was given after it must change nothing.
-        alive = alive & (moved["step"] != state["step"])
-        state = {name: jax.numpy.where(alive, moved[name], state[name]) for name in state}
-        return state, alive, {**found, "alive": alive}
+        inputs, values = [batch[name] for name in read], frozen | state
+        results = call(*inputs, *[values[name] for name in captured])
+        results = dict(zip(names, results, strict=True))
+        new_slots = {name: results.pop(SLOT + name) for name in state}
+        # A step that is not finite ends the run; steps dispatched after it must change nothing.
+        alive = alive & (new_slots["step"] != state["step"])
+        state = {name: jax.numpy.where(alive, new_slots[name], state[name]) for name in state}
+        return state, alive, {**results, "alive": alive}
 
     return advance
 
 
 class Report:
-    """Lines for the person watching, and metrics.jsonl."""
+    """Writes metrics.jsonl, and lines of progress to stderr."""
 
     def __init__(self, path: Path, first_step: int, num_steps: int, every_steps: int):
         self.path, self.num_steps, self.every_steps = path, num_steps, every_steps
-        self._noted = self._said = (first_step, time.monotonic())
+        self._reported = self._printed = (first_step, time.monotonic())
         lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
         path.write_text("".join(f"{line}\n" for line in lines if _step_of(line) <= first_step))
 
     def step(self, step: int, metrics: dict) -> None:
-        """Notes the metrics of a step that the device has made."""
+        """Reports the metrics of a step that the device has made."""
         now, last = time.monotonic(), step == self.num_steps
         if step % self.every_steps == 0 or last:
             figures = {name: float(value) for name, value in metrics.items() if name != "alive"}
-            figures["steps_per_second"] = _rate(self._noted, (step, now))
-            self._noted = (step, now)
+            figures["steps_per_second"] = _rate(self._reported, (step, now))
+            self._reported = (step, now)
             plain = {name: v if np.isfinite(v) else None for name, v in figures.items()}
             line = json.dumps({"step": step, "time": round(time.time(), 3), **plain})
             with open(self.path, "a", encoding="utf-8") as file:
                 file.write(line + "\n")
-        if now - self._said[1] >= LINE_SECONDS or last:
-            rate = _rate(self._said, (step, now))
-            self._said = (step, now)
+        if now - self._printed[1] >= LINE_SECONDS or last:
+            rate = _rate(self._printed, (step, now))
+            self._printed = (step, now)
             left, loss = (self.num_steps - step) / rate / 60, float(metrics["loss"])
             done = f"training: {step}/{self.num_steps} steps, {rate:.3g} step/s"
             say(f"{done}, {left:.1f} min left, loss {loss:.4g}")
@@ -295,8 +296,8 @@ def _step_of(line: str) -> float:
     return np.inf
 
 
-def train(folder: Path, options: argparse.Namespace, noted: Sequence[str] = ()) -> str:
-    """Trains and saves; why it ended: done, time or what was put on `noted` meanwhile.
+def train(folder: Path, options: argparse.Namespace, stop_signals: Sequence[str] = ()) -> str:
+    """Trains and saves; returns why it ended: done, time or the first of `stop_signals`.
 
     Raises UserError after a loss or gradient that is not finite, with the state before it saved.
     """
@@ -305,7 +306,7 @@ def train(folder: Path, options: argparse.Namespace, noted: Sequence[str] = ()) 
     total = training.settings["num_steps"] if options.steps is None else options.steps
     say(f"{training.devices}: from step {first} to {total}; the first one compiles.")
     report = Report(Path(folder) / "metrics.jsonl", first, total, options.report_steps)
-    reason = _steps(training, first, report, options, noted)
+    reason = _steps(training, first, report, options, stop_signals)
     step = training.save(options.keep)
     say(f"{reason}: step {step} is saved.")
     if reason == "diverged":
@@ -313,26 +314,26 @@ def train(folder: Path, options: argparse.Namespace, noted: Sequence[str] = ()) 
     return reason
 
 
-def _steps(training: Training, first: int, report: Report, options, noted) -> str:
+def _steps(training: Training, first: int, report: Report, options, stop_signals) -> str:
     pending: deque = deque()
     start = saved = time.monotonic()
     for step, batch in ahead(training.batch, first, report.num_steps):
         pending.append((step + 1, training.advance(batch)))
-        if len(pending) >= STEPS_AHEAD and not _settle(pending, report):
+        if len(pending) >= STEPS_AHEAD and not _report_oldest(pending, report):
             return "diverged"
         if time.monotonic() - saved > 60 * options.save_minutes:
             training.save(options.keep)
             saved = time.monotonic()
-        if noted or 0 < 60 * options.minutes < time.monotonic() - start:
+        if stop_signals or 0 < 60 * options.minutes < time.monotonic() - start:
             break
-    if not all(_settle(pending, report) for _ in range(len(pending))):
+    if not all(_report_oldest(pending, report) for _ in range(len(pending))):
         return "diverged"
     done = int(training.state["step"]) >= report.num_steps
-    return "done" if done else noted[0] if noted else "time"
+    return "done" if done else stop_signals[0] if stop_signals else "time"
 
 
-def _settle(pending: deque, report: Report) -> bool:
-    """Waits for the oldest step and reports it; whether its update was made."""
+def _report_oldest(pending: deque, report: Report) -> bool:
+    """Waits for the oldest step and reports it; returns whether its update was made."""
     step, metrics = pending.popleft()
     if metrics["alive"]:
         report.step(step, metrics)
@@ -340,30 +341,30 @@ def _settle(pending: deque, report: Report) -> bool:
 
 
 def ahead(make, first: int, last: int):
-    """Yields (step, make(step)) for first <= step < last; later batches are made meanwhile."""
+    """Yields (step, make(step)) for first <= step < last; makes later batches in a thread."""
     with concurrent.futures.ThreadPoolExecutor(1) as pool:
-        coming: deque = deque()
+        pending: deque = deque()
         for step in range(first, last):
-            for later in range(step + len(coming), min(step + BATCHES_AHEAD, last)):
-                coming.append(pool.submit(make, later))
-            yield step, coming.popleft().result()
+            for later in range(step + len(pending), min(step + BATCHES_AHEAD, last)):
+                pending.append(pool.submit(make, later))
+            yield step, pending.popleft().result()
 
 
-def wishes() -> list[str]:
-    """A list that the first SIGINT and the first SIGTERM put their names on; the next one ends."""
-    noted: list[str] = []
+def catch_stop_signals() -> list[str]:
+    """A list to which the first SIGINT and SIGTERM append their names; a second one ends."""
+    caught: list[str] = []
 
-    def note(number, _):
-        noted.append(signal.Signals(number).name)
+    def catch(number, _):
+        caught.append(signal.Signals(number).name)
         signal.signal(number, signal.SIG_DFL)
 
     for number in (signal.SIGINT, signal.SIGTERM):
-        signal.signal(number, note)
-    return noted
+        signal.signal(number, catch)
+    return caught
 
 
 def say(text: str) -> None:
-    """A line for the person watching."""
+    """Prints a line to stderr."""
     print(text, file=sys.stderr, flush=True)
 
 
@@ -388,7 +389,7 @@ def main(arguments: list[str] | None = None) -> int:
     if min(options.keep, options.report_steps) < 1:
         parser.error("--keep and --report-steps must be at least 1")
     try:
-        train(options.folder, options, wishes())
+        train(options.folder, options, catch_stop_signals())
     except (UserError, OSError) as error:
         say(f"error: {error}")
         return 2

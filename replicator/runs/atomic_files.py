@@ -1,4 +1,4 @@
-"""Files that are there whole or not at all."""
+"""Files that are written atomically: a reader sees the old file or the whole new one."""
 
 import contextlib
 import io
@@ -17,7 +17,7 @@ Arrays = dict[str, np.ndarray]
 
 @contextlib.contextmanager
 def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
-    """A temporary path beside `path`; what was written there becomes `path` when the block ends.
+    """A temporary path beside `path`, which is renamed to `path` when the block ends.
 
     A block that raises leaves `path` as it was and no temporary file behind. The folder must exist.
 
@@ -42,12 +42,12 @@ def read_npz(path: Path) -> Arrays:
         raise UserError(f"There is no checkpoint {path}.") from error
     except MemoryError:
         raise
-    except Exception as error:  # zipfile has one of its own for almost every byte that can flip
+    except Exception as error:  # zipfile raises many kinds, depending on which byte is damaged
         raise UserError(f"The checkpoint {path} is damaged: {error}") from error
 
 
 def write_npz(path: Path, arrays: Arrays) -> None:
-    """Writes arrays so that `path` is always either the old file or the whole new one."""
+    """Writes arrays to an npz file atomically, and waits until it is on disk."""
     with _whole(path) as temporary, open(temporary, "wb") as file:
         np.savez(file, allow_pickle=False, **arrays)
         file.flush()
@@ -55,13 +55,13 @@ def write_npz(path: Path, arrays: Arrays) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Writes a text file whole or not at all."""
+    """Writes a text file atomically."""
     with _whole(path) as temporary:
         temporary.write_text(text)
 
 
 def _member(file: zipfile.ZipFile, name: str) -> np.ndarray:
-    # Read as a whole first, so that its checksum is tested before its header is believed.
+    # Read whole first, so that zipfile checks its checksum before NumPy reads its header.
     data = io.BytesIO(file.read(name))
     return np.lib.format.read_array(data, allow_pickle=False)
 

@@ -1,4 +1,4 @@
-"""Checkpoints: one npz file each, written whole or not at all, checked when read."""
+"""Checkpoints: an npz file each, written atomically and checked when read."""
 
 import json
 import math
@@ -9,7 +9,7 @@ from replicator.runs.atomic_files import Arrays, read_npz, write_npz, write_text
 from replicator.runs.errors import UserError
 
 STEP_FILE = re.compile(r"step_(\d+)\.npz")
-LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.(npz|json)")  # of a process killed while it wrote
+LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.(npz|json)")  # temporary files of a process that was killed
 
 
 class Checkpoints:
@@ -37,7 +37,7 @@ class Checkpoints:
 
         Args:
           step: names the file.
-          arrays: what it holds.
+          arrays: by name.
           keep_all: delete nothing.
 
         Raises UserError if it cannot be written; what was there before still is.
@@ -53,7 +53,10 @@ class Checkpoints:
         return path
 
     def mark_scored(self, step: int, score: float) -> bool:
-        """Whether `score` (lower is better) is the best yet; then its file is never deleted."""
+        """Records the score (lower is better) of a step; returns whether it is the best so far.
+
+        The file of the best step is not deleted.
+        """
         best = self._best()
         better = math.isfinite(score) and (best is None or score < best["score"])
         if better:
@@ -76,9 +79,9 @@ class Checkpoints:
         return self._scores().get("scored")
 
     def newest(self) -> tuple[Arrays | None, list[Path]]:
-        """The newest arrays that read whole (None: there are none), and the damaged files met.
+        """The newest arrays that can be read (None: there are none), and damaged newer files.
 
-        Raises UserError when there are files and every one is damaged.
+        Raises UserError where there are files and all are damaged.
         """
         damaged: list[Path] = []
         for step in reversed(self.steps()):

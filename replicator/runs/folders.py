@@ -1,11 +1,15 @@
-"""The files of a folder, and names that are fit to print."""
+"""The files of a folder, and file names made printable."""
 
 import os
 from pathlib import Path
 
 
 def list_files(folder: Path) -> tuple[list[str], list[str]]:
-    """The names of all files below, hidden ones apart, and notes on folders that cannot be read."""
+    """The paths of all files in a folder and its subfolders, and notes on unreadable ones.
+
+    Paths are relative, with `/`, sorted within each subfolder. Hidden files and folders are left
+    out; links are followed, each real folder once.
+    """
     names, notes, seen = [], [], set()
 
     def unreadable(error: OSError) -> None:
@@ -21,6 +25,6 @@ def list_files(folder: Path) -> tuple[list[str], list[str]]:
 
 
 def shown(path: object) -> str:
-    """The path as printable text on one line, whatever bytes its name is made of."""
+    """The path as one line of printable text; other characters become `?`."""
     text = str(path).encode("utf-8", "replace").decode()
     return "".join(c if c.isprintable() else "?" for c in text)

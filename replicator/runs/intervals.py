@@ -1,4 +1,4 @@
-"""Means with the interval that other draws of the same data would leave them in."""
+"""Means with bootstrap confidence intervals (Efron and Tibshirani 1993, chapter 13)."""
 
 import dataclasses
 import math
@@ -28,7 +28,7 @@ def weighted_mean(values: np.ndarray, weights: np.ndarray, seed: int) -> Measure
 
 
 def finite_mean(values: Sequence[float], seed: int) -> Measure:
-    """The mean, with its interval, of the values that are numbers; nan where none is."""
+    """The mean of the finite values, with its interval; NaN where there are none."""
     finite = np.array([value for value in values if np.isfinite(value)])
     if not finite.size:
         return Measure(math.nan, math.nan, math.nan)

@@ -15,10 +15,10 @@ from replicator.runs.errors import UserError
 
 
 class MetricsLog:
-    """Appends to RUN/metrics.jsonl and RUN/events; a resumed run goes on where it stopped.
+    """Appends to RUN/metrics.jsonl and RUN/events; records after `first_step` are removed.
 
-    Every method raises UserError, naming the file, where it cannot be written. TensorFlow drops
-    events that a full disk does not take.
+    Every method raises UserError, naming the file, where it cannot be written; but TensorFlow drops
+    events without an error where the disk is full.
     """
 
     def __init__(self, folder: Path, first_step: int = 0):
@@ -28,7 +28,7 @@ class MetricsLog:
             self._writer = tf.summary.create_file_writer(str(self._events))
 
     def scalars(self, step: int, figures: dict[str, float]) -> None:
-        """One line with `step`, `time` (seconds since the epoch) and the figures."""
+        """Writes a record of `step`, `time` (seconds since the epoch) and the figures."""
         record = {
             "step": step,
             "time": round(time.time(), 3),
@@ -41,12 +41,12 @@ class MetricsLog:
                 tf.summary.scalar(name, value)
 
     def audio(self, step: int, name: str, waveform: np.ndarray, sample_rate_hz: int) -> None:
-        """A sound, float [samples], to TensorBoard."""
+        """Writes a sound, float [samples], to TensorBoard."""
         with self._event(step):
             tf.summary.audio(name, waveform[None, :, None].astype(np.float32), sample_rate_hz)
 
     def image(self, step: int, name: str, pixels: np.ndarray) -> None:
-        """A picture, uint8 [height, width, 3], to TensorBoard."""
+        """Writes an image, uint8 [height, width, 3], to TensorBoard."""
         with self._event(step):
             tf.summary.image(name, pixels[None])
 
@@ -64,7 +64,7 @@ class MetricsLog:
 
 
 def read_metrics(folder: Path) -> list[dict]:
-    """The records of RUN/metrics.jsonl, oldest first, without half a line at the end of it."""
+    """The records of RUN/metrics.jsonl, oldest first, without an incomplete last line."""
     path = Path(folder) / "metrics.jsonl"
     if not path.exists():
         return []
@@ -73,7 +73,7 @@ def read_metrics(folder: Path) -> list[dict]:
 
 
 def _record(line: str) -> dict | None:
-    """What a line holds, or None for the half line of a process that was killed."""
+    """The record in a line; None for the incomplete line of a process that was killed."""
     try:
         record = json.loads(line)
     except ValueError:
@@ -87,7 +87,7 @@ def _plain(value) -> float | None:
 
 
 def _drop_after(path: Path, last_step: int) -> None:
-    """Removes what a run wrote after the checkpoint that it goes on from."""
+    """Removes the records after the checkpoint that a run resumes from."""
     if not path.exists():
         return
     with _naming(path):

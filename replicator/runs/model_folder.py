@@ -1,4 +1,4 @@
-"""A model folder: model.json says what it is, weights.npz holds its weights by name."""
+"""A model folder: model.json describes the model, weights.npz has its weights by name."""
 
 import contextlib
 import json
@@ -23,10 +23,10 @@ def save(
 
     Args:
       network: whose weights to write.
-      spec: what model.json shall say, beside the configuration.
+      spec: the content of model.json, without the configuration.
       stored: the run's config.json.
       folder: made if missing.
-      dtype: that the weights are stored in; `assign_weights` brings them back to the network's.
+      dtype: of the stored weights; `assign_weights` converts them to the network's.
     """
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
@@ -59,7 +59,7 @@ def averages(arrays: Arrays) -> Arrays:
 
 
 def read_folder(path: Path) -> tuple[dict[str, Any], Arrays]:
-    """What model.json of a model folder says, with the key `config`, and its weights."""
+    """The content of a folder's model.json, with the key `config`, and its weights."""
     file = path / SPEC_FILE
     try:
         spec = json.loads(file.read_text())
@@ -76,8 +76,8 @@ def stored_model(
 ) -> tuple[dict, Arrays, dict[str, Any]]:
     """The configuration, weights and model.json of a model folder or a run directory.
 
-    Of a run it is the averages of the best checkpoint, and model.json is what `spec_of` makes of
-    its config.json, with the checkpoint's step.
+    The weights of a run are the averages of its best checkpoint; its model.json is made by
+    `spec_of` from its config.json, with the checkpoint's step.
     """
     if (path / SPEC_FILE).exists():
         spec, weights = read_folder(path)

@@ -6,13 +6,13 @@ import time
 
 from tqdm import tqdm
 
-COLUMNS = 80  # of a terminal that does not say how wide it is
+COLUMNS = 80  # of a terminal of unknown width
 
 
 class Progress:
-    """Shows how far a long job is; `with Progress(total, "training", "step") as progress`.
+    """The progress of a long job; `with Progress(total, "training", "step") as progress`.
 
-    Without a terminal a job shorter than `line_seconds` prints nothing.
+    Without a terminal it prints a line every `line_seconds`, so none for a shorter job.
     """
 
     def __init__(
@@ -52,7 +52,7 @@ class Progress:
             self._bar.close()
 
     def advance(self, count: int = 1, **figures: float) -> None:
-        """Counts `count` more units and shows the figures beside them."""
+        """Counts `count` more units, and shows the figures beside the count."""
         self.done += count
         if self._bar is not None:
             self._bar.set_postfix({k: f"{v:.4g}" for k, v in figures.items()}, refresh=False)
@@ -62,7 +62,7 @@ class Progress:
             self._line(figures)
 
     def say(self, text: str) -> None:
-        """A line of its own that does not tear the bar."""
+        """Prints a line, above the bar where there is one."""
         if self._bar is not None:
             self._bar.write(text, file=self.stream)
         else:

@@ -1,4 +1,4 @@
-"""Where a trained model comes from: how long it took, and which revision wrote it."""
+"""Where figures and models come from: training time, git revision and machine."""
 
 import os
 import platform
@@ -9,18 +9,18 @@ import numpy as np
 
 from replicator.runs.metrics import read_metrics
 
-LONGEST_STEP_SECONDS = 600.0  # a longer pause between two reports was a pause of the run
+LONGEST_STEP_SECONDS = 600.0  # between two reports; longer means that the run was stopped
 
 
 def training_seconds(run: Path) -> float:
-    """The time that a run spent, from the times in its metrics, pauses left out."""
+    """The time that a run has trained, from the times in its metrics, without pauses."""
     times = np.array([record["time"] for record in read_metrics(run)])
     steps = np.diff(times)
     return float(steps[(steps > 0) & (steps < LONGEST_STEP_SECONDS)].sum())
 
 
 def git_revision() -> str:
-    """The revision of this checkout, or `unknown` outside one."""
+    """The git revision of this checkout; `unknown` outside one."""
     folder = Path(__file__).parent
     done = subprocess.run(
         ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
@@ -39,5 +39,5 @@ def processor() -> str:
 
 
 def machine_name() -> str:
-    """This machine, in a phrase."""
+    """A phrase such as `2 cores of AMD EPYC`."""
     return f"{os.cpu_count()} cores of {processor()}"

@@ -20,7 +20,8 @@ SHOWN_DIFFERENCES = 4  # differences named in one line
 class RunDirectory:
     """A folder that belongs to one configuration and, while training, to one process.
 
-    identity: what `claim` was told that the run is, without what may change.
+    Attributes:
+      identity: the configuration given to `claim`, without the keys that may change.
     """
 
     def __init__(self, path: Path):
@@ -33,7 +34,7 @@ class RunDirectory:
     def create(
         cls, path: Path, config: dict, changeable: Keys = (), is_chief: bool = True
     ) -> "RunDirectory":
-        """The directory, new or resumed, locked for this process; see `locked` and `claim`."""
+        """The directory, new or resumed, locked for this process: `locked`, then `claim`."""
         run = cls.locked(path, is_chief)
         try:
             run.claim(config, changeable)
@@ -48,8 +49,8 @@ class RunDirectory:
 
         Args:
           path: its place.
-          is_chief: False for a process that leaves the directory to another one of the same run:
-            it neither makes, locks nor writes it.
+          is_chief: False for a process of a run whose chief is another one: it neither makes,
+            locks nor writes the directory.
 
         Raises UserError if it is in use or cannot be written.
         """
@@ -76,7 +77,7 @@ class RunDirectory:
         return run
 
     def config(self) -> dict:
-        """What config.json holds, or a UserError that names it."""
+        """The content of config.json; UserError that names it where it cannot be read."""
         file = self.path / "config.json"
         try:
             stored = json.loads(file.read_text())
@@ -102,7 +103,7 @@ class RunDirectory:
         return folder
 
     def lock(self) -> None:
-        """Takes the run for this process; the operating system lets go when the process ends."""
+        """Locks the run for this process; the operating system unlocks it when the process ends."""
         try:
             file = open(self.path / "lock", "a+")  # noqa: SIM115 (held open on purpose)
         except OSError as error:
@@ -114,24 +115,26 @@ class RunDirectory:
         except OSError as error:
             with file:
                 raise UserError(_lock_error_text(self.path, file, error)) from error
-        with contextlib.suppress(OSError):  # the lock holds without its note, on a full disk too
+        with contextlib.suppress(
+            OSError
+        ):  # on a full disk the lock works without the process id in it
             file.truncate(0)
             file.write(str(os.getpid()))
             file.flush()
         self._lock = file
 
     def unlock(self) -> None:
-        """Lets go of the run."""
+        """Unlocks the run."""
         if self._lock is not None:
             with contextlib.suppress(OSError):
                 self._lock.close()
             self._lock = None
 
     def check(self, config: dict, changeable: Keys = ()) -> None:
-        """Raises UserError if the run has a config.json that differs in a part of it.
+        """Raises UserError if config.json differs from a part of the configuration.
 
         Args:
-          config: some of what the run is, as JSON-able values.
+          config: some keys of the configuration, as JSON values.
           changeable: top-level keys that may differ.
         """
         if (self.path / "config.json").exists():
@@ -142,13 +145,13 @@ class RunDirectory:
             raise UserError(f"{self.path} holds checkpoints but no config.json.")
 
     def claim(self, config: dict, changeable: Keys = ()) -> None:
-        """Writes config.json, or makes sure that the run resumed has the same configuration.
+        """Writes config.json; for a resumed run, after checking that it is the same.
 
         Args:
-          config: what the run is, as JSON-able values.
+          config: the configuration, as JSON values.
           changeable: top-level keys that may differ when resuming; the new values are written.
 
-        Raises UserError if the run is another one, or cannot be written.
+        Raises UserError if the run has another configuration, or cannot be written.
         """
         self.identity = {k: v for k, v in config.items() if k not in changeable}
         if not self._is_chief:

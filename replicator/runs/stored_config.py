@@ -23,7 +23,7 @@ def to_json(config) -> dict:
 
 
 def stored_config(kind, stored: dict):
-    """The dataclass `kind`, made of dataclasses, that a config.json holds.
+    """A dataclass `kind`, with dataclasses in it, from the content of a config.json.
 
     Raises UserError that says what is wrong in it.
     """

@@ -1,4 +1,4 @@
-"""Long work over many items: in threads, with a bar on a terminal and plain lines elsewhere."""
+"""A function of many items in threads, with progress."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -18,9 +18,9 @@ def in_threads(
     unit: str,
     workers: int | None = None,
 ) -> list[Result]:
-    """[function(item) for item in items], computed in `workers` threads (None: one per core).
+    """[function(item) for item in items], computed in `workers` threads; None: one for each core.
 
-    The first error is raised, and what has not begun by then never does.
+    The first error is raised; items that no thread has begun by then are skipped.
     """
     pool = ThreadPoolExecutor(workers or os.cpu_count() or 1)
     try:

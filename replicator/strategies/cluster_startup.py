@@ -1,4 +1,4 @@
-"""Waits until every task of a cluster has started, before TensorFlow is told to connect.
+"""Waits until every task of a cluster has started, before TensorFlow connects.
 
 TensorFlow's own wait for a missing task has no useful time limit and cannot be interrupted.
 """

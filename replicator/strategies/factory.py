@@ -1,4 +1,4 @@
-"""Replicators of every strategy, by function and by the words of `--strategy`."""
+"""Replicators of every strategy, by function and by the names of `--strategy`."""
 
 from collections.abc import Callable, Mapping, Sequence
 
@@ -45,7 +45,7 @@ def sharded(mesh: Mapping[str, int], layouts: Mapping[str, Sequence]) -> Replica
 
 
 def from_environment(strategy: str = "auto") -> Replicator:
-    """The replicator of a strategy's word, or what TF_CONFIG and the devices ask for.
+    """The replicator of a strategy's name; `auto` chooses by TF_CONFIG and the devices.
 
     Args:
       strategy: auto, single, local, local:N, multi_worker, parameter_server, sharded:2x2 (batch x

@@ -157,8 +157,10 @@ class _CompiledStep:
 class _CompiledTraining:
     """Steps that gather weights, compute gradients on each device and update shards."""
 
-    def __init__(self, replicator: ShardedReplicator, local: StepFn, moved, variables, reads):
-        self._replicator, self._gradients_fn, self._update_fn = replicator, local, moved
+    def __init__(
+        self, replicator: ShardedReplicator, gradients_fn: StepFn, update_fn, variables, reads
+    ):
+        self._replicator, self._gradients_fn, self._update_fn = replicator, gradients_fn, update_fn
         self._variables = list(variables)
         self._read = _distinct([*filter(_is_read_locally, variables), *reads])
         self._gather = tf.function(self._gathered_values, autograph=False)

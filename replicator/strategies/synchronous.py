@@ -47,10 +47,10 @@ class SynchronousReplicator(Replicator):
         local = self.num_replicas // self.num_workers
         first = self.worker_index * local
 
-        def shares(context: tf.distribute.InputContext) -> tf.data.Dataset:
+        def rows(context: tf.distribute.InputContext) -> tf.data.Dataset:
             return replica_batches(dataset, first, local, self.num_replicas).prefetch(2 * local)
 
-        return self.dataset(shares)
+        return self.dataset(rows)
 
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
         """A tf.function of `steps_per_call` steps; see Replicator."""
@@ -74,7 +74,7 @@ class SynchronousReplicator(Replicator):
         return list(context.all_reduce(tf.distribute.ReduceOp.SUM, copies))
 
     def _compare_calls(self, calls: list[str]) -> None:
-        """Raises OrderError unless all workers traced the same calls."""
+        """Raises CollectiveOrderError unless all workers traced the same calls."""
 
     def _device_scope(self, index: int) -> contextlib.AbstractContextManager:
         if not self._devices:
@@ -122,7 +122,7 @@ class _CompiledStep:
         self._is_compared = False
 
     def __call__(self, iterator):
-        """The outputs of the last of the steps; PeerGoneError where another process is gone."""
+        """The outputs of the last of the steps; PeerLostError where another process has ended."""
         if not self._is_compared:
             self._records.clear()
             self._function.get_concrete_function(iterator)

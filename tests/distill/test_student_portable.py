@@ -18,7 +18,7 @@ from distill.presets import PRESETS
 from distill.teacher import load_teacher
 from distill.training import UNITS
 from replicator.portable import run as portable_run
-from replicator.portable.export import read_manifest
+from replicator.portable.manifest import read_manifest
 from wavenet import training as wavenet_training
 from wavenet.data import audio
 

@@ -17,6 +17,8 @@ from carried import assert_equal, assert_same_training, run_alone
 
 from replicator.portable import export as portable
 from replicator.portable import run as portable_run
+from replicator.portable.adopt import adopt
+from replicator.portable.manifest import read_manifest
 from replicator.runs.atomic_files import read_npz
 from replicator.runs.checkpoints import Checkpoints
 from replicator.runs.errors import UserError
@@ -134,7 +136,7 @@ def folder(data, workdir, tmp_path_factory):
 
 def test_run_py_draws_the_batches_of_the_pipeline(folder, prepared):
     config, corpus = prepared
-    settings = portable.read_manifest(folder)["training"]["batches"]
+    settings = read_manifest(folder)["training"]["batches"]
     drawn = portable_run.open_batches(folder, settings)
     for step in (0, 1, 1_000_000):
         expected = next(iter(training.batches(corpus, config, step)))
@@ -164,7 +166,7 @@ def test_training_may_cross_to_jax_and_back(folder, workdir, alone, tmp_path):
     assert done.returncode == 0, done.stderr
     assert "3 x cpu: from step 3 to 6" in done.stderr
     assert "training: 6/6 steps" in done.stderr
-    assert portable.adopt(out, workdir) == 6
+    assert adopt(out, workdir) == 6
 
     trainer = Trainer(RunDirectory.open(workdir), run.state, run.loss, run.config.loop)
     assert trainer.resume() == []
@@ -206,7 +208,7 @@ def test_an_exported_sampler_gives_the_same_levels(tmp_path, changes):
         tmp_path, network, batch=2, chunk_samples=64, num_frames=4 if conditioned else None
     )
     sampler, noise = (portable_run.load(tmp_path, name) for name in ("sampler", "noise"))
-    described = portable.read_manifest(tmp_path)["functions"]["sampler"]["inputs"]
+    described = read_manifest(tmp_path)["functions"]["sampler"]["inputs"]
     stored = read_npz(tmp_path / "sampler_state.npz")
     state = {v["name"]: stored[v["name"]].view(v["dtype"]) for v in described[:4]}
     expected, parts = XlaSampler(network), [{}, {}]
@@ -253,7 +255,7 @@ def line(tmp_path):
     state, loss, scale = line_state()
     spec = {"x": tf.TensorSpec([4, 3], tf.float32)}
     folder = portable.export_training(
-        tmp_path / "line", state, loss, spec, drawing=points, batches=GOOD,
+        tmp_path / "line", state, loss, spec, batch_module=points, batches=GOOD,
         config={"name": "line", "loop": 1}, changeable=("loop",), frozen={"scale": scale},
     )  # fmt: skip
     return folder, state, loss
@@ -297,7 +299,7 @@ def test_a_step_that_is_not_finite_ends_the_run_before_it(line):
     assert_equal(read_npz(folder / "checkpoints/step_00000003.npz"), good)
 
 
-def test_a_wish_to_stop_or_the_time_saves_and_ends(line):
+def test_a_stop_signal_or_the_time_saves_and_ends(line):
     folder, _, _ = line
     assert portable_run.train(folder, options(), ["SIGTERM"]) == "SIGTERM"
     assert steps_in(folder) == [0, 1]
@@ -326,11 +328,11 @@ def test_old_checkpoints_go_but_the_best_stays(line):
     assert steps_in(folder) == [0, 3, 4]
 
 
-def test_the_first_signal_is_a_wish_and_the_next_one_ends():
+def test_the_first_signal_is_noted_and_the_next_one_ends():
     numbers = (signal.SIGINT, signal.SIGTERM)
     before = [signal.getsignal(number) for number in numbers]
     try:
-        noted = portable_run.wishes()
+        noted = portable_run.catch_stop_signals()
         os.kill(os.getpid(), signal.SIGTERM)
         os.kill(os.getpid(), signal.SIGINT)
         assert noted == ["SIGTERM", "SIGINT"]
@@ -342,7 +344,7 @@ def test_the_first_signal_is_a_wish_and_the_next_one_ends():
 
 def test_a_mistake_is_one_line_and_status_2(line, capsys, monkeypatch):
     folder, _, _ = line
-    monkeypatch.setattr(portable_run, "wishes", list)
+    monkeypatch.setattr(portable_run, "catch_stop_signals", list)
     (folder / "manifest.json").write_text('{"format": 99}')
     assert portable_run.main(["--folder", str(folder)]) == 2
     assert capsys.readouterr().err == f"error: {folder}/manifest.json is not of format 1.\n"
@@ -352,23 +354,23 @@ def test_adoption_makes_a_run_and_refuses_what_does_not_fit(line, tmp_path):
     folder, _, _ = line
     portable_run.train(folder, options(steps=2))
     workdir = tmp_path / "run"
-    assert portable.adopt(folder, workdir) == 2
+    assert adopt(folder, workdir) == 2
     assert RunDirectory.open(workdir).config() == {"name": "line", "loop": 1}
     with pytest.raises(UserError, match=r"is at step 2 already; .* has step 2"):
-        portable.adopt(folder, workdir)
+        adopt(folder, workdir)
     (workdir / "config.json").write_text('{"name": "line", "loop": 7}')
     portable_run.train(folder, options(steps=3))
-    assert portable.adopt(folder, workdir) == 3
+    assert adopt(folder, workdir) == 3
     assert RunDirectory.open(workdir).config()["loop"] == 7
     (workdir / "config.json").write_text('{"name": "curve", "loop": 1}')
     with pytest.raises(UserError, match="name is curve there, line here"):
-        portable.adopt(folder, workdir)
+        adopt(folder, workdir)
     arrays = read_npz(folder / "checkpoints/step_00000003.npz")
     np.savez(folder / "checkpoints/step_00000003.npz", **arrays | {"weights/slope": np.zeros(2)})
     with pytest.raises(UserError, match=r"`weights/slope` must be float32 \[3\]"):
-        portable.adopt(folder, tmp_path / "other")
+        adopt(folder, tmp_path / "other")
     with pytest.raises(UserError, match="is not an exported folder: no manifest"):
-        portable.adopt(workdir, tmp_path / "other")
+        adopt(workdir, tmp_path / "other")
 
 
 def test_devices_that_cannot_share_the_rows_are_refused(line):
@@ -401,7 +403,9 @@ def test_an_exported_function_may_read_the_average_of_what_was_trained(line):
 def test_an_export_does_not_overwrite_a_trained_folder(line):
     folder, state, loss = line
     with pytest.raises(UserError, match="already holds checkpoints of an exported run"):
-        portable.export_training(folder, state, loss, {}, drawing=points, batches={}, config={})
+        portable.export_training(
+            folder, state, loss, {}, batch_module=points, batches={}, config={}
+        )
 
 
 def test_no_source_path_is_in_an_artifact(folder):

@@ -1,0 +1,81 @@
+"""Brings what run.py has trained back into a run directory."""
+
+import contextlib
+import json
+from pathlib import Path
+
+from replicator.portable.manifest import read_manifest
+from replicator.runs.atomic_files import Arrays, write_text
+from replicator.runs.checkpoints import Checkpoints
+from replicator.runs.errors import UserError
+from replicator.runs.run_directory import RunDirectory
+
+
+def adopt(folder: Path, workdir: Path) -> int:
+    """Copies the newest checkpoint of an exported run into a run directory; returns its step.
+
+    The run directory is made, with the exported configuration, if it is missing. Newer lines of
+    metrics are copied too.
+
+    Args:
+      folder: where run.py trained.
+      workdir: the run directory.
+
+    Raises UserError if the checkpoint is damaged or does not fit, if the run has another
+    configuration, has the same step or a later one, or is in use.
+    """
+    manifest = read_manifest(folder)
+    if "training" not in manifest:
+        raise UserError(f"{folder} holds no training step.")
+    checkpoints = Path(folder) / "checkpoints"
+    arrays = Checkpoints(checkpoints).newest()[0] if checkpoints.is_dir() else None
+    if arrays is None:
+        raise UserError(f"There is no checkpoint in {checkpoints}.")
+    _check_arrays(arrays, manifest["training"]["slots"])
+    run = _run_for(manifest, workdir)
+    try:
+        return _copy_checkpoint(arrays, Path(folder), run)
+    finally:
+        run.unlock()
+
+
+def _copy_checkpoint(arrays: Arrays, folder: Path, run: RunDirectory) -> int:
+    step, checkpoints = int(arrays["step"]), run.checkpoints()
+    newest = max(checkpoints.steps(), default=-1)
+    if newest >= step:
+        raise UserError(f"{run.path} is at step {newest} already; {folder} has step {step}.")
+    checkpoints.save(step, arrays)
+    newer = _metrics(folder / "metrics.jsonl", newest, step)
+    text = _metrics(run.path / "metrics.jsonl", -1, newest) + newer
+    write_text(run.path / "metrics.jsonl", text)
+    return step
+
+
+def _run_for(manifest: dict, workdir: Path) -> RunDirectory:
+    """The run directory, locked."""
+    if not (Path(workdir) / "config.json").exists():
+        return RunDirectory.create(workdir, manifest["config"])
+    run = RunDirectory.open(workdir)
+    run.check(manifest["config"], manifest["changeable"])
+    run.lock()
+    return run
+
+
+def _check_arrays(arrays: Arrays, slots: list[dict]) -> None:
+    for slot in slots:
+        array = arrays.get(slot["name"])
+        if array is None or list(array.shape) != slot["shape"] or array.dtype != slot["dtype"]:
+            raise UserError(
+                f"The checkpoint does not fit its manifest: `{slot['name']}` must be "
+                f"{slot['dtype']} {slot['shape']}."
+            )
+
+
+def _metrics(path: Path, after: int, until: int) -> str:
+    """The lines of a metrics.jsonl with after < step <= until."""
+    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
+    kept = ""
+    for line in lines:
+        with contextlib.suppress(ValueError, KeyError):  # the half line of a killed process
+            kept += f"{line}\n" if after < json.loads(line)["step"] <= until else ""
+    return kept
