@@ -27,7 +27,7 @@ class NaiveSampler:
         first -= first % self.network.config.block_samples
         window = slice(first, first + self.window_samples + self.network.config.block_samples - 1)
         part = None if condition is None else condition[:, window]
-        return self._parameters(tf.constant(levels[:, window]), part, position - first)
+        return self._parameters(tf.constant(levels[:, window]), part, tf.constant(position - first))
 
     def _last(self, levels, condition, index):
         return self.network(self.network.inputs(levels), condition)[:, index]

@@ -8,7 +8,7 @@ from vocoders import KINDS, frames_of, levels_of, vocoder_of
 
 from wavenet.samplers.generation import Request, generate, stream
 
-SAMPLES = 200
+SAMPLES = 120
 
 
 def request_for(network, rows=(0, 1), samples=SAMPLES, **changes):
@@ -49,7 +49,7 @@ def test_chunks_equal_the_whole(kind, chunk_samples):
 def test_a_prime_is_gone_on_from(kind):
     network = vocoder_of(kind, compute_dtype="float64")
     prime = levels_of(network, 2, 80)
-    request = dataclasses.replace(request_for(network), num_samples=120, prime=prime)
+    request = dataclasses.replace(request_for(network), num_samples=40, prime=prime)
     np.testing.assert_array_equal(
         generate(network, request, "xla"), generate(network, request, "naive")
     )
