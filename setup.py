@@ -39,7 +39,7 @@ QUALITY = [
     "setuptools<82",  # pyworld imports pkg_resources, which 82 dropped
 ]
 # Opinion scores predicted by DNSMOS and PLCMOS; speechmos does not say what it needs.
-LISTENING = ["librosa>=0.10", "onnxruntime>=1.20", "requests", "speechmos>=0.0.1.1"]
+LISTENING = ["onnxruntime>=1.20", "speechmos>=0.0.1.1"]
 TEST = [
     *EXAMPLES,
     *LISTENING,

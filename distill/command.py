@@ -81,8 +81,8 @@ def run_distill(preset: str, arguments: list[str], parse) -> int:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments(wavenet_command.EvaluateArguments):
-    """How good a model is on dev recordings: a WaveNet's bits per sample against FLAC's, a
-    student beside its teacher and two baselines; what they sound like; speed."""
+    """How good a model is on dev recordings: a WaveNet's bits per sample, a student beside its
+    teacher; how close they and Griffin-Lim come to the recordings; speed."""
 
     teacher: Path | None = None
     """A student's teacher; None: the one that it was distilled from."""
@@ -91,8 +91,8 @@ class EvaluateArguments(wavenet_command.EvaluateArguments):
 def run_evaluate(arguments: list[str], parse) -> int:
     """Parses the rest of `onepass evaluate ...` and prints the figures of a model of any kind."""
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
-    if given.spoken is not None and given.spoken < 1:
-        raise UserError(f"`--spoken` must be at least 1, got {given.spoken}.")
+    if given.copy_synthesis is not None and given.copy_synthesis < 1:
+        raise UserError(f"`--copy-synthesis` must be at least 1, got {given.copy_synthesis}.")
     from distill.model import StudentModel, load
 
     model = load(given.model)
@@ -117,7 +117,14 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
         "model": str(given.model),
         "step": model.spec.get("step"),
         "data": str(data),
-        **evaluate(model, teacher, dev_corpus(teacher, data), given.spoken, given.seed),
+        **evaluate(
+            model,
+            teacher,
+            dev_corpus(teacher, data),
+            given.copy_synthesis,
+            given.seed,
+            given.split,
+        ),
     }
     return figures, in_words(figures)
 

@@ -1,9 +1,7 @@
-"""How good a student is: beside its teacher and two baselines that speak from the same frames."""
+"""How good a student is: beside its teacher and baselines that get the same frames."""
 
 import dataclasses
 import functools
-import time
-from collections.abc import Callable
 
 import numpy as np
 import tensorflow as tf
@@ -12,77 +10,86 @@ from distill.losses import kl_divergence
 from distill.model import StudentModel, untrained
 from distill.student import Condition
 from distill.teacher import WaveNetDensity
-from replicator.runs.intervals import Measure, finite_mean, weighted_mean
-from replicator.runs.progress import Progress
+from replicator.runs.intervals import Measure, weighted_mean
+from wavenet.copy_synthesis import (
+    System,
+    baselines,
+    compare,
+    model_system,
+    synthesised_samples,
+    table,
+)
 from wavenet.data import Corpus, audio
-from wavenet.evaluation_callback import dev_recordings
-from wavenet.features import MelConvention, mel_spectrogram
-from wavenet.features.mel_inversion import griffin_lim
-from wavenet.measures import measure
+from wavenet.dev_parts import DevPart
+from wavenet.dev_recordings import dev_recordings
+from wavenet.evaluation import heading
+from wavenet.features import MelConvention
 from wavenet.model import SpeechModel
+from wavenet.optional_packages import left_out, left_out_line
 
-SPOKEN_SECONDS = 3
 DRAWS = 32
-Speak = Callable[[dict, int], np.ndarray]
 
 
 def evaluate(
     model: StudentModel,
     teacher: SpeechModel,
     corpus: Corpus,
-    spoken: int | None = None,
+    copies: int | None = None,
     seed: int = 0,
+    part: DevPart = "report",
 ) -> dict:
     """The figures of a student on the dev recordings of a corpus, as `evaluate --json` prints them.
 
     Args:
       model, teacher: at the corpus's rate, features and level.
-      spoken: dev recordings (their first three seconds) spoken again; None: all.
+      copies: dev recordings (their first three seconds) made anew by every system; None: all.
       seed: of the noise.
+      part: of the dev split, see `wavenet.dev_parts.dev_part`.
 
     Returns a dict with kl_nats (nats a sample), real_time_factor (seconds of computing a second of
     sound, batch 1), measures {name: {mean, low, high}} of the student, against {"teacher",
-    "griffin_lim", "untrained", "draft": {"measures", "real_time_factor"}}, codec {"flac": bits per
-    sample} and dev, what it was measured on.
+    "untrained", "draft" and the baselines: {"measures", "real_time_factor"}}, codec {"flac": bits
+    per sample}, dev, what it was measured on: {part, recordings, seconds}, and not_measured
+    {extra: names}.
 
     Raises UserError if no dev recording is of a speaker that the model knows.
     """
     features = teacher.config.data.features
-    items = dev_recordings(teacher.network, corpus, features, model.known_speakers)[:spoken]
+    known, rate_hz = model.known_speakers, model.sample_rate_hz
+    items = dev_recordings(teacher.network, corpus, features, known, part)[:copies]
     convention = corpus.mel or MelConvention(model.sample_rate_hz)
-    heard = {
-        name: _evaluate_system(name, speak, items, convention, seed)
-        for name, speak in systems(model, teacher, convention, seed).items()
-    }
-    student = heard.pop("student")
+    against = compare(systems(model, teacher, convention, seed), items, convention, seed)
+    student = against.pop("student")
     samples = np.array([len(item["waveform"]) for item in items], np.float64)
     flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
     return {
         "kl_nats": dataclasses.asdict(_kl(model, teacher, items, seed)),
         **student,
-        "against": heard,
+        "against": against,
         "codec": {"flac": float(np.average(flac, weights=samples))},
         "dev": {
+            "part": part,
             "recordings": len(items),
-            "seconds": float(sum(_length(item, model) for item in items)) / model.sample_rate_hz,
+            "seconds": sum(synthesised_samples(i, rate_hz) for i in items) / rate_hz,
         },
+        "not_measured": left_out(),
     }
 
 
 def systems(
     model: StudentModel, teacher: SpeechModel, convention: MelConvention, seed: int
-) -> dict[str, Speak]:
-    """What speaks, by name: functions from a dev recording and a length to a sound."""
-    speaking: dict[str, Speak] = {
-        "student": functools.partial(_spoken, model, seed),
-        "teacher": functools.partial(_spoken, teacher, seed),
-        "untrained": functools.partial(_spoken, untrained(model), seed),
+) -> dict[str, System]:
+    """The systems that are compared, by name."""
+    compared: dict[str, System] = {
+        "student": model_system(model, seed),
+        "teacher": model_system(teacher, seed),
+        "untrained": model_system(untrained(model), seed),
     }
     if model.network.drafter is not None:
-        speaking["draft"] = functools.partial(_drafted, model)
+        compared["draft"] = functools.partial(_drafted, model)
     if reads_mel(model):
-        speaking["griffin_lim"] = functools.partial(_griffin_lim, convention, seed)
-    return speaking
+        compared |= baselines(convention, seed)
+    return compared
 
 
 def reads_mel(model: StudentModel) -> bool:
@@ -92,57 +99,15 @@ def reads_mel(model: StudentModel) -> bool:
 
 def in_words(figures: dict) -> str:
     """The figures as lines of text, a column for each system."""
-    names = ["student", *figures["against"]]
-    systems_ = [figures, *figures["against"].values()]
+    kl_nats = figures["kl_nats"]
     lines = [
-        f"{figures['model']}, step {figures['step']}, on {figures['dev']['recordings']} dev "
-        f"recordings ({figures['dev']['seconds']:.0f} s) of {figures['data']}",
-        f"KL from the teacher {figures['kl_nats']['mean']:.3f} nats a sample "
-        f"(95%: {figures['kl_nats']['low']:.3f} to {figures['kl_nats']['high']:.3f})",
+        f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
+        f"KL from the teacher {kl_nats['mean']:.3f} nats a sample "
+        f"(95%: {kl_nats['low']:.3f} to {kl_nats['high']:.3f})",
         "",
-        f"{'':32s}" + "".join(f"{name.replace('_', ' '):>26s}" for name in names),
+        *table({"student": figures, **figures["against"]}),
     ]
-    for name in figures["measures"]:
-        cells = "".join(f"{_cell(system['measures'][name]):>26s}" for system in systems_)
-        lines.append(f"{name.replace('_', ' '):32s}{cells}")
-    factors = "".join(f"{system['real_time_factor']:>26.3f}" for system in systems_)
-    lines.append(f"{'real-time factor':32s}{factors}")
-    lines.append("\nMeans with 95% bootstrap intervals over recordings.")
-    return "\n".join(lines)
-
-
-def _cell(measured: dict) -> str:
-    return f"{measured['mean']:.3f} [{measured['low']:.3f}, {measured['high']:.3f}]"
-
-
-def _evaluate_system(
-    name: str, speak: Speak, items: list[dict], convention: MelConvention, seed: int
-) -> dict:
-    """The measures and the real-time factor of one system."""
-    rate_hz = convention.sample_rate_hz
-    speak(items[0], min(rate_hz // 2, len(items[0]["waveform"])))  # compiles
-    values, seconds, samples = [], 0.0, 0
-    with Progress(len(items), name.replace("_", " "), "recording") as progress:
-        for item in items:
-            length = min(SPOKEN_SECONDS * rate_hz, len(item["waveform"]))
-            start = time.perf_counter()
-            sound = speak(item, length)
-            seconds += time.perf_counter() - start
-            samples += length
-            values.append(measure(sound, item["waveform"][:length], rate_hz, convention))
-            progress.advance()
-    return {
-        "real_time_factor": seconds / (samples / rate_hz),
-        "measures": {
-            key: dataclasses.asdict(finite_mean([v[key] for v in values], seed))
-            for key in values[0]
-        },
-    }
-
-
-def _griffin_lim(convention: MelConvention, seed: int, item: dict, length: int) -> np.ndarray:
-    mel = mel_spectrogram(item["waveform"][:length], convention)
-    return griffin_lim(mel, convention, length, seed=seed)
+    return "\n".join([*lines, *filter(None, [left_out_line()])])
 
 
 def _drafted(model: StudentModel, item: dict, length: int) -> np.ndarray:
@@ -165,20 +130,13 @@ def _given(model: StudentModel, item: dict, length: int):
     return frames, speaker
 
 
-def _spoken(model: StudentModel | SpeechModel, seed: int, item: dict, length: int) -> np.ndarray:
-    known = model.known_speakers
-    frames = item["frames"][: -(-length // model.hop_samples)] if model.conditional else None
-    speaker = known[item["speaker"]] if known else None
-    return model.generate(frames, seed=seed, num_samples=length, speaker=speaker)[0]
-
-
 def _kl(model: StudentModel, teacher: SpeechModel, items: list[dict], seed: int) -> Measure:
     """KL(P_S || P_T) in nats a sample, over what the student says of each recording."""
     density, student = WaveNetDensity(teacher.network), model.network
     kind = student.noise_kind
     values = []
     for item in items:
-        length = _length(item, model)
+        length = synthesised_samples(item, model.sample_rate_hz)
         frames, speaker = _given(model, item, length)
         noise = student.noise(seed, [0], 0, length)
         drawn = student.sample(noise, _condition(model, frames, speaker, length))
@@ -186,7 +144,3 @@ def _kl(model: StudentModel, teacher: SpeechModel, items: list[dict], seed: int)
         draws = kl_divergence.standard_draws(kind, seed, 1, length, DRAWS)
         values.append(float(kl_divergence.divergence(given, drawn, draws, kind).kl))
     return weighted_mean(np.array(values), np.ones(len(values)), seed)
-
-
-def _length(item: dict, model: StudentModel) -> int:
-    return min(SPOKEN_SECONDS * model.sample_rate_hz, len(item["waveform"]))

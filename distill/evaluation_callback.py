@@ -14,7 +14,7 @@ from replicator.runs.metrics import MetricsLog
 from replicator.training.state import TrainState
 from wavenet.data import Corpus, audio
 from wavenet.density import Density
-from wavenet.evaluation_callback import condition_of, dev_recordings, up_to
+from wavenet.dev_recordings import condition_of, dev_recordings, up_to
 from wavenet.features import MelConvention, fundamental_frequency
 from wavenet.measures import log_mel_distance_db, multi_resolution_stft_distance
 from wavenet.model import SpeechModel
@@ -42,7 +42,7 @@ class EvaluationCallback:
         self.rate_hz = corpus.sample_rate_hz
         self.mel = corpus.mel or MelConvention(self.rate_hz)
         recordings = dev_recordings(
-            teacher.network, corpus, teacher.config.data.features, teacher.known_speakers
+            teacher.network, corpus, teacher.config.data.features, teacher.known_speakers, "choose"
         )
         self.recordings = up_to(recordings, DEV_SECONDS * self.rate_hz)
         self.teacher_entropy_nats = self._teacher_entropy()

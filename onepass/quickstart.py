@@ -141,7 +141,7 @@ def _trained(given: QuickstartArguments, data: Path) -> str:
     run_folder = given.out / "run"
     outcome = train(PRESET, dataclasses.replace(config, loop=loop), data, run_folder)
     model = load(run_folder)
-    figures = evaluate(model, dev_corpus(model, data), spoken=2)
+    figures = evaluate(model, dev_corpus(model, data), copies=2)
     return f"""## A WaveNet trained just now
 
 {outcome.step} steps in {duration(outcome.seconds)}: {figures["bits_per_sample"]:.2f} bits a sample,

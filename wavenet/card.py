@@ -18,7 +18,7 @@ from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import load
 from wavenet.training import scan_folder
 
-SPOKEN = 8  # dev recordings that the distances of the card are measured on
+COPIES = 8  # dev recordings that the distances of the card are measured on
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,7 +42,7 @@ def export(given: ExportArguments) -> str:
     stored, model = RunDirectory.open(given.run).config(), load(given.run)
     data = Path(stored["data_folder"])
     stored = {**stored, "data_folder": data.name}
-    figures = evaluate(model, dev_corpus(model, data), spoken=SPOKEN)
+    figures = evaluate(model, dev_corpus(model, data), copies=COPIES)
     report = scan_folder(data, model.config)
     command = f"onepass train {stored['preset']} --data {data.name} --workdir run"
     facts = provenance(given, data, report, model.network, command) | {"quality": figures}

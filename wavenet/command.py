@@ -11,12 +11,13 @@ import tyro
 
 from replicator.runs.errors import UserError
 from wavenet import shipped
+from wavenet.dev_parts import DevPart
 from wavenet.presets import PRESETS, TrainConfig
 
 if TYPE_CHECKING:
     from wavenet.model import SpeechModel
 
-SPOKEN = 4  # dev recordings that a WaveNet speaks again: it is slow
+COPIES = 4  # dev recordings that a WaveNet makes anew: it is slow
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,16 +43,19 @@ class TrainArguments:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments:
-    """How good a model is on dev recordings: a WaveNet's bits per sample against FLAC's, a
-    student beside its teacher and two baselines; what they sound like; speed."""
+    """How good a model is on dev recordings: a WaveNet's bits per sample, a student beside its
+    teacher; how close they and Griffin-Lim come to the recordings; speed."""
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, or `shipped`."""
     data: Path | None = None
     """Folder of recordings, whose dev split is used; None: the one it was trained on."""
-    spoken: int | None = None
-    """Dev recordings (three seconds of each) spoken again; None: 4 by a WaveNet, all by a
-    student."""
+    split: DevPart = "report"
+    """Half of the dev recordings, by name: choose (what checkpoints and settings are chosen on),
+    report (nothing is chosen on it), or dev for all."""
+    copy_synthesis: Annotated[int | None, tyro.conf.arg(aliases=["--spoken"])] = None
+    """Recordings (three seconds of each) made anew from their own features and compared; None: 4
+    by a WaveNet, all by a student."""
     seed: int = 0
     """Of the noise."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
@@ -84,18 +88,18 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
 
 def evaluated(given: EvaluateArguments, model: "SpeechModel") -> tuple[dict, str]:
     """The figures of a WaveNet as one object, and in words."""
-    from wavenet.evaluation import dev_corpus, evaluate
+    from wavenet.evaluation import dev_corpus, evaluate, in_words
 
     data = given.data or training_data(given.model)
     corpus = dev_corpus(model, data)
-    spoken = SPOKEN if given.spoken is None else given.spoken
+    copies = COPIES if given.copy_synthesis is None else given.copy_synthesis
     figures = {
         "model": str(given.model),
         "step": model.spec.get("step"),
         "data": str(data),
-        **evaluate(model, corpus, spoken, given.seed),
+        **evaluate(model, corpus, copies, given.seed, given.split),
     }
-    return figures, _in_words(figures)
+    return figures, in_words(figures)
 
 
 def training_data(path: Path) -> Path:
@@ -108,23 +112,3 @@ def training_data(path: Path) -> Path:
     if not data.is_dir():
         raise UserError(f"{path} was trained on {data}, which is gone; name a folder with --data.")
     return data
-
-
-def _in_words(figures: dict) -> str:
-    bits, flac = figures["measures"]["bits_per_sample"], figures["codec"]["flac"]
-    lines = [
-        f"{figures['model']}, step {figures['step']}, on {figures['dev']['recordings']} dev "
-        f"recordings ({figures['dev']['seconds']:.0f} s) of {figures['data']}",
-        f"  bits per sample    {bits['mean']:.3f}   (95%: {bits['low']:.3f} to {bits['high']:.3f})",
-        f"  FLAC at its best   {flac:.3f}   on the same 16-bit samples "
-        f"({100 * (bits['mean'] / flac - 1):+.1f}%)",
-        f"  real-time factor   {figures['real_time_factor']:.2f}   "
-        "(seconds of computing for a second of sound, batch 1)",
-    ]
-    for name, measure in figures["measures"].items():
-        if name != "bits_per_sample":
-            lines.append(
-                f"  {name.replace('_', ' ')}   {measure['mean']:.2f}   "
-                f"(95%: {measure['low']:.2f} to {measure['high']:.2f})"
-            )
-    return "\n".join(lines)

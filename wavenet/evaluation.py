@@ -1,55 +1,72 @@
-"""How good a WaveNet is: bits per sample against FLAC, and how close its speech comes."""
+"""How good a WaveNet is: bits per sample, and how close its speech comes to recordings."""
 
 import dataclasses
 import math
-import time
 from pathlib import Path
 
 import numpy as np
 
 from replicator.runs.errors import UserError
-from replicator.runs.intervals import finite_mean, weighted_mean
+from replicator.runs.intervals import Measure, weighted_mean
 from replicator.runs.progress import Progress
+from wavenet.copy_synthesis import baselines, compare, model_system, real_time_factor, table
 from wavenet.data import audio
 from wavenet.data.corpus import Corpus
 from wavenet.density import Density
-from wavenet.evaluation_callback import condition_of, dev_recordings
+from wavenet.dev_parts import DevPart
+from wavenet.dev_recordings import condition_of, dev_recordings
 from wavenet.features.mel import MelConvention
-from wavenet.measures.quality import measure
 from wavenet.model import SpeechModel
+from wavenet.optional_packages import left_out, left_out_line
 from wavenet.training import prepare_corpus, scan_folder
+from wavenet.untrained_predictor import ORDER, untrained_bits
 
 
-def evaluate(model: SpeechModel, corpus: Corpus, spoken: int = 4, seed: int = 0) -> dict:
+def evaluate(
+    model: SpeechModel,
+    corpus: Corpus,
+    copies: int = 4,
+    seed: int = 0,
+    part: DevPart = "report",
+) -> dict:
     """The figures of a model on the dev recordings of a corpus, as `evaluate --json` prints them.
 
     Args:
       model: at the corpus's rate, features and level.
-      spoken: dev recordings (their first three seconds) spoken again, at least 1; what they sound
-        like is measured for a model with frames.
+      copies: dev recordings (their first three seconds) that the model and the baselines make anew
+        from their own features, at least 1; they are compared for a model with frames.
       seed: of the noise.
+      part: of the dev split, see `dev_parts.dev_part`.
 
     Returns a dict with bits_per_sample, real_time_factor (seconds of computing a second of sound,
     batch 1), measures {name: {mean, low, high}}, codec {"flac": bits per sample} and dev, what it
-    was measured on: {recordings, seconds}.
+    was measured on: {part, recordings, seconds}; for a model with frames, against {baseline:
+    {measures, real_time_factor}}, see `copy_synthesis.baselines`; for one with mel frames,
+    untrained_predictor {order, bits_per_sample: {mean, low, high}}; not_measured {extra: names}.
 
     Raises UserError if no dev recording is of a speaker that the model knows.
     """
-    if spoken < 1:
-        raise UserError(f"`spoken` must be at least 1, got {spoken}.")
-    items = dev_recordings(model.network, corpus, model.config.data.features, model.known_speakers)
+    if copies < 1:
+        raise UserError(f"`copies` must be at least 1, got {copies}.")
+    features = model.config.data.features
+    items = dev_recordings(model.network, corpus, features, model.known_speakers, part)
     bits, samples = _bits(model, items)
-    measures = {"bits_per_sample": weighted_mean(bits, samples, seed)}
-    heard, factor = _speak(model, items[:spoken], seed)
-    for name in heard[0] if heard else ():
-        measures[name] = finite_mean([h[name] for h in heard], seed)
+    mean_bits = weighted_mean(bits, samples, seed)
+    compared = _compared(model, items[:copies], seed)
+    measures = {"bits_per_sample": dataclasses.asdict(mean_bits), **compared.pop("measures")}
     flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
     return {
-        "bits_per_sample": measures["bits_per_sample"].mean,
-        "real_time_factor": factor,
-        "measures": {name: dataclasses.asdict(m) for name, m in measures.items()},
+        "bits_per_sample": mean_bits.mean,
+        "measures": measures,
+        **compared,
         "codec": {"flac": float(np.average(flac, weights=samples))},
-        "dev": {"recordings": len(items), "seconds": float(samples.sum()) / corpus.sample_rate_hz},
+        **_untrained(model, items, seed),
+        "dev": {
+            "part": part,
+            "recordings": len(items),
+            "seconds": float(samples.sum()) / corpus.sample_rate_hz,
+        },
+        "not_measured": left_out(),
     }
 
 
@@ -71,40 +88,58 @@ def _bits(model: SpeechModel, items: list[dict]) -> tuple[np.ndarray, np.ndarray
     return np.array(bits), np.array([len(item["waveform"]) for item in items], np.float64)
 
 
-def _speak(model: SpeechModel, items: list[dict], seed: int) -> tuple[list[dict], float]:
-    """Distances of re-spoken recordings, and the seconds that a second of sound took."""
-    rate_hz = model.sample_rate_hz
-    _spoken(model, items[0], rate_hz // 10, seed)  # compiles
-    heard, seconds, samples = [], 0.0, 0
-    for item in items:
-        start = time.perf_counter()
-        sound = _spoken(model, item, 3 * rate_hz, seed)
-        seconds += time.perf_counter() - start
-        samples += len(sound)
-        if model.conditional:
-            heard.append(_distances(model, sound, item["waveform"][: len(sound)]))
-    return heard, seconds / (samples / rate_hz)
-
-
-def _spoken(model: SpeechModel, item: dict, most_samples: int, seed: int) -> np.ndarray:
-    """The beginning of a recording, spoken again from its frames and in its speaker's voice."""
-    length = min(most_samples, len(item["waveform"]))
-    known = model.known_speakers
-    return model.generate(
-        _frames(model, item, length),
-        seed=seed,
-        num_samples=length,
-        speaker=known[item["speaker"]] if known else None,
-    )[0]
-
-
-def _frames(model: SpeechModel, item: dict, num_samples: int):
+def _compared(model: SpeechModel, items: list[dict], seed: int) -> dict:
+    """What `compare` says of the model and, as "against", of the baselines."""
+    rate_hz, hop = model.sample_rate_hz, model.config.network.hop_samples
+    system = model_system(model, seed)
     if not model.conditional:
-        return None
-    return item["frames"][: -(-num_samples // model.config.network.hop_samples)]
-
-
-def _distances(model: SpeechModel, sound: np.ndarray, recorded: np.ndarray) -> dict[str, float]:
-    hop, rate_hz = model.config.network.hop_samples, model.sample_rate_hz
+        return {"real_time_factor": real_time_factor(system, items, rate_hz), "measures": {}}
     mel = model.config.data.mel(hop) or MelConvention(rate_hz, hop)
-    return measure(sound, recorded, rate_hz, mel)
+    against = compare({"model": system, **baselines(mel, seed)}, items, mel, seed)
+    return {**against.pop("model"), "against": against}
+
+
+def _untrained(model: SpeechModel, items: list[dict], seed: int) -> dict:
+    """The bits of linear prediction from the mel, for a model that is given one."""
+    network = model.config.network
+    mel = model.config.data.mel(network.hop_samples)
+    if mel is None or not model.conditional:
+        return {}
+    order = network.prediction_order or ORDER
+    bits: Measure = weighted_mean(*untrained_bits(items, mel, order), seed)
+    return {"untrained_predictor": {"order": order, "bits_per_sample": dataclasses.asdict(bits)}}
+
+
+def in_words(figures: dict) -> str:
+    """The figures as lines of text, a column for each system."""
+    bits, flac = figures["measures"]["bits_per_sample"], figures["codec"]["flac"]
+    lines = [
+        f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
+        f"  bits per sample    {_with_interval(bits)}",
+        f"  FLAC at its best   {flac:.3f}   on the same 16-bit samples "
+        f"({100 * (bits['mean'] / flac - 1):+.1f}%)",
+    ]
+    if predictor := figures.get("untrained_predictor"):
+        lines.append(
+            f"  mel-LPC, untrained {_with_interval(predictor['bits_per_sample'])}, order "
+            f"{predictor['order']}, from the same mel"
+        )
+    lines.append(
+        f"  real-time factor   {figures['real_time_factor']:.2f}   "
+        "(seconds of computing for a second of sound, batch 1)"
+    )
+    if "against" in figures:
+        measures = {n: m for n, m in figures["measures"].items() if n != "bits_per_sample"}
+        lines += ["", *table({"model": {**figures, "measures": measures}, **figures["against"]})]
+    return "\n".join([*lines, *filter(None, [left_out_line()])])
+
+
+def heading(figures: dict) -> str:
+    """What figures were measured on, in words."""
+    dev = figures["dev"]
+    part = "dev" if dev["part"] == "dev" else f"`{dev['part']}` dev"
+    return f"{dev['recordings']} {part} recordings ({dev['seconds']:.0f} s) of {figures['data']}"
+
+
+def _with_interval(measured: dict) -> str:
+    return f"{measured['mean']:.3f}   (95%: {measured['low']:.3f} to {measured['high']:.3f})"

@@ -340,7 +340,8 @@ def test_a_student_is_evaluated_beside_its_teacher_draft_and_baselines(student_r
     words = ["evaluate", str(student_run), "--data", str(data), "--spoken", "1", "--json"]
     assert onepass.main(words) == 0
     figures = json.loads(capsys.readouterr().out)
-    assert set(figures["against"]) == {"teacher", "untrained", "draft", "griffin_lim"}
+    baselines = {"griffin_lim", "griffin_lim_mel_consistent", "recording"}
+    assert set(figures["against"]) == {"teacher", "untrained", "draft", *baselines}
     names = set(figures["measures"])
     assert {"pesq", "stoi", "f0_error_cents", "voicing_error"} <= names
     assert all(set(system["measures"]) == names for system in figures["against"].values())

@@ -25,6 +25,7 @@ from replicator.runs.errors import UserError
 from replicator.runs.metrics import read_metrics
 from replicator.training.loop import DONE
 from wavenet import evaluation_callback, training
+from wavenet.dev_recordings import dev_recordings
 from wavenet.presets import DataConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -186,12 +187,12 @@ def knowing(speakers):
 
 def test_dev_speakers_that_the_model_does_not_know_are_left_out(voices):
     assert voices.speakers == ("ann", "cat", "bob")
-    (item,) = evaluation_callback.dev_recordings(knowing(2), voices, (), ("ann", "cat"))
+    (item,) = dev_recordings(knowing(2), voices, (), ("ann", "cat"))
     assert (item["name"], item["speaker"]) == ("dev/cat/sound.flac", 1)
 
 
 def test_speakers_are_known_by_name_whatever_their_number_elsewhere(voices):
-    items = evaluation_callback.dev_recordings(knowing(3), voices, (), ("cat", "zoe", "bob"))
+    items = dev_recordings(knowing(3), voices, (), ("cat", "zoe", "bob"))
     assert {item["name"]: item["speaker"] for item in items} == {
         "dev/bob/sound.flac": 2,
         "dev/cat/sound.flac": 0,
@@ -202,11 +203,11 @@ def test_a_model_that_knows_none_of_the_speakers_is_told_so(voices):
     with pytest.raises(
         UserError, match=r"speaker that the model knows \(zoe\); they are of bob, cat"
     ):
-        evaluation_callback.dev_recordings(knowing(1), voices, (), ("zoe",))
+        dev_recordings(knowing(1), voices, (), ("zoe",))
 
 
 def test_a_model_without_speakers_takes_every_dev_recording(voices):
-    assert len(evaluation_callback.dev_recordings(knowing(0), voices, (), ())) == 2
+    assert len(dev_recordings(knowing(0), voices, (), ())) == 2
 
 
 # In a process of its own

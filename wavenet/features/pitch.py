@@ -4,9 +4,11 @@ import numpy as np
 
 from wavenet.features.conventions import PitchConvention
 from wavenet.features.mel import num_frames
+from wavenet.optional_packages import require
 
 
 def _estimate(x: np.ndarray, convention: PitchConvention) -> np.ndarray:
+    require("pyworld", "quality", "The fundamental frequency")
     import pyworld  # Loads slowly, and only pitch needs it.
 
     rate_hz = convention.sample_rate_hz
@@ -39,6 +41,9 @@ def fundamental_frequency(
       sample_rate_hz, hop_samples: the grid.
       low_hz, high_hz: where F0 is looked for.
       method: "dio" or "harvest" (Morise et al., WORLD, IEICE 2016; through pyworld).
+
+    Raises:
+      UserError: pyworld, of the extra `quality`, is not installed.
     """
     convention = PitchConvention(sample_rate_hz, hop_samples, low_hz, high_hz, method)
     x = np.asarray(waveform, np.float64)

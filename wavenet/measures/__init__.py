@@ -1,25 +1,29 @@
-"""How close a vocoder's speech comes to a recording."""
+"""How close a vocoder's speech comes to a recording, and how natural it sounds by itself."""
 
-from wavenet.measures.quality import (
+from wavenet.measures.opinion import dnsmos_p808, plcmos
+from wavenet.measures.perceptual import pesq, stoi
+from wavenet.measures.pitch import f0_error_cents, f0_within_50_cents, voicing_error
+from wavenet.measures.quality import measure
+from wavenet.measures.residual import residual_kurtosis
+from wavenet.measures.spectral import (
     DB_PER_NAT,
-    f0_error_cents,
     level_difference_db,
     log_mel_distance_db,
-    measure,
     multi_resolution_stft_distance,
-    pesq,
-    stoi,
-    voicing_error,
 )
 
 __all__ = [
     "DB_PER_NAT",
+    "dnsmos_p808",
     "f0_error_cents",
+    "f0_within_50_cents",
     "level_difference_db",
     "log_mel_distance_db",
     "measure",
     "multi_resolution_stft_distance",
     "pesq",
+    "plcmos",
+    "residual_kurtosis",
     "stoi",
     "voicing_error",
 ]

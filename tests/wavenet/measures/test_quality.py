@@ -6,8 +6,10 @@ import math
 import numpy as np
 import pytest
 
+from wavenet import measures
+from wavenet.data import audio
 from wavenet.features import MelConvention
-from wavenet.measures import quality
+from wavenet.optional_packages import available
 
 RATE_HZ = 16_000
 MEL = MelConvention(RATE_HZ, hop_samples=200)
@@ -16,10 +18,16 @@ NAMES = [
     "multi_resolution_stft_distance",
     "pesq",
     "stoi",
+    "f0_within_50_cents",
     "f0_error_cents",
     "voicing_error",
+    "residual_kurtosis",
     "level_difference_db",
+    *(name for name in ("dnsmos_p808", "plcmos") if available(name)),
 ]
+BEST_AT_ONE = ("stoi", "f0_within_50_cents")
+OF_THE_SOUND_ALONE = ("residual_kurtosis", "dnsmos_p808", "plcmos")
+DISTANCES = [name for name in NAMES if name not in (*BEST_AT_ONE, "pesq", *OF_THE_SOUND_ALONE)]
 
 
 def noise(samples, level=0.1, seed=0):
@@ -75,24 +83,22 @@ def stft_distance_by_the_definition(sound, recorded):
 
 def test_a_recording_is_perfect_beside_itself():
     recorded = babble(2.0)
-    found = quality.measure(recorded, recorded.copy(), RATE_HZ, MEL)
+    found = measures.measure(recorded, recorded.copy(), RATE_HZ, MEL)
     assert list(found) == NAMES
-    assert found == {
-        **dict.fromkeys(NAMES, 0.0),
-        "pesq": pytest.approx(4.644, abs=1e-3),
-        "stoi": pytest.approx(1.0, abs=1e-9),
-    }
+    assert {name: found[name] for name in DISTANCES} == dict.fromkeys(DISTANCES, 0.0)
+    assert found["pesq"] == pytest.approx(4.644, abs=1e-3)
+    assert [found[name] for name in BEST_AT_ONE] == pytest.approx([1.0, 1.0], abs=1e-9)
 
 
 def test_noise_worsens_every_measure_and_more_noise_further():
     recorded = babble(2.0)
     steps = [
-        quality.measure(recorded + noise(len(recorded), level), recorded, RATE_HZ, MEL)
+        measures.measure(recorded + noise(len(recorded), level), recorded, RATE_HZ, MEL)
         for level in (0.0, 0.004, 0.02, 0.1)
     ]
     assert steps[1]["f0_error_cents"] > 0.0
     assert steps[1]["voicing_error"] > 0.0
-    for name in set(NAMES) - {"f0_error_cents", "voicing_error"}:
+    for name in {"pesq", "stoi", *DISTANCES} - {"f0_error_cents", "voicing_error"}:
         worse = np.diff([step[name] for step in steps])
         assert np.all(worse < 0 if name in ("pesq", "stoi") else worse > 0), name
 
@@ -100,7 +106,7 @@ def test_noise_worsens_every_measure_and_more_noise_further():
 def test_the_pitch_of_a_tone_is_lost_little_by_little_in_noise():
     recorded = tone(200.0)
     steps = [
-        quality.measure(recorded + noise(len(recorded), level), recorded, RATE_HZ, MEL)
+        measures.measure(recorded + noise(len(recorded), level), recorded, RATE_HZ, MEL)
         for level in (0.003, 0.03, 0.3, 0.9)
     ]
     assert np.all(np.diff([step["f0_error_cents"] for step in steps[:3]]) > 0.0)
@@ -110,24 +116,24 @@ def test_the_pitch_of_a_tone_is_lost_little_by_little_in_noise():
 def test_measuring_again_gives_the_same_numbers():
     recorded = babble(1.0)
     sound = recorded + noise(len(recorded), 0.02)
-    first = quality.measure(sound, recorded, RATE_HZ, MEL)
-    assert quality.measure(sound, recorded, RATE_HZ, MEL) == first
+    first = measures.measure(sound, recorded, RATE_HZ, MEL)
+    assert measures.measure(sound, recorded, RATE_HZ, MEL) == first
 
 
 def test_the_tail_of_the_longer_one_does_not_matter():
     recorded = babble(1.0)
     sound = recorded + noise(len(recorded), 0.02)
     longer = np.concatenate([sound, noise(3000)])
-    cut = quality.measure(sound, recorded, RATE_HZ, MEL)
-    assert quality.measure(longer, recorded, RATE_HZ, MEL) == cut
-    assert quality.log_mel_distance_db(longer, recorded, MEL) == cut["log_mel_distance_db"]
-    assert quality.pesq(longer, recorded, RATE_HZ) == cut["pesq"]
+    cut = measures.measure(sound, recorded, RATE_HZ, MEL)
+    assert measures.measure(longer, recorded, RATE_HZ, MEL) == cut
+    assert measures.log_mel_distance_db(longer, recorded, MEL) == cut["log_mel_distance_db"]
+    assert measures.pesq(longer, recorded, RATE_HZ) == cut["pesq"]
 
 
 def test_six_decibels_are_seen_by_the_level_and_not_by_pesq_and_stoi():
     recorded = babble(1.0)
     sound = recorded + noise(len(recorded), 0.01)
-    plain, louder = (quality.measure(g * sound, recorded, RATE_HZ, MEL) for g in (1.0, 2.0))
+    plain, louder = (measures.measure(g * sound, recorded, RATE_HZ, MEL) for g in (1.0, 2.0))
     gain_db = 20.0 * math.log10(2.0)
     assert louder["level_difference_db"] - plain["level_difference_db"] == pytest.approx(gain_db)
     assert louder["pesq"] == pytest.approx(plain["pesq"], abs=1e-3)
@@ -138,65 +144,84 @@ def test_six_decibels_are_seen_by_the_level_and_not_by_pesq_and_stoi():
 def test_a_gain_is_as_many_decibels_of_log_mel_distance(log):
     recorded = noise(8000)
     mel = dataclasses.replace(MEL, log=log)
-    distance_db = quality.log_mel_distance_db(0.5 * recorded, recorded, mel)
+    distance_db = measures.log_mel_distance_db(0.5 * recorded, recorded, mel)
     assert distance_db == pytest.approx(20.0 * math.log10(2.0), abs=1e-4)
 
 
 def test_half_the_sound_is_half_converged_and_a_factor_of_two_off():
     recorded = noise(8000)
-    distance = quality.multi_resolution_stft_distance(0.5 * recorded, recorded)
+    distance = measures.multi_resolution_stft_distance(0.5 * recorded, recorded)
     assert distance == pytest.approx(0.5 + math.log(2.0), abs=1e-3)
 
 
 def test_the_stft_distance_is_its_definition_to_both_ends():
     recorded, sound = babble(0.2), noise(3200)
     wanted = stft_distance_by_the_definition(sound, recorded)
-    assert quality.multi_resolution_stft_distance(sound, recorded) == pytest.approx(wanted, 1e-4)
+    assert measures.multi_resolution_stft_distance(sound, recorded) == pytest.approx(wanted, 1e-4)
 
 
 def test_silence_has_a_finite_stft_distance():
     silence = np.zeros(2000, np.float32)
-    assert quality.multi_resolution_stft_distance(silence, silence) == 0.0
-    assert 1.0 < quality.multi_resolution_stft_distance(silence, noise(2000)) < 20.0
-    assert math.isfinite(quality.multi_resolution_stft_distance(noise(2000), silence))
+    assert measures.multi_resolution_stft_distance(silence, silence) == 0.0
+    assert 1.0 < measures.multi_resolution_stft_distance(silence, noise(2000)) < 20.0
+    assert math.isfinite(measures.multi_resolution_stft_distance(noise(2000), silence))
 
 
 @pytest.mark.parametrize(("cents", "tolerance"), [(100.0, 2.0), (-700.0, 2.0), (1200.0, 2.0)])
 def test_a_transposed_tone_is_off_by_its_interval(cents, tolerance):
-    found = quality.measure(tone(200.0 * 2.0 ** (cents / 1200.0)), tone(200.0), RATE_HZ, MEL)
+    found = measures.measure(tone(200.0 * 2.0 ** (cents / 1200.0)), tone(200.0), RATE_HZ, MEL)
     assert found["f0_error_cents"] == pytest.approx(abs(cents), abs=tolerance)
 
 
 def test_pitch_is_compared_where_both_are_voiced_and_voicing_everywhere():
     recorded_f0_hz = np.array([0.0, 100.0, 100.0, 100.0, 0.0], np.float32)
     f0_hz = np.array([0.0, 100.0, 200.0, 0.0, 300.0], np.float32)
-    assert quality.f0_error_cents(f0_hz, recorded_f0_hz) == pytest.approx(1200.0 / math.sqrt(2.0))
-    assert quality.voicing_error(f0_hz, recorded_f0_hz) == pytest.approx(2 / 5)
-    assert math.isnan(quality.f0_error_cents(np.zeros(5), recorded_f0_hz))
+    assert measures.f0_error_cents(f0_hz, recorded_f0_hz) == pytest.approx(1200.0 / math.sqrt(2.0))
+    assert measures.voicing_error(f0_hz, recorded_f0_hz) == pytest.approx(2 / 5)
+    assert math.isnan(measures.f0_error_cents(np.zeros(5), recorded_f0_hz))
+
+
+def test_a_frame_half_a_semitone_off_is_followed_and_one_beyond_is_not():
+    recorded_f0_hz = np.full(4, 200.0)
+    near, beyond = (200.0 * 2.0 ** (cents / 1200.0) for cents in (49.9, 50.1))
+    f0_hz = np.array([near, beyond, 200.0**2 / near, 400.0])
+    assert measures.f0_within_50_cents(f0_hz, recorded_f0_hz) == pytest.approx(2 / 4)
+
+
+def test_only_frames_voiced_in_both_are_asked_whether_they_follow():
+    recorded_f0_hz = np.array([0.0, 100.0, 100.0, 100.0])
+    assert measures.f0_within_50_cents(np.array([50.0, 100.0, 0.0, 120.0]), recorded_f0_hz) == 0.5
+    assert math.isnan(measures.f0_within_50_cents(np.zeros(4), recorded_f0_hz))
+
+
+@pytest.mark.parametrize(("cents", "share"), [(30.0, 1.0), (50.1 + 2.0, 0.0), (-1200.0, 0.0)])
+def test_a_transposed_tone_follows_within_half_a_semitone(cents, share):
+    found = measures.measure(tone(200.0 * 2.0 ** (cents / 1200.0)), tone(200.0), RATE_HZ, MEL)
+    assert found["f0_within_50_cents"] == pytest.approx(share, abs=0.02)
 
 
 def test_pesq_is_taken_at_16_khz_whatever_the_rate():
     recorded = babble(1.0, rate_hz=24_000)
     sound = recorded + noise(len(recorded), 0.01)
-    assert quality.pesq(recorded, recorded, 24_000) == pytest.approx(4.644, abs=1e-3)
-    resampled = [quality.audio.resample(x, 24_000, RATE_HZ) for x in (sound, recorded)]
-    assert quality.pesq(sound, recorded, 24_000) == quality.pesq(*resampled, RATE_HZ)
+    assert measures.pesq(recorded, recorded, 24_000) == pytest.approx(4.644, abs=1e-3)
+    resampled = [audio.resample(x, 24_000, RATE_HZ) for x in (sound, recorded)]
+    assert measures.pesq(sound, recorded, 24_000) == measures.pesq(*resampled, RATE_HZ)
 
 
 def test_a_sound_without_speech_has_the_lowest_pesq_and_no_intelligibility():
     recorded = babble(1.0)
     silence = np.full_like(recorded, 1.0 / 65535.0)  # what a file's zeros are read as
     for nothing in (silence, np.zeros_like(recorded)):
-        assert quality.pesq(nothing, recorded, RATE_HZ) == 1.0
-        assert quality.stoi(nothing, recorded, RATE_HZ) == pytest.approx(0.0, abs=0.2)
-        for measured in (quality.pesq, quality.stoi):
+        assert measures.pesq(nothing, recorded, RATE_HZ) == 1.0
+        assert measures.stoi(nothing, recorded, RATE_HZ) == pytest.approx(0.0, abs=0.2)
+        for measured in (measures.pesq, measures.stoi):
             assert math.isnan(measured(recorded, nothing, RATE_HZ))
 
 
 @pytest.mark.parametrize("samples", [1, 300, 3999])
 def test_what_is_too_short_to_judge_is_not_a_number(samples):
     recorded = babble(0.5)[2000 : 2000 + samples]
-    found = quality.measure(recorded, recorded, RATE_HZ, MEL)
+    found = measures.measure(recorded, recorded, RATE_HZ, MEL)
     assert math.isnan(found["pesq"])
     assert math.isnan(found["stoi"])
     assert found["log_mel_distance_db"] == found["multi_resolution_stft_distance"] == 0.0
@@ -204,15 +229,15 @@ def test_what_is_too_short_to_judge_is_not_a_number(samples):
 
 def test_stoi_needs_speech_and_not_only_time():
     recorded = np.concatenate([babble(0.3), np.zeros(RATE_HZ, np.float32)])
-    assert math.isnan(quality.stoi(recorded, recorded, RATE_HZ))
-    assert quality.stoi(babble(0.8), babble(0.8), RATE_HZ) == pytest.approx(1.0)
+    assert math.isnan(measures.stoi(recorded, recorded, RATE_HZ))
+    assert measures.stoi(babble(0.8), babble(0.8), RATE_HZ) == pytest.approx(1.0)
 
 
 def test_more_utterances_than_the_package_can_hold_are_judged_piece_by_piece():
     recorded = bursts(40.0)
-    assert quality.pesq(recorded, recorded, RATE_HZ) == pytest.approx(4.644, abs=1e-3)
+    assert measures.pesq(recorded, recorded, RATE_HZ) == pytest.approx(4.644, abs=1e-3)
     half = np.where(np.arange(len(recorded)) < len(recorded) // 2, recorded, 0.0)
-    assert quality.pesq(half, recorded, RATE_HZ) == pytest.approx((4.644 + 1.0) / 2, abs=1e-3)
+    assert measures.pesq(half, recorded, RATE_HZ) == pytest.approx((4.644 + 1.0) / 2, abs=1e-3)
 
 
 @pytest.mark.parametrize(
@@ -225,9 +250,9 @@ def test_more_utterances_than_the_package_can_hold_are_judged_piece_by_piece():
 )
 def test_what_is_no_sound_is_refused(sound, recorded, message):
     with pytest.raises(ValueError, match=message):
-        quality.measure(sound, recorded, RATE_HZ, MEL)
+        measures.measure(sound, recorded, RATE_HZ, MEL)
 
 
 def test_a_mel_of_another_rate_is_refused():
     with pytest.raises(ValueError, match="`mel` must be at 24000 Hz, got 16000 Hz"):
-        quality.measure(noise(9), noise(9), 24_000, MEL)
+        measures.measure(noise(9), noise(9), 24_000, MEL)

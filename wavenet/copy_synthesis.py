@@ -1,0 +1,145 @@
+"""Copy synthesis: recordings made anew from their own features, by a model and by baselines.
+
+Every system gets the same recordings and is measured the same way, so that their figures compare.
+"""
+
+import dataclasses
+import functools
+import time
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+
+from replicator.runs.intervals import finite_mean
+from replicator.runs.progress import Progress
+from wavenet.features.mel import MelConvention, mel_spectrogram
+from wavenet.features.mel_inversion import griffin_lim
+from wavenet.measures.quality import measure
+
+COLUMNS = 3  # systems side by side in a table
+SECONDS = 3  # of a recording that are synthesised: its beginning
+System = Callable[[dict, int], np.ndarray]
+"""From a dev recording (see `dev_recordings`) and a number of samples to a sound, [samples]."""
+
+
+def model_system(model, seed: int) -> System:
+    """A model of speech, given a recording's own frames and speaker.
+
+    Args:
+      model: a `SpeechModel`, or another with its `generate`.
+      seed: of the noise.
+    """
+
+    def synthesise(item: dict, length: int) -> np.ndarray:
+        known = model.known_speakers
+        frames = item["frames"][: -(-length // model.hop_samples)] if model.conditional else None
+        speaker = known[item["speaker"]] if known else None
+        return model.generate(frames, seed=seed, num_samples=length, speaker=speaker)[0]
+
+    return synthesise
+
+
+def baselines(mel: MelConvention, seed: int) -> dict[str, System]:
+    """What needs no training, by name.
+
+    griffin_lim: Griffin and Lim's algorithm. griffin_lim_mel_consistent: the same with magnitudes
+    that follow the sound as far as the mel lets them, which is clearly better. recording: the
+    recording itself, the end of the scale of every measure that needs no reference.
+
+    Args:
+      mel: the convention of the frames that they are given.
+      seed: of the first phases.
+    """
+    return {
+        "griffin_lim": functools.partial(_griffin_lim, mel, seed, False),
+        "griffin_lim_mel_consistent": functools.partial(_griffin_lim, mel, seed, True),
+        "recording": lambda item, length: item["waveform"][:length],
+    }
+
+
+def _griffin_lim(mel: MelConvention, seed: int, refit: bool, item: dict, length: int) -> np.ndarray:
+    frames = mel_spectrogram(item["waveform"][:length], mel)
+    return griffin_lim(frames, mel, length, seed=seed, refit=refit)
+
+
+def compare(
+    systems: Mapping[str, System], items: Sequence[dict], mel: MelConvention, seed: int
+) -> dict[str, dict]:
+    """For each system "real_time_factor" and "measures" {name: {mean, low, high}}.
+
+    The factor is seconds of computing for a second of sound, one sound at a time.
+
+    Args:
+      systems: by name.
+      items: dev recordings at the convention's rate, at least one.
+      mel: see `measures.measure`.
+      seed: of the bootstrap that gives the 95% intervals over recordings.
+    """
+    return {name: _compared(name, system, items, mel, seed) for name, system in systems.items()}
+
+
+def _compared(
+    name: str, system: System, items: Sequence[dict], mel: MelConvention, seed: int
+) -> dict:
+    sounds, factor = _synthesised(name, system, items, mel.sample_rate_hz)
+    values = [
+        measure(sound, item["waveform"][: len(sound)], mel.sample_rate_hz, mel)
+        for sound, item in zip(sounds, items, strict=True)
+    ]
+    means = {key: finite_mean([value[key] for value in values], seed) for key in values[0]}
+    return {
+        "real_time_factor": factor,
+        "measures": {key: dataclasses.asdict(mean) for key, mean in means.items()},
+    }
+
+
+def real_time_factor(system: System, items: Sequence[dict], sample_rate_hz: int) -> float:
+    """Seconds of computing for a second of sound, one sound at a time."""
+    return _synthesised("model", system, items, sample_rate_hz)[1]
+
+
+def _synthesised(
+    name: str, system: System, items: Sequence[dict], sample_rate_hz: int
+) -> tuple[list[np.ndarray], float]:
+    system(items[0], min(sample_rate_hz // 2, len(items[0]["waveform"])))  # compiles
+    sounds, seconds = [], 0.0
+    with Progress(len(items), name.replace("_", " "), "recording") as progress:
+        for item in items:
+            length = synthesised_samples(item, sample_rate_hz)
+            start = time.perf_counter()
+            sounds.append(system(item, length))
+            seconds += time.perf_counter() - start
+            progress.advance()
+    return sounds, seconds * sample_rate_hz / sum(len(sound) for sound in sounds)
+
+
+def synthesised_samples(item: dict, sample_rate_hz: int) -> int:
+    """Samples of a recording that are synthesised."""
+    return min(SECONDS * sample_rate_hz, len(item["waveform"]))
+
+
+def table(systems: Mapping[str, dict]) -> list[str]:
+    """What `compare` gives as lines of text, a column for each system, a few side by side."""
+    names = list(systems)
+    lines: list[str] = []
+    for first in range(0, len(names), COLUMNS):
+        some = {name: systems[name] for name in names[first : first + COLUMNS]}
+        lines += [*([""] if first else []), *_columns(some)]
+    return [*lines, "", "Means with 95% bootstrap intervals over recordings."]
+
+
+def _columns(systems: Mapping[str, dict]) -> list[str]:
+    lines = [_row("", [name.replace("_", " ") for name in systems])]
+    for name in next(iter(systems.values()))["measures"]:
+        cells = [_cell(system["measures"][name]) for system in systems.values()]
+        lines.append(_row(name.replace("_", " "), cells))
+    factors = [f"{system['real_time_factor']:.3f}" for system in systems.values()]
+    return [*lines, _row("real-time factor", factors)]
+
+
+def _row(label: str, cells: Sequence[str]) -> str:
+    return f"{label:31s}" + "".join(f"{cell:>27s}" for cell in cells)
+
+
+def _cell(measured: dict) -> str:
+    return f"{measured['mean']:.3f} [{measured['low']:.3f}, {measured['high']:.3f}]"

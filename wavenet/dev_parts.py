@@ -1,0 +1,28 @@
+"""The dev split in two halves, by name.
+
+What is chosen while a model is made (a checkpoint, a setting) is chosen on one half, and the
+figures that are reported come from the other.
+"""
+
+from collections.abc import Sequence
+from typing import Literal, get_args
+
+DevPart = Literal["choose", "report", "dev"]
+
+
+def dev_part(items: Sequence[dict], part: DevPart) -> list[dict]:
+    """The items, sorted by "name", that belong to a part of dev.
+
+    Args:
+      items: each with a "name".
+      part: "choose" takes the second, fourth, ... item and "report" the others; "dev" takes all. A
+        single item is in every part.
+
+    Raises ValueError for another part.
+    """
+    if part not in get_args(DevPart):
+        raise ValueError(f"`part` must be one of {get_args(DevPart)}, got {part!r}.")
+    ordered = sorted(items, key=lambda item: item["name"])
+    if part == "dev" or len(ordered) < 2:
+        return ordered
+    return ordered[1::2] if part == "choose" else ordered[0::2]

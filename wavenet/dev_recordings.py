@@ -1,0 +1,78 @@
+"""The recordings that a model is evaluated on, and what of them it is conditioned on."""
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from replicator.runs.errors import UserError
+from wavenet.data.corpus import Corpus, whole
+from wavenet.dev_parts import DevPart, dev_part
+from wavenet.network import WaveNet
+
+NAMES_SHOWN = 5
+
+
+def dev_recordings(
+    network: WaveNet,
+    corpus: Corpus,
+    features: Sequence[str],
+    known: Sequence[str],
+    part: DevPart = "dev",
+) -> list[dict]:
+    """The dev recordings that a network can be asked about, as `corpus.whole` gives them.
+
+    Args:
+      network: with speakers, those of others are left out and "speaker" is its number of one.
+      corpus: whose dev split to take.
+      features: see `corpus.whole`.
+      known: the names of the network's speakers, in the order of their numbers.
+      part: see `dev_parts.dev_part`.
+
+    Raises UserError if none is left.
+    """
+    if not corpus.splits.get("dev"):
+        raise UserError("There is no dev recording.")
+    items = list(whole(corpus, "dev", features))
+    if network.config.speakers:
+        items = _of_known_speakers(items, corpus.speakers, known)
+    return dev_part(items, part)
+
+
+def _of_known_speakers(
+    items: Sequence[dict], speakers: Sequence[str], known: Sequence[str]
+) -> list[dict]:
+    names = [speakers[item["speaker"]] for item in items]
+    kept = [
+        {**item, "speaker": list(known).index(name)}
+        for item, name in zip(items, names, strict=True)
+        if name in known
+    ]
+    if not kept:
+        raise UserError(
+            f"No dev recording is of a speaker that the model knows ({_some(known)}); they are of "
+            f"{_some(sorted(set(names)))}."
+        )
+    return kept
+
+
+def _some(names: Sequence[str]) -> str:
+    listed = ", ".join(name or "(no name)" for name in names[:NAMES_SHOWN])
+    return listed + (", ..." if len(names) > NAMES_SHOWN else "")
+
+
+def condition_of(network: WaveNet, item: dict) -> tuple[np.ndarray | None, int | None]:
+    """The frames and the speaker of a whole recording that the network is conditioned on."""
+    return (
+        item["frames"] if network.config.feature_channels else None,
+        item["speaker"] if network.config.speakers else None,
+    )
+
+
+def up_to(items: list[dict], samples: float) -> list[dict]:
+    """The first recordings, at least one, that together last so many samples."""
+    chosen: list[dict] = []
+    for item in items:
+        if chosen and sum(len(i["waveform"]) for i in chosen) + len(item["waveform"]) > samples:
+            break
+        chosen.append(item)
+    return chosen

@@ -1,0 +1,129 @@
+"""Opinion scores predicted by networks that were trained on listeners: DNSMOS P.808 and PLCMOS.
+
+Both hear the sound alone, without a recording beside it. Their weights come inside the package
+`speechmos` and run in `onnxruntime`, both of the extra `listening`. What DNSMOS reads is computed
+here; the package's own code, which gives the same, would need librosa.
+"""
+
+import functools
+import importlib.resources
+import math
+from typing import Any
+
+import numpy as np
+import scipy.fft
+import scipy.signal
+
+from wavenet.data import audio
+from wavenet.features.mel import hz_to_mel, mel_to_hz
+from wavenet.measures.waveforms import checked
+from wavenet.optional_packages import require
+
+RATE_HZ = 16_000
+SHORTEST_SECONDS = 0.25
+DNSMOS_SAMPLES = 144_160  # 9.01 seconds
+DNSMOS_WINDOW, DNSMOS_HOP, DNSMOS_BANDS = 321, 160, 120
+DNSMOS_DB = 80.0  # dB below the loudest band that the network still sees
+RATERS = 15  # as many imagined listeners as the package averages over
+
+
+def dnsmos_p808(sound: np.ndarray, sample_rate_hz: int) -> float:
+    """The overall quality that DNSMOS predicts for a P.808 listening test, from 1 to 5; 5 is best.
+
+    It listens to 9.01 seconds at a time, once a second; a shorter sound is doubled until it lasts
+    so long. nan for less than a quarter of a second.
+
+    Source: Reddy, Gopal, Cutler, "DNSMOS", arXiv 2010.15258, in the package `speechmos`.
+
+    Args:
+      sound: float [samples]; clipped to [-1, 1].
+    """
+    x = _ready(sound, sample_rate_hz)
+    if x is None:
+        return math.nan
+    while len(x) < DNSMOS_SAMPLES:
+        x = np.concatenate([x, x])
+    whole_seconds = len(x) // RATE_HZ * RATE_HZ  # as the package counts, which may miss a place
+    starts = range(0, max(1, whole_seconds - DNSMOS_SAMPLES + 1), RATE_HZ)
+    network = _dnsmos_network()
+    scores = [
+        network.run(None, {"input_1": _dnsmos_features(x[start : start + DNSMOS_SAMPLES])})[0]
+        for start in starts
+    ]
+    return float(np.mean(scores))
+
+
+def _dnsmos_features(x: np.ndarray) -> np.ndarray:
+    """float32 [1, 901, 120]: mel powers in dB below the loudest, scaled to [-1, 1]."""
+    padded = np.pad(x[:-DNSMOS_HOP], DNSMOS_WINDOW // 2)
+    segments = np.lib.stride_tricks.sliding_window_view(padded, DNSMOS_WINDOW)[::DNSMOS_HOP]
+    hann = scipy.signal.get_window("hann", DNSMOS_WINDOW).astype(np.float32)
+    power = np.square(np.abs(scipy.fft.rfft(segments * hann, axis=-1)))
+    decibels = 10.0 * np.log10(np.maximum(power @ _dnsmos_filters(), 1e-10))
+    decibels = np.maximum(decibels - decibels.max(), -DNSMOS_DB)
+    return ((decibels + 40.0) / 40.0).astype(np.float32)[None]
+
+
+@functools.cache
+def _dnsmos_filters() -> np.ndarray:
+    """Slaney's triangles [bins, bands]; the lowest lie between two bins, and see nothing."""
+    highest = hz_to_mel(np.array(RATE_HZ / 2.0))
+    points_hz = np.asarray(mel_to_hz(np.linspace(0.0, highest, DNSMOS_BANDS + 2)))
+    low, middle, high = points_hz[:-2], points_hz[1:-1], points_hz[2:]
+    bins_hz = np.arange(DNSMOS_WINDOW // 2 + 1)[:, None] * (RATE_HZ / DNSMOS_WINDOW)
+    rising, falling = (bins_hz - low) / (middle - low), (high - bins_hz) / (high - middle)
+    triangles = np.maximum(0.0, np.minimum(rising, falling))
+    return triangles * (2.0 / (high - low))
+
+
+def plcmos(sound: np.ndarray, sample_rate_hz: int) -> float:
+    """The quality that PLCMOS (version 2) predicts, from 1 to 5; 5 is best.
+
+    It was trained on speech with lost and concealed packets. The mean over 15 imagined raters,
+    each a Gaussian vector; they are the same for every sound. nan for less than a quarter of a
+    second.
+
+    Source: Diener, Purin, Sootla, Saabas, Aichner, Cutler, "PLCMOS", arXiv 2305.15127, in the
+    package `speechmos`.
+
+    Args:
+      sound: float [samples]; clipped to [-1, 1].
+    """
+    x = _ready(sound, sample_rate_hz)
+    if x is None:
+        return math.nan
+    network = _plcmos_network()
+    spectrum = np.asarray(network.stft_transform(x), np.float32)[None, None]
+    raters = np.random.default_rng(0).normal(size=(RATERS, 1, 64)).astype(np.float32)
+    scores = [
+        network.session.run(None, {"degraded_audio": spectrum, "rater_embed": rater})[0]
+        for rater in raters
+    ]
+    return float(np.mean(scores))
+
+
+@functools.cache
+def _dnsmos_network() -> Any:
+    require("onnxruntime", "listening", "DNSMOS")
+    require("speechmos", "listening", "DNSMOS")
+    import onnxruntime  # Only these measures need it.
+
+    path = importlib.resources.files("speechmos") / "dnsmos_models/model_v8.onnx"
+    return onnxruntime.InferenceSession(str(path), providers=["CPUExecutionProvider"])
+
+
+@functools.cache
+def _plcmos_network() -> Any:
+    require("onnxruntime", "listening", "PLCMOS")
+    require("speechmos", "listening", "PLCMOS")
+    from speechmos import plcmos as package
+
+    return package.PLCMOS()
+
+
+def _ready(sound: np.ndarray, sample_rate_hz: int) -> np.ndarray | None:
+    """The sound as both networks take it, None for one that is too short."""
+    sound = checked("sound", sound)
+    if len(sound) < SHORTEST_SECONDS * sample_rate_hz:
+        return None
+    return np.clip(audio.resample(sound, sample_rate_hz, RATE_HZ), -1.0, 1.0)

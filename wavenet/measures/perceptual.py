@@ -1,0 +1,86 @@
+"""Measures that model a listener: PESQ for quality, STOI for intelligibility."""
+
+import math
+import warnings
+
+import numpy as np
+
+from wavenet.data import audio
+from wavenet.measures.waveforms import is_silent, paired
+from wavenet.optional_packages import require
+
+PESQ_RATE_HZ = 16_000
+PESQ_LOWEST = 1.0  # MOS-LQO; equation 1 of ITU-T P.862.2 tends to 0.999
+# An utterance takes at least 0.2 seconds, and the package writes past its array of 50 of them.
+PESQ_MOST_SAMPLES = 10 * PESQ_RATE_HZ
+STOI_SHORTEST_SECONDS = 0.4096  # 30 hops of 128 samples and a window of 256, at 10 kHz
+
+
+def pesq(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
+    """Wideband PESQ at 16 kHz, a predicted mean opinion score (MOS-LQO) from 1.0 to 4.64.
+
+    The level does not matter: PESQ brings both to one. Sounds above ten seconds are cut into equal
+    pieces no longer than that, and the mean over the pieces that say something comes back.
+    `PESQ_LOWEST` stands for a silent sound, and for one in which nothing of the recording's speech
+    is found; nan for less than a quarter of a second, or a recording without speech.
+
+    Source: ITU-T P.862.2 (2007), in the package `pesq`, which is the ITU's reference code.
+
+    Args:
+      sound, recorded: float [samples] at sample_rate_hz; the longer one is cut.
+    """
+    resampled = [audio.resample(x, sample_rate_hz, PESQ_RATE_HZ) for x in paired(sound, recorded)]
+    pieces = -(-len(resampled[0]) // PESQ_MOST_SAMPLES)
+    pairs = zip(*(np.array_split(x, max(1, pieces)) for x in resampled), strict=True)
+    scores = np.array([_pesq_of_piece(*pair) for pair in pairs])
+    heard = scores[np.isfinite(scores)]
+    return float(heard.mean()) if heard.size else math.nan
+
+
+def stoi(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
+    """Short-time objective intelligibility, in about [0, 1]; 1 is best.
+
+    The level does not matter, but silence scores 0. nan for less than 0.41 seconds, or for a
+    recording with less than that above its silence (40 dB below its loudest frame): the measure
+    correlates stretches of 0.38 seconds.
+
+    Source: Taal, Hendriks, Heusdens, Jensen, "An algorithm for intelligibility prediction of
+    time-frequency weighted noisy speech", IEEE TASLP 19(7), 2011, in the package `pystoi`.
+
+    Args:
+      sound, recorded: float [samples] at sample_rate_hz; the longer one is cut.
+    """
+    require("pystoi", "quality", "STOI")
+    import pystoi  # Loads slowly, and only this measure needs it.
+
+    sound, recorded = paired(sound, recorded)
+    if len(sound) < STOI_SHORTEST_SECONDS * sample_rate_hz or is_silent(recorded):
+        return math.nan
+    with warnings.catch_warnings():
+        warnings.filterwarnings("error", message="Not enough STFT frames")
+        try:
+            heard = np.zeros_like(sound) if is_silent(sound) else sound
+            return float(pystoi.stoi(recorded, heard, sample_rate_hz, extended=False))
+        except RuntimeWarning:
+            return math.nan
+
+
+def _pesq_of_piece(sound: np.ndarray, recorded: np.ndarray) -> float:
+    """MOS-LQO of at most ten seconds at 16 kHz, nan where PESQ has nothing to say."""
+    if len(recorded) < PESQ_RATE_HZ // 4 or is_silent(recorded):
+        return math.nan
+    score = math.nan if is_silent(sound) else _p862(sound, recorded)
+    if math.isnan(score) and not math.isnan(_p862(recorded, recorded)):
+        return PESQ_LOWEST
+    return score
+
+
+def _p862(sound: np.ndarray, recorded: np.ndarray) -> float:
+    """What the package says, nan where it finds no utterance in both."""
+    require("pesq", "quality", "PESQ")
+    import pesq as package  # Only this measure needs it.
+
+    try:
+        return float(package.pesq(PESQ_RATE_HZ, recorded, sound, "wb"))
+    except (package.NoUtterancesError, ValueError):  # ValueError: its own score was nan.
+        return math.nan

@@ -1,0 +1,33 @@
+"""What every measure asks of the waveforms it compares."""
+
+import numpy as np
+
+from wavenet.data import audio
+
+SILENCE_DB = -90.0  # dB re full scale, a peak below one 16-bit step
+
+
+def paired(sound: np.ndarray, recorded: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Both as float32 [samples], cut to the length of the shorter one.
+
+    Raises:
+      ValueError: a waveform of another shape, or not finite.
+    """
+    sound, recorded = checked("sound", sound), checked("recorded", recorded)
+    length = min(len(sound), len(recorded))
+    return sound[:length], recorded[:length]
+
+
+def checked(name: str, waveform: np.ndarray) -> np.ndarray:
+    """The waveform as float32 [samples]; ValueError unless it has that shape and is finite."""
+    waveform = np.asarray(waveform, np.float32)
+    if waveform.ndim != 1 or not waveform.size:
+        raise ValueError(f"`{name}` must have the shape [samples], got {waveform.shape}.")
+    if not np.all(np.isfinite(waveform)):
+        raise ValueError(f"`{name}` must be finite, got NaN or infinity.")
+    return waveform
+
+
+def is_silent(waveform: np.ndarray) -> bool:
+    """Whether no sample reaches one 16-bit step."""
+    return audio.peak_db(waveform) < SILENCE_DB

@@ -1,0 +1,65 @@
+"""Which measures need a package that is not part of the main installation, and which one."""
+
+import functools
+import importlib.util
+from collections.abc import Sequence
+
+from replicator.runs.errors import UserError
+
+# The packages that a measure imports, and the extra of this project that installs them.
+EXTRAS: dict[str, dict[str, tuple[str, ...]]] = {
+    "quality": {
+        "pesq": ("pesq",),
+        "stoi": ("pystoi",),
+        "f0_within_50_cents": ("pyworld",),
+        "f0_error_cents": ("pyworld",),
+        "voicing_error": ("pyworld",),
+        "residual_kurtosis": ("pyworld",),
+    },
+    "listening": {
+        "dnsmos_p808": ("speechmos", "onnxruntime"),
+        "plcmos": ("speechmos", "onnxruntime"),
+    },
+}
+
+
+@functools.cache
+def is_installed(package: str) -> bool:
+    """Whether a package can be imported; it is not imported."""
+    return importlib.util.find_spec(package) is not None
+
+
+def available(measure: str) -> bool:
+    """Whether every package that a measure needs is installed."""
+    needed = [p for measures in EXTRAS.values() for p in measures.get(measure, ())]
+    return all(is_installed(package) for package in needed)
+
+
+def left_out() -> dict[str, list[str]]:
+    """The measures that cannot be taken here, by the extra that would install what they need."""
+    missing = {
+        extra: [name for name in measures if not available(name)]
+        for extra, measures in EXTRAS.items()
+    }
+    return {extra: names for extra, names in missing.items() if names}
+
+
+def left_out_line() -> str:
+    """One line that says which measures are left out and what installs them; "" for none."""
+    missing = left_out()
+    if not missing:
+        return ""
+    parts = [
+        f"{_listed(names)} (pip install 'onepass[{extra}]')" for extra, names in missing.items()
+    ]
+    return f"Not measured, since a package is missing: {'; '.join(parts)}."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(name.replace("_", " ") for name in names)
+
+
+def require(package: str, extra: str, purpose: str) -> None:
+    """Raises UserError, with the command that installs it, unless a package is installed."""
+    if not is_installed(package):
+        raise UserError(f"{purpose} needs {package}: pip install 'onepass[{extra}]'.")

@@ -1,0 +1,94 @@
+"""What a mel spectrogram alone is worth in bits: linear prediction from it, nothing trained.
+
+A conditional model is given the mel, a lossless codec is not, so that the codec's bits say little
+about the model. The predictor here is given the same frames: they tell the coefficients and the
+gain of linear prediction (wavenet/linear_prediction.py), and of the residual over the gain one
+distribution is fitted to all samples at once.
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import tensorflow as tf
+from scipy.special import expit
+
+from wavenet.features.mel import MelConvention, above_silence, mel_spectrogram
+from wavenet.linear_prediction import MelPrediction, predictions
+
+ORDER = 32
+ROW_SAMPLES = 50  # about as many share one set of coefficients
+SCALES = 0.02 * 1.5 ** np.arange(16)  # of the logistics, in units of the gain: 0.02 to 8.8
+FITTED_SAMPLES = 500_000  # the distribution is fitted to every n-th sample of more than these
+ITERATIONS = 100
+STEP = 2.0 / 65535.0  # between two levels of 16 bits
+
+
+def untrained_bits(
+    items: Sequence[dict], mel: MelConvention, order: int = ORDER
+) -> tuple[np.ndarray, np.ndarray]:
+    """Bits per sample of each recording, [recordings], and how many samples each has.
+
+    Every sample is a 16-bit level, whose probability is that of its bin under a mixture of logistic
+    distributions around the prediction; the mixture's weights are those that make all these
+    recordings most probable, and nothing else is fitted.
+
+    Args:
+      items: each with "waveform", float [samples] in [-1, 1] at the convention's rate.
+      mel: of the frames that the prediction is made from.
+      order: coefficients of the linear prediction.
+    """
+    prediction = MelPrediction(mel, order)
+    pairs = [_over_gain(item["waveform"], mel, prediction) for item in items]
+    lengths = np.array([len(residual) for residual, _ in pairs])
+    every = -(-int(lengths.sum()) // FITTED_SAMPLES)
+    residuals, half_bins = (np.concatenate(each)[::every] for each in zip(*pairs, strict=True))
+    weights = _fitted_weights(_bin_probabilities(residuals, half_bins))
+    bits = [-np.mean(np.log2(_bin_probabilities(*pair) @ weights)) for pair in pairs]
+    return np.array(bits, np.float64), lengths.astype(np.float64)
+
+
+def _over_gain(
+    waveform: np.ndarray, mel: MelConvention, prediction: MelPrediction
+) -> tuple[np.ndarray, np.ndarray]:
+    """Residual and half the width of a level's bin, [samples] each, in units of the gain."""
+    rows, row_samples = _rows(waveform, mel)
+    coefficients, log_gain, _ = (np.asarray(each) for each in prediction(rows))
+    padded = np.pad(waveform, (0, len(rows) * row_samples - len(waveform))).astype(np.float32)
+    predicted = predictions(tf.constant(padded[None]), tf.constant(coefficients[None]))
+    gain = np.repeat(np.exp(log_gain), row_samples)[: len(waveform)]
+    residual = (waveform - np.asarray(predicted)[0, : len(waveform)]) / gain
+    return residual.astype(np.float64), (STEP / 2.0 / gain).astype(np.float64)
+
+
+def _rows(waveform: np.ndarray, mel: MelConvention) -> tuple[np.ndarray, int]:
+    """Frames between the frames, linear between their middles, and the samples of each."""
+    frames = above_silence(mel_spectrogram(waveform, mel), mel)
+    hop = mel.hop_samples
+    count = max(n for n in range(1, max(1, hop // ROW_SAMPLES) + 1) if hop % n == 0)
+    places = (np.arange(len(frames) * count) + 0.5) / count - 0.5
+    before = np.clip(np.floor(places).astype(int), 0, len(frames) - 1)
+    after = np.minimum(before + 1, len(frames) - 1)
+    share = np.clip(places - before, 0.0, 1.0)[:, None]
+    rows = frames[before] * (1.0 - share) + frames[after] * share
+    return rows.astype(np.float32), hop // count
+
+
+def _bin_probabilities(residual: np.ndarray, half_bin: np.ndarray) -> np.ndarray:
+    """The probability of each sample's bin under each logistic, [samples, scales].
+
+    F(b) - F(a) with F the logistic distribution; both arguments are taken on the side of zero where
+    F is small, so that the tails are not lost.
+    """
+    distance = np.abs(residual)[:, None]
+    half = half_bin[:, None]
+    upper, lower = (half - distance) / SCALES, (-half - distance) / SCALES
+    return np.maximum(expit(upper) - expit(lower), 1e-30)
+
+
+def _fitted_weights(probabilities: np.ndarray) -> np.ndarray:
+    """The weights [scales] that maximise the likelihood, by expectation maximisation."""
+    weights = np.full(len(SCALES), 1.0 / len(SCALES))
+    for _ in range(ITERATIONS):
+        responsibilities = (1.0 / (probabilities @ weights)) @ probabilities
+        weights = weights * responsibilities / len(probabilities)
+    return weights
