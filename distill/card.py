@@ -1,4 +1,4 @@
-"""A student's run as a folder to hand on, with a card that shows it beside its teacher."""
+"""Export of a student's run as a model folder, with a card that compares it with its teacher."""
 
 import json
 from pathlib import Path
@@ -15,7 +15,7 @@ from wavenet.training import scan_folder
 
 
 def export(given: wavenet_card.ExportArguments, model: StudentModel) -> str:
-    """Measures a run's student on dev, beside its teacher, and writes the folder; in words."""
+    """Evaluates a run's student and its teacher on dev, writes the folder; returns a line on it."""
     stored = RunDirectory.open(given.run).config()
     teacher = load_teacher(teacher_of(model))
     data = Path(stored["data_folder"])
@@ -34,7 +34,7 @@ def export(given: wavenet_card.ExportArguments, model: StudentModel) -> str:
 
 
 def _shipped_name(stored: dict) -> str:
-    """How others name the teacher: the shipped one by its name, any other by its folder's."""
+    """Returns the teacher's public name: the shipped one's, else the name of its folder."""
     shipped = wavenet_model.load(Path(wavenet_model.SHIPPED))
     if digest(shipped.network) == stored["teacher_weights"]:
         return wavenet_model.SHIPPED
@@ -42,7 +42,7 @@ def _shipped_name(stored: dict) -> str:
 
 
 def card(spec: dict) -> str:
-    """The card, Markdown, of what model.json says."""
+    """Returns the model card, Markdown, of a model.json."""
     quality, mel = spec["quality"], spec["features"]["mel"]
     kl = quality["kl_nats"]
     systems = {"student": quality, **quality["against"]}

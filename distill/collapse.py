@@ -1,4 +1,4 @@
-"""The ways in which a student fails while its loss falls, said in plain words."""
+"""Warnings of mode collapse: the ways in which a student fails while its loss falls."""
 
 import dataclasses
 import math
@@ -11,7 +11,7 @@ LEAST_VOICED = 0.1  # share of frames, below which nothing is said about whisper
 
 @dataclasses.dataclass(frozen=True)
 class HealthMetrics:
-    """What tells a student that works from one that does not, on recordings it is not trained on.
+    """Metrics on dev recordings that show whether a student has collapsed.
 
     level_db: of its sound over that of the recordings. entropy_nats: of a sample given those
     before it. teacher_entropy_nats: the same of the teacher, on the recordings. voiced,
@@ -26,7 +26,7 @@ class HealthMetrics:
 
 
 def collapse_warnings(health: HealthMetrics) -> list[str]:
-    """A line for each way in which the student has collapsed; none where it is well."""
+    """A line for each way in which the student has collapsed; none for a healthy one."""
     found = []
     if not math.isfinite(health.level_db) or health.level_db < QUIET_DB:
         found.append(

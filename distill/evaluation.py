@@ -1,4 +1,4 @@
-"""How good a student is: beside its teacher and baselines that get the same frames."""
+"""Evaluation of a student beside its teacher and baselines that read the same frames."""
 
 import dataclasses
 import functools
@@ -38,7 +38,7 @@ def evaluate(
     seed: int = 0,
     part: DevPart = "report",
 ) -> dict:
-    """The figures of a student on the dev recordings of a corpus, as `evaluate --json` prints them.
+    """Returns the metrics of a student on dev recordings, as `evaluate --json` prints them.
 
     Args:
       model, teacher: at the corpus's rate, features and level.
@@ -93,7 +93,7 @@ def systems(
 
 
 def reads_mel(model: StudentModel) -> bool:
-    """Whether the student speaks from mel frames, as Griffin and Lim's algorithm does."""
+    """Returns whether the student reads mel frames, as Griffin and Lim's algorithm does."""
     return "mel" in model.data.features
 
 
@@ -111,7 +111,7 @@ def in_words(figures: dict) -> str:
 
 
 def _drafted(model: StudentModel, item: dict, length: int) -> np.ndarray:
-    """What the flows were given to finish."""
+    """Returns the draft that the flows refine."""
     frames, speaker = _given(model, item, length)
     return np.asarray(_condition(model, frames, speaker, length).draft)[0]
 

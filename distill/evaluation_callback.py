@@ -1,4 +1,4 @@
-"""What a distillation looks at: level, spectrum, entropy, sounds side by side, collapse."""
+"""Evaluation during distillation: level, spectrum, entropy, sounds side by side, collapse."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from PIL import Image
 
 from distill.collapse import HealthMetrics, collapse_warnings
 from distill.generation import Request, generate
-from distill.protocols import ENTROPY
+from distill.losses.kl_divergence import ENTROPY
 from distill.student import ParallelWaveNet
 from replicator.runs.metrics import MetricsLog
 from replicator.training.state import TrainState
@@ -20,13 +20,13 @@ from wavenet.measures import log_mel_distance_db, multi_resolution_stft_distance
 from wavenet.model import SpeechModel
 from wavenet.plots import spectrogram_png
 
-DEV_SECONDS = 20.0  # of dev recordings looked at while training; `evaluate` takes them all
+DEV_SECONDS = 20.0  # of dev recordings evaluated while training; `evaluate` takes them all
 SHOWN_SECONDS = 3.0
 PITCH_HOP_SECONDS = 0.0125
 
 
 class EvaluationCallback:
-    """Called by the trainer; gives the spectral distance on dev under the average weights."""
+    """Evaluates the average weights; the trainer calls it and keeps the best checkpoint by it."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class EvaluationCallback:
         self.teacher_entropy_nats = self._teacher_entropy()
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        """The multi-resolution STFT distance on dev; logs it with all the rest."""
+        """Logs the metrics on dev; returns the multi-resolution STFT distance."""
         with self.state.averaged():
             sounds = [self._synthesise(item, len(item["waveform"])) for item in self.recordings]
             entropy = self._entropy()
@@ -129,7 +129,7 @@ class EvaluationCallback:
             log.image(step, "spectrogram", np.asarray(picture.convert("RGB")))
 
     def _teacher_sound(self, length: int) -> np.ndarray:
-        """What the teacher makes of the first recording; spoken once in the life of a run."""
+        """Returns the teacher's sound for the first recording, generated once in a run."""
         path = self.folder / "teacher.wav"
         if not path.exists():
             item = self.recordings[0]

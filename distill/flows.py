@@ -20,7 +20,7 @@ Past = list[tf.Tensor]
 
 
 class FlowOutput(NamedTuple):
-    """What a flow makes of noise: float32 [batch, time] each; output = noise scale + location."""
+    """The output of a flow, float32 [batch, time] each: output = noise scale + location."""
 
     output: tf.Tensor
     location: tf.Tensor
@@ -28,7 +28,7 @@ class FlowOutput(NamedTuple):
 
 
 class FlowLayer(tf.Module):
-    """One gated, dilated layer with its residual projection; the past is handed in and out."""
+    """One gated, dilated layer with its residual projection; past inputs are passed in and out."""
 
     def __init__(self, config: StudentConfig, initial: Initial, dilation: int, name=None):
         super().__init__(name=name)
@@ -54,7 +54,7 @@ class FlowLayer(tf.Module):
         return (self.width - 1) * self.dilation
 
     def __call__(self, hidden, condition, past):
-        """The next hidden state, and the past to hand in with what follows in time.
+        """Returns the next hidden state, and the past inputs to pass with the next call in time.
 
         Args:
           hidden: [batch, time, residual].
@@ -101,7 +101,7 @@ class Flow(tf.Module):
         self.head2_bias = tf.Variable([0.0, math.log(initial_scale)], name="head2_bias")
 
     def empty_past(self, batch) -> Past:
-        """What is remembered before the first sample: zeros."""
+        """Returns the past inputs before the first sample: zeros."""
         front = tf.zeros([batch, self.config.front_width], self.outer_dtype)
         channels = self.config.residual_channels
         return [
@@ -110,7 +110,7 @@ class Flow(tf.Module):
         ]
 
     def __call__(self, noise, condition, past: Past) -> tuple[FlowOutput, Past]:
-        """What the flow makes of the noise, and the past to hand in with what follows in time.
+        """Returns the flow's output, and the past inputs to pass with the next call in time.
 
         Args:
           noise: float32 [batch, time].
@@ -131,7 +131,7 @@ class Flow(tf.Module):
         return FlowOutput(output, location, log_scale), pasts
 
     def forward(self, noise, condition=None) -> FlowOutput:
-        """What the flow makes of whole sounds of noise, [batch, time]."""
+        """Returns the flow's output for whole sounds of noise, [batch, time]."""
         return self(noise, condition, self.empty_past(tf.shape(noise)[0]))[0]
 
     def inverse(self, output, condition=None):
@@ -161,7 +161,7 @@ class Flow(tf.Module):
 
 
 def compose(steps: list[FlowOutput]) -> FlowOutput:
-    """Flows one after another as one flow.
+    """Returns consecutive flows as one flow.
 
     mu_tot = sum_i mu_i prod_{j>i} s_j,   log s_tot = sum_i log s_i   (papers' section 3.2).
     """

@@ -15,16 +15,16 @@ from wavenet.upsampling import FrameUpsampler
 
 
 class Condition(NamedTuple):
-    """What the flows are told: channels [batch, time, channels] or None, and what they finish.
+    """The condition of the flows: channels [batch, time, channels] or None, and a draft or None.
 
-    draft: float32 [batch, time], which is added to what the flows make, or None.
+    draft: float32 [batch, time], an estimate of the sound that the flows' output is added to.
     """
 
     channels: tf.Tensor | None = None
     draft: tf.Tensor | None = None
 
-    def finished(self, flowed: FlowOutput) -> FlowOutput:
-        """What the flows made, with the draft added."""
+    def add_draft(self, flowed: FlowOutput) -> FlowOutput:
+        """Returns the flows' output with the draft added."""
         if self.draft is None:
             return flowed
         draft = tf.cast(self.draft, flowed.output.dtype)
@@ -81,7 +81,7 @@ class ParallelWaveNet(tf.Module):
 
     @property
     def side_frames(self) -> int:
-        """Frames on either side of a stretch of sound that its condition depends on."""
+        """Frames on either side of a span of samples that its condition depends on."""
         side = self.config.frame_width // 2 + 2  # upsampling reads the neighbours
         return side if self.drafter is None else max(side, self.drafter.side_frames)
 
@@ -94,7 +94,7 @@ class ParallelWaveNet(tf.Module):
         skipped_frames: int = 0,
         start: int = 0,
     ) -> tuple[Condition, tf.Tensor | None]:
-        """The condition of a stretch of sound, and the phase after it [batch], None without draft.
+        """Returns the condition of a span of samples, and the phase after it [batch] or None.
 
         Args:
           frames: [batch, frames, feature_channels], one every `hop_samples` samples, or None.
@@ -142,14 +142,14 @@ class ParallelWaveNet(tf.Module):
     def chunk(
         self, noise, condition: Condition, pasts: list[Past]
     ) -> tuple[FlowOutput, list[Past]]:
-        """The next stretch of `sample`, and the pasts to hand in with what follows."""
+        """Returns the next chunk of `sample`, and the past inputs to pass with the one after."""
         steps, later = [], []
         for flow, past in zip(self.flows, pasts, strict=True):
             step, past = flow(noise, condition.channels, past)
             noise = step.output
             steps.append(step)
             later.append(past)
-        return condition.finished(compose(steps)), later
+        return condition.add_draft(compose(steps)), later
 
     def empty_pasts(self, batch) -> list[Past]:
         """Every flow's past before the first sample."""

@@ -25,7 +25,7 @@ class Parametrised:
 
 
 class WaveNetDensity:
-    """The `Density` of a WaveNet with a logistic or Gaussian output."""
+    """The density of a WaveNet with a logistic or Gaussian output, and its `Conditionals`."""
 
     def __init__(self, network: WaveNet):
         likelihood = network.likelihood

@@ -1,4 +1,4 @@
-"""A run of an image model as a folder to hand on: weights, and a card that says where from."""
+"""Export of a run of an image model as a model folder: weights, model.json and a model card."""
 
 import dataclasses
 from pathlib import Path
@@ -40,7 +40,7 @@ class ExportArguments:
 
 
 def export(given: ExportArguments) -> str:
-    """Measures a run's model on dev and writes the folder; what was measured, in words."""
+    """Evaluates a run's model on dev and writes the folder; returns the main metric in words."""
     stored = RunDirectory.open(given.run).config()
     model = load(given.run)
     if given.parts_from:
@@ -101,7 +101,7 @@ def _place(part: str) -> tuple[int, str]:
 
 
 def card(spec: dict) -> str:
-    """The card, Markdown, of what model.json says."""
+    """Returns the model card, Markdown, of a model.json."""
     quality = spec["quality"]
     measures = "\n".join(
         f"| {name.replace('_', ' ')} | {m['mean']:.3f} | {m['low']:.3f} to {m['high']:.3f} |"

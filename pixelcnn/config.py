@@ -110,16 +110,16 @@ class MultiscaleTrainConfig(TrainConfig):
     def part_names(self) -> tuple[str, ...]:
         """The names of the parts that are trained, base first."""
         known = part_names(sizes_between(self.network.base_size, self.data.size))
-        for wish in self.parts:
-            if not any(_is_of(name, wish) for name in known):
-                raise ValueError(f"`parts` must be of {', '.join(known)}, got {wish}.")
+        for wanted in self.parts:
+            if not any(_is_of(name, wanted) for name in known):
+                raise ValueError(f"`parts` must be of {', '.join(known)}, got {wanted}.")
         if not self.parts:
             return known
-        return tuple(name for name in known if any(_is_of(name, wish) for wish in self.parts))
+        return tuple(name for name in known if any(_is_of(name, wanted) for wanted in self.parts))
 
 
-def _is_of(name: str, wish: str) -> bool:
-    return wish in (name, name.split(".")[0])
+def _is_of(name: str, wanted: str) -> bool:
+    return wanted in (name, name.split(".")[0])
 
 
 AnyTrainConfig = PixelCNNTrainConfig | MultiscaleTrainConfig

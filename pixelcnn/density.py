@@ -7,14 +7,14 @@ import tensorflow as tf
 from likelihoods.initial import Initial
 from pixelcnn.config import AnyTrainConfig, PixelCNNTrainConfig
 from pixelcnn.networks.conditioning import Conditioner
-from pixelcnn.networks.mode import EXACT, Mode, Share
+from pixelcnn.networks.mode import EXACT, BatchSlice, Mode
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
 from replicator import Replicator
 
 
 class ImageDensity(tf.Module):
-    """The density of images given what a batch says of them.
+    """The density of images given their conditions.
 
     Args:
       config: a training configuration, resolved.
@@ -70,7 +70,7 @@ class ImageDensity(tf.Module):
         seed, share = batch["seed"][0], None
         if "share" in batch:
             seed = batch["seeds"][0, 0]
-            share = Share(batch["share"], batch["seeds"].shape[0])
+            share = BatchSlice(batch["share"], batch["seeds"].shape[0])
         mode = Mode(tf.as_dtype(self.config.compute_dtype), seed, share)
         nats = tf.add_n(list(self.nats(batch, mode, batch["seed"]).values()))
         value = -tf.reduce_mean(nats) / self.numbers
@@ -88,7 +88,7 @@ class ImageLoss:
         return self.density.loss(batch)
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
-        """What dropout needs: the whole batch has one mask, named after the seed of its first row.
+        """Returns what dropout needs of the whole batch: one mask, by the seed of its first row.
 
         Returns "seeds" int32 [replicas, rows, 2] of the whole batch and "share" int32 [], which of
         these rows the batch holds; see `GlobalBatchLoss`.

@@ -1,4 +1,4 @@
-"""How good an image model is: bits per dimension, scale by scale, against lossless WebP."""
+"""Evaluation of an image model: bits per dimension, scale by scale, against lossless WebP."""
 
 import dataclasses
 import io
@@ -19,7 +19,7 @@ Parts = dict[str, np.ndarray]
 
 
 def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
-    """The figures of a model on the dev images of a dataset, as `evaluate --json` prints them.
+    """Returns the metrics of a model on the dev images, as `evaluate --json` prints them.
 
     Args:
       model: whole or in part. dataset: read with the model's configuration.

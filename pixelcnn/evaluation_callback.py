@@ -1,4 +1,4 @@
-"""What a run looks at while it trains: bits per dimension on dev, and images."""
+"""Evaluation during training: bits per dimension on dev, and a sheet of samples."""
 
 import math
 from pathlib import Path
@@ -15,11 +15,11 @@ from replicator.runs.metrics import MetricsLog
 from replicator.training.state import TrainState
 
 SHOWN = 16  # images of a sheet
-LARGEST_SHOWN = 64  # pixels; larger images take too long for a look in between
+LARGEST_SHOWN = 64  # pixels; larger images take too long to sample in between
 
 
 class EvaluationCallback:
-    """Called by the trainer; gives the bits per dimension on dev under the average weights."""
+    """Evaluates the average weights; the trainer calls it and keeps the best checkpoint by it."""
 
     def __init__(
         self, density: ImageDensity, state: TrainState, dataset: ImageDataset, folder: Path
@@ -35,7 +35,7 @@ class EvaluationCallback:
             total = sum(parts.values())
             figures = {f"dev_bits_per_dim/{part}": bits for part, bits in parts.items()}
             log.scalars(step, {"dev_bits_per_dim": total} | (figures if len(parts) > 1 else {}))
-            if self._can_draw():
+            if self._can_sample():
                 sheet = grid(self._images())
                 write_png(self.folder / f"step_{step:08d}.png", sheet)
                 log.image(step, "samples", sheet)
@@ -54,7 +54,7 @@ class EvaluationCallback:
             for part, nats in totals.items()
         }
 
-    def _can_draw(self) -> bool:
+    def _can_sample(self) -> bool:
         """Whether the model is whole and its images small."""
         model = self.density.multiscale
         whole = model is None or len(model.parts) == len(part_names(model.sizes))
@@ -63,10 +63,10 @@ class EvaluationCallback:
     def _images(self) -> list[np.ndarray]:
         """One image for each of the first conditions of dev."""
         batch = next(iter(self.dataset.dev(SHOWN)))
-        told = {name: v.numpy() for name, v in batch.items() if name not in ("levels", "seed")}
+        given = {name: v.numpy() for name, v in batch.items() if name not in ("levels", "seed")}
         images = []
         for i in range(min(SHOWN, len(batch["levels"]))):
-            condition = {name: value[i : i + 1] for name, value in told.items()}
+            condition = {name: value[i : i + 1] for name, value in given.items()}
             request = Request((i,), 0, self.density.config.data.size, condition)
             images.append(next(self.sampler.images(request))[-1])
         return images

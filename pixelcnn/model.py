@@ -24,12 +24,12 @@ from replicator.runs.atomic_files import Arrays
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import assign_weights, stored_model
 
-Wish = int | str | np.ndarray | None
+ConditionValue = int | str | np.ndarray | None
 
 
 @dataclasses.dataclass(frozen=True)
 class ImageModel:
-    """A density ready to draw.
+    """A trained image model, ready to sample.
 
     config: what it was trained as. classes: their names, in the order of their numbers.
     statistics: what a video's actions and states are normalised by. spec: what model.json says.
@@ -59,7 +59,7 @@ class ImageModel:
 
     @property
     def whole(self) -> bool:
-        """Whether it can draw: a multiscale model needs all its parts for that."""
+        """Whether it can sample: a multiscale model needs all its parts for that."""
         model = self.density.multiscale
         return model is None or len(model.parts) == len(part_names(model.sizes))
 
@@ -70,7 +70,7 @@ class ImageModel:
 
     def generate(
         self,
-        condition: Wish | Sequence[Wish] = None,
+        condition: ConditionValue | Sequence[ConditionValue] = None,
         *,
         seed: int = 0,
         num: int = 1,
@@ -104,7 +104,7 @@ class ImageModel:
 
     def progressions(
         self,
-        condition: Wish | Sequence[Wish] = None,
+        condition: ConditionValue | Sequence[ConditionValue] = None,
         *,
         seed: int = 0,
         num: int = 1,
@@ -113,54 +113,54 @@ class ImageModel:
         given: tuple[np.ndarray, int] | None = None,
         start: np.ndarray | None = None,
     ) -> Iterator[list[np.ndarray]]:
-        """For each image, as it is drawn, all its scales, smallest first; see `generate`.
+        """Yields for each image, as it is sampled, all its scales, smallest first; see `generate`.
 
-        What cannot be drawn is refused at once, before the first image is asked for.
+        An impossible request is refused at once, before the first image is asked for.
         """
-        wishes: list[Any] = [condition] * num
+        conditions: list[Any] = [condition] * num
         if isinstance(condition, list | tuple):
-            wishes = list(condition)
-        if len(wishes) != num:
-            raise ValueError(f"`condition` must be one or {num}, got {len(wishes)}.")
+            conditions = list(condition)
+        if len(conditions) != num:
+            raise ValueError(f"`condition` must be one or {num}, got {len(conditions)}.")
         size = self.size if size is None else size
         self._check(size, temperature, given, start)
         kept = temperature if isinstance(temperature, int | float) else tuple(temperature)
         requests = [
-            Request((row,), seed, size, self.condition(wish), kept, given, start)
-            for row, wish in enumerate(wishes)
+            Request((row,), seed, size, self.condition(value), kept, given, start)
+            for row, value in enumerate(conditions)
         ]
         return itertools.chain.from_iterable(map(self.sampler.images, requests))
 
-    def condition(self, wish: Wish) -> dict[str, np.ndarray]:
-        """What a batch of one image says, of a class, a caption or a map.
+    def condition(self, value: ConditionValue) -> dict[str, np.ndarray]:
+        """Returns a batch of one with a class, a caption or a map, as the conditioner reads it.
 
-        Raises UserError for a class that there is none of, a caption too long, or a wish where the
-        model has none, or none where it needs one.
+        Raises UserError for an unknown class, a caption too long, a value for a model without a
+        condition, or no value for a model with one.
         """
         kind = self.config.conditioning.kind
-        if kind == "none" or wish is None:
-            if kind == "none" and wish is not None:
+        if kind == "none" or value is None:
+            if kind == "none" and value is not None:
                 raise UserError("The model draws without a condition.")
             if kind != "none":
                 raise UserError(f"The model needs a condition: {NEEDS[kind]}.")
             return {}
         if kind == "class":
-            return {"label": np.array([self.label(wish)], np.int32)}
+            return {"label": np.array([self.label(value)], np.int32)}
         if kind == "text":
-            return {"caption": encode_caption(str(wish))[None]}
-        if kind == "map" and isinstance(wish, np.ndarray):
-            return {"map": wish[None].astype(np.int32)}
+            return {"caption": encode_caption(str(value))[None]}
+        if kind == "map" and isinstance(value, np.ndarray):
+            return {"map": value[None].astype(np.int32)}
         raise UserError(f"The model needs {NEEDS[kind]}.")
 
-    def label(self, wish: Wish) -> int:
-        """The number of a class, named or numbered; UserError if there is none such."""
-        if str(wish) in self.classes:
-            return self.classes.index(str(wish))
+    def label(self, value: ConditionValue) -> int:
+        """Returns the number of a class given by name or number; UserError for an unknown one."""
+        if str(value) in self.classes:
+            return self.classes.index(str(value))
         try:
-            number = int(str(wish))
+            number = int(str(value))
         except ValueError as error:
             raise UserError(
-                f"There is no class `{wish}`; there are {', '.join(self.classes)}."
+                f"There is no class `{value}`; there are {', '.join(self.classes)}."
             ) from error
         check_label(number, self.config.conditioning.classes)
         return number
@@ -222,7 +222,7 @@ def load(path: Path | str) -> ImageModel:
 
 
 def spec_of(stored: dict, path: Path) -> dict[str, Any]:
-    """What model.json says of a run, but for where it comes from."""
+    """Returns the entries of model.json that describe the model, not its provenance."""
     config = _config(stored, path)
     return {
         "kind": kind_of(config),

@@ -13,7 +13,7 @@ from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.dataset import NEEDED, ImageDataset
 from pixelcnn.data.video import Video
 from pixelcnn.density import ImageDensity
-from pixelcnn.sampling.multiscale_sampler import Draw, draw, multiscale_words
+from pixelcnn.sampling.multiscale_sampler import SamplingInputs, multiscale_words, sample_scales
 from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample
 from pixelcnn.training import CHANGEABLE, run_config
 from replicator.portable.export import (
@@ -195,8 +195,8 @@ def _multiscale_sampler(density: ImageDensity, size: int, start_size: int | None
 
     def drawn(inputs):
         words = multiscale_words(model, inputs["seed"], inputs["rows"], size)
-        wish = Draw(words, density.conditioner(inputs), inputs["temperatures"])
-        scales = draw(model, wish, size, inputs.get("start"))
+        sampling = SamplingInputs(words, density.conditioner(inputs), inputs["temperatures"])
+        scales = sample_scales(model, sampling, size, inputs.get("start"))
         return {f"picture_{image.shape[1]}": image for image in scales}
 
     return drawn, own

@@ -1,4 +1,4 @@
-"""Video: the frames that follow, drawn one after another from actions and states."""
+"""Video prediction: the next frames, sampled one after another from actions and states."""
 
 from collections.abc import Iterator
 
@@ -69,12 +69,12 @@ def _following(
     context = model.config.conditioning.context_frames
     past = [np.asarray(frame) for frame in frames]
     for t in range(len(frames), len(moves) + 1):
-        told = {
+        condition = {
             "past": np.stack(past[-context:])[None].astype(np.int32),
             "action": moves[None, t - context : t],
             "state": places[None, t - context : t],
         }
         # A frame's number stands beside the row's, so that no two frames share noise.
-        request = Request((first_row + t,), seed, model.size, told, temperature)
+        request = Request((first_row + t,), seed, model.size, condition, temperature)
         past.append(next(model.sampler.images(request))[-1])
         yield past[-1]

@@ -8,17 +8,27 @@ from the student's own conditional, which cost next to nothing, make up
     H(P_S) = E_z[ sum_t ln s(z_<t) ] + 2 T,                                         (equation 9)
 
 2 nats being the entropy of a standard logistic. Gradients flow through x_t and through x_<t into
-the teacher, whose weights are held. Written for any `Density` and any `FastSampler`: what is drawn
-may be a sound, a picture, anything with an order.
+the teacher, whose weights are frozen. Written for any teacher that gives `Conditionals` and any
+student that gives `FlowOutput`s: elements may be samples of sound, pixels, anything with an order.
 """
 
-from typing import NamedTuple
+import math
+from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
 from distill.flows import FlowOutput
-from distill.protocols import ENTROPY, Conditionals
 from likelihoods import noise as counter_noise
+
+# Entropy of the noise that a student starts from, in nats an element.
+ENTROPY = {"logistic": 2.0, "normal": 0.5 * math.log(2.0 * math.pi * math.e)}
+
+
+class Conditionals(Protocol):
+    """The distribution of every element given the elements before it, differentiable in those."""
+
+    def log_density(self, values: tf.Tensor) -> tf.Tensor:
+        """float32 [..., batch, elements...], nats per unit, of other values at the same places."""
 
 
 class Divergence(NamedTuple):
@@ -36,7 +46,7 @@ def divergence(
 
     Args:
       teacher: its conditionals given `drawn.output`.
-      drawn: what the student made of its noise, [batch, elements...] each.
+      drawn: the student's sample and its density there, [batch, elements...] each.
       draws: float32 [draws, batch, elements...], standard noise from `standard_draws`.
       kind: of the noise, "logistic" or "normal".
       mask: [batch, elements...], 1 where it counts; None: everywhere.

@@ -29,9 +29,9 @@ DB_PER_NEPER = 20.0 / math.log(10.0)
 
 
 class Objective:
-    """Called with a batch of clips; gives the loss, [], and the terms' values.
+    """The loss of a batch of clips, [], and the values of its terms.
 
-    A replica calls it with its share of a batch and with what `global_inputs` gives.
+    A replica calls it with its slice of a batch and with what `global_inputs` gives.
 
     Args:
       student, teacher: only the student's weights get a gradient.
@@ -71,7 +71,7 @@ class Objective:
         terms |= self._compare(drawn.output, batch)
         drafter = self.student.drafter
         if drafter is not None:
-            # Taught beforehand: its error is logged, its gradient is zero, its weights stay.
+            # Trained beforehand: its error is logged, its gradient is zero, its weights stay.
             value = pitch_loss(
                 drafter.reader,
                 self.frames(batch),
@@ -101,8 +101,8 @@ class Objective:
         known = replicator.all_reduce(means, "mean")
         known["first_row"] = replicator.replica_id * rows
         if self.config.contrastive:
-            told = {name: batch[name][-1] for name in ("frames", "speaker") if name in batch}
-            lasts = replicator.all_gather(told)
+            last = {name: batch[name][-1] for name in ("frames", "speaker") if name in batch}
+            lasts = replicator.all_gather(last)
             before = (replicator.replica_id - 1) % replicator.num_replicas
             known |= {f"{name}_before": rows[before][tf.newaxis] for name, rows in lasts.items()}
         return known
@@ -115,7 +115,7 @@ class Objective:
     def _draw(self, batch, seed) -> FlowOutput:
         rows, samples = _shape(batch)
         names = tf.range(rows) + batch.get("first_row", 0)
-        # The phase of the voice means nothing, so it must not be learnt.
+        # The absolute phase of the voice carries no information, so it is drawn anew each step.
         phase = counter_noise.uniform(counter_noise.fold_in(seed, PHASE), names, 0, 1)[:, 0, 0]
         condition, _ = self.student.condition(
             self.frames(batch), self._speaker(batch), samples, tf.cast(phase, tf.float64)
@@ -155,11 +155,11 @@ class Objective:
         """The teacher's condition of the row before each row of the whole batch."""
         if "speaker_before" not in batch:
             return tf.roll(condition, 1, 0)
-        told = {name: batch.get(f"{name}_before") for name in ("frames", "speaker")}
-        speaker = told["speaker"] if self.student.config.speakers else None
-        frames = self.frames(told) if told["frames"] is not None else None
-        before = self.teacher.condition(frames, speaker, _shape(batch)[1])
-        return tf.concat([before, condition[:-1]], 0)
+        before = {name: batch.get(f"{name}_before") for name in ("frames", "speaker")}
+        speaker = before["speaker"] if self.student.config.speakers else None
+        frames = self.frames(before) if before["frames"] is not None else None
+        first = self.teacher.condition(frames, speaker, _shape(batch)[1])
+        return tf.concat([first, condition[:-1]], 0)
 
     def _compare(self, sound, batch) -> Terms:
         terms = {}

@@ -1,4 +1,4 @@
-"""How alike two sounds are to a network that recognises speech units.
+"""Perceptual losses: distances between the features of a classifier of speech units.
 
 van den Oord et al. 2017, "Parallel WaveNet" (arXiv 1711.10433), section 3.3: a student is held to
 the features that a classifier of speech sounds computes of a recording, either frame by frame or

@@ -11,7 +11,6 @@ from distill.spectra import magnitudes
 
 # FFT size, hop and window in samples (Yamamoto et al. 2020, arXiv 1910.11480, table 1).
 RESOLUTIONS = ((1024, 120, 600), (2048, 240, 1200), (512, 50, 240))
-SHORTEST_SAMPLES = 1200
 WINDOW, HOP = 1024, 256  # samples, of the forms with one resolution
 LOWEST = 1e-4  # magnitudes are compared above it: a 16-bit step under a Hann window of 600
 SILENT = 1.0  # energy below which a recording counts as this loud: it has nothing to compare with

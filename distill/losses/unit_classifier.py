@@ -2,7 +2,7 @@
 
 The units stand in for the phones of Parallel WaveNet (van den Oord et al. 2017, section 3.3): what
 counts are the features inside a network that tells speech sounds apart. They are k-means clusters
-of cepstra and their slopes, and the network sees frames in part masked, so that it must know how
+of cepstra and their deltas, and the network sees frames in part masked, so that it must know how
 sounds follow one another (both as the first round of HuBERT, Hsu et al. 2021). Transcripts are not
 used even where they are there: they do not say when each sound is spoken.
 """
@@ -30,7 +30,7 @@ from wavenet.features import MelConvention
 KIND = "speech units, format 1"
 STATISTICS = ("centres", "mean", "scale", "band_mean", "frame_scale")
 CEPSTRA = 13
-SLOPE_WEIGHT = 0.5  # of a cepstrum's slope, the cepstrum having weight 1
+DELTA_WEIGHT = 0.5  # of a cepstrum's delta feature, the cepstrum having weight 1
 CLUSTERED_FRAMES = 40_000  # frames that k-means sees at most
 KMEANS_ROUNDS = 30
 GAIN = 0.05  # of the scale of `above_silence`: 5 dB with a floor of 1e-5
@@ -132,10 +132,10 @@ class UnitClassifier(tf.Module):
 
 
 def cepstra(mel: np.ndarray) -> np.ndarray:
-    """The lowest cepstra of each frame and their slopes, float32 [frames, 2 * cepstra].
+    """Returns the lowest cepstra of each frame and their deltas, float32 [frames, 2 * cepstra].
 
     A cepstrum is a coefficient of the orthonormal DCT over bands; the lowest 13 follow the
-    spectrum's envelope and leave out the harmonics of the voice. A slope is half the difference
+    spectrum's envelope and leave out the harmonics of the voice. A delta is half the difference
     of the frames after and before.
 
     Args:
@@ -143,8 +143,8 @@ def cepstra(mel: np.ndarray) -> np.ndarray:
     """
     values = scipy.fft.dct(mel, norm="ortho", axis=1)[:, :CEPSTRA]
     padded = np.pad(values, [(1, 1), (0, 0)], mode="edge")
-    slopes = 0.5 * (padded[2:] - padded[:-2])
-    return np.concatenate([values, slopes], axis=1).astype(np.float32)
+    deltas = 0.5 * (padded[2:] - padded[:-2])
+    return np.concatenate([values, deltas], axis=1).astype(np.float32)
 
 
 def _nearest(points: np.ndarray, centres: np.ndarray) -> np.ndarray:
@@ -160,7 +160,7 @@ def _standard(classifier: UnitClassifier, mel: np.ndarray) -> None:
 def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Generator) -> None:
     """Sets the statistics and the centres of cepstra [frames, columns]: k-means++, then Lloyd.
 
-    Every cepstrum counts the same, whatever its spread, and its slope half of that.
+    Every cepstrum counts the same, whatever its spread, and its delta half of that.
     """
     num_units, half = classifier.config.num_units, points.shape[1] // 2
     if len(points) < num_units:
@@ -168,7 +168,7 @@ def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Gene
     if len(points) > CLUSTERED_FRAMES:
         points = points[np.sort(rng.choice(len(points), CLUSTERED_FRAMES, replace=False))]
     classifier.mean, scale = points.mean(axis=0), np.maximum(points.std(axis=0), 1e-3)
-    scale[half:] /= SLOPE_WEIGHT
+    scale[half:] /= DELTA_WEIGHT
     classifier.scale = scale
     with warnings.catch_warnings():
         # Of an empty cluster: a unit that no frame has does no harm.

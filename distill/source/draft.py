@@ -43,7 +43,7 @@ class Drafter(tf.Module):
 
     @property
     def side_frames(self) -> int:
-        """Frames on either side of a stretch of sound that its draft depends on."""
+        """Frames on either side of a span of samples that its draft depends on."""
         return self.reader.side_frames + self._inversion.side_frames + 2
 
     def __call__(self, frames, phase_cycles, asked: slice, start: int):

@@ -1,4 +1,4 @@
-"""What a voice does periodically: pulses at a fundamental frequency that is read off the frames.
+"""The periodic source of a voice: pulses at a fundamental frequency estimated from the frames.
 
 Their phase is a running sum and travels with the state from chunk to chunk.
 """
@@ -23,7 +23,7 @@ TOP_SHARE = 0.47  # of the sample rate; harmonics above are left out
 
 
 class PitchEstimator(tf.Module):
-    """A small network over frames that says F0 and whether the frame is voiced."""
+    """A small network that estimates F0 and voicing from frames."""
 
     def __init__(self, config: StudentConfig, initial: Initial, name="pitch_reader"):
         super().__init__(name=name)
@@ -62,7 +62,7 @@ class PitchEstimator(tf.Module):
 
 
 def pitch_loss(reader: PitchEstimator, frames, pitch, voiced_share=None):
-    """How badly the reader reads, []: an error in semitones where voiced, and a cross-entropy.
+    """Returns the estimator's loss, []: an error in semitones where voiced, and a cross-entropy.
 
     The error counts squared up to a semitone and as it is beyond: an octave missed is one mistake.
 
@@ -83,11 +83,11 @@ def pitch_loss(reader: PitchEstimator, frames, pitch, voiced_share=None):
 def train_pitch_estimator(
     reader: PitchEstimator, source: ClipSource, channels: int, steps: int, seed: int
 ):
-    """Teaches the reader on clips of frames; the last value of `pitch_loss`.
+    """Trains the estimator on clips of frames; returns the last value of `pitch_loss`.
 
     Args:
       source: of `wavenet.data.pipeline.source_of`, whose frames end in the two F0 channels.
-      channels: of the frames, how many the reader reads.
+      channels: of the frames, how many the estimator reads.
       steps: updates of 16 clips.
       seed: of the order of clips.
     """
@@ -103,7 +103,7 @@ def train_pitch_estimator(
         return metrics["loss"]
 
     value = math.inf
-    with Progress(steps, "reading F0", "step") as progress:
+    with Progress(steps, "estimating F0", "step") as progress:
         for step in range(steps):
             value = float(update(batch(source, seed, step, ESTIMATOR_CLIPS)["frames"]))
             progress.advance(loss=value)

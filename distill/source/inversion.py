@@ -1,8 +1,8 @@
 """Sound from mel frames and a source that lends its phases.
 
 Passes of Griffin and Lim's algorithm (1984), from the phases of the source, with one difference:
-what is held from pass to pass is the mel, not an estimate of the magnitudes, which follow the sound
-as far as the mel lets them. What a stretch of the sound is depends on a bounded stretch of frames,
+what is kept from pass to pass is the mel, not an estimate of the magnitudes, which follow the sound
+as far as the mel lets them. A span of the sound depends on a bounded span of frames,
 so that it can be made in pieces.
 """
 
@@ -33,7 +33,7 @@ class MelInversion:
 
     @property
     def side_frames(self) -> int:
-        """Frames on either side of a stretch that its draft depends on."""
+        """Frames on either side of a span of samples that its draft depends on."""
         width, hop = self.mel.fft_size, self.mel.hop_samples
         return -(-width // (2 * hop)) + (self.passes - 1) * -(-width // hop)
 

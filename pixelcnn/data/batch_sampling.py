@@ -1,7 +1,7 @@
 """Which examples make up batch number n: a pure function of the seed and n, nothing to replay.
 
 NumPy alone and nothing of this package, so that the file can be carried to another machine: there
-`open_batches` draws the very batches that are drawn here.
+`open_batches` gives the very batches that are made here.
 """
 
 import functools
@@ -25,8 +25,8 @@ def _epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
     return np.argsort(words(seed, 2 * epoch, count), kind="stable")
 
 
-def drawn(seed: int, step: int, batch_size: int, count: int) -> np.ndarray:
-    """int64 [batch_size], the examples of batch `step` of count ones, each once in every epoch.
+def sampled_examples(seed: int, step: int, batch_size: int, count: int) -> np.ndarray:
+    """int64 [batch_size], which of `count` examples make up batch `step`; each comes once an epoch.
 
     The batches cut one endless sequence, epoch after epoch, each in an order of its own; a batch
     may hold the end of one epoch and the beginning of the next.
@@ -76,7 +76,7 @@ def image_batch(
       seed, batch_size: of the sequence.
       flip: mirrors every other image, by chance, and its "map" with it.
     """
-    chosen = drawn(seed, step, batch_size, len(stored["levels"]))
+    chosen = sampled_examples(seed, step, batch_size, len(stored["levels"]))
     seeds, flips = example_words(seed, step, batch_size, LANES)[:2]
     batch = {name: array[chosen].astype(np.int32) for name, array in stored.items()}
     for name in {"levels", "map"} & batch.keys() if flip else ():
@@ -121,7 +121,7 @@ def video_batch(
 ) -> Arrays:
     """Batch `step`: `moments`, noise of size `jitter` in actions and states, and "seed"."""
     clips, steps = stored["frames"].shape[:2]
-    chosen = drawn(seed, step, batch_size, clips * (steps - context))
+    chosen = sampled_examples(seed, step, batch_size, clips * (steps - context))
     batch = moments(stored, chosen, chosen, context)
     for lane, name in enumerate(("action", "state")):
         batch[name] = batch[name] + jitter * normals(seed, step, lane, batch[name].shape)

@@ -38,7 +38,7 @@ class ImageSet:
 
 @dataclasses.dataclass(frozen=True)
 class Corpus:
-    """A `ImageSet` for "train" and for "dev", the names of the classes, and notes to print.
+    """An `ImageSet` for "train" and for "dev", the names of the classes, and notes to print.
 
     classes: none where the source has no labels. notes: lines on what was read, how it was
     reduced, and what was left out and why.
@@ -66,7 +66,7 @@ def _hashed(name: str) -> float:
     return int.from_bytes(data, "big") / 2.0**64
 
 
-def _drawn_splits(raw: RawCorpus, dev_share: float) -> list[str]:
+def _hashed_splits(raw: RawCorpus, dev_share: float) -> list[str]:
     """A split for each image, by the hash of its name; train keeps one of each class."""
     hashes = np.array([_hashed(name) for name in raw.names])
     order = np.argsort(hashes, kind="stable")
@@ -157,7 +157,7 @@ def read_corpus(path: Path | str, rules: ImageRules) -> Corpus:
         train does not have.
     """
     raw, source = _read_source(path, rules), shown(path)
-    splits = list(raw.splits or _drawn_splits(raw, rules.dev_share))
+    splits = list(raw.splits or _hashed_splits(raw, rules.dev_share))
     _check_splits(source, splits, raw.notes)
     classes = _classes(source, raw, splits)
     places = {split: np.flatnonzero(np.array(splits) == split) for split in SPLITS}
@@ -167,7 +167,7 @@ def read_corpus(path: Path | str, rules: ImageRules) -> Corpus:
 
 
 def read_dev(path: Path | str, rules: ImageRules, classes: Sequence[str]) -> Corpus:
-    """The images for dev alone, to judge a model by; there is no split for train.
+    """Returns the dev images alone, to evaluate a model on; there is no split for train.
 
     Args:
       path: as for `read_corpus`, or a single `*_dev.npz`, all of whose images are taken.
@@ -179,7 +179,7 @@ def read_dev(path: Path | str, rules: ImageRules, classes: Sequence[str]) -> Cor
     raw, source = _read_source(path, rules), shown(path)
     splits = ["dev"] * len(raw.names)
     if not (Path(path).is_file() and str(path).endswith("_dev.npz")):
-        splits = list(raw.splits or _drawn_splits(raw, rules.dev_share))
+        splits = list(raw.splits or _hashed_splits(raw, rules.dev_share))
     if "dev" not in splits:
         raise DataError(f"{source}: no image for dev.")
     if not classes:

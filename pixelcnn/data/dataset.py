@@ -1,4 +1,4 @@
-"""The images, or the frames, that a run is trained on and judged by, in batches."""
+"""The images, or frames, that a run is trained and evaluated on, in batches."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -25,14 +25,14 @@ SOURCE = {
 
 @dataclasses.dataclass(frozen=True)
 class ImageDataset:
-    """A corpus of images or of video, whichever the configuration's condition asks for."""
+    """A corpus of images, or of video where the configuration's condition is the frames before."""
 
     config: Any  # a TrainConfig, of either model
     source: Corpus | Video
 
     @classmethod
     def read(cls, data: Path | str, config: Any) -> "ImageDataset":
-        """What a folder or file holds; DataError where it lacks what the condition needs."""
+        """Returns the data set of a folder or file; DataError if the condition needs more."""
         if config.conditioning.kind == "video":
             return cls(config, read_episodes(data, config.data.rules))
         return cls._of(config, read_corpus(data, config.data.rules), data)
@@ -45,7 +45,7 @@ class ImageDataset:
         classes: Sequence[str],
         statistics: Statistics | None = None,
     ) -> "ImageDataset":
-        """The dev part alone, as a trained model with these classes and statistics reads it."""
+        """Returns the dev split alone, with the classes and statistics of a trained model."""
         if config.conditioning.kind == "video":
             return cls(config, read_episodes(data, config.data.rules, statistics))
         wanted = classes if config.conditioning.kind == "class" else ()
@@ -62,7 +62,7 @@ class ImageDataset:
 
     @property
     def notes(self) -> tuple[str, ...]:
-        """Lines on what was read."""
+        """Lines on what was read, for the person watching."""
         return self.source.notes
 
     @property
@@ -72,12 +72,12 @@ class ImageDataset:
 
     @property
     def statistics(self) -> Statistics | None:
-        """What actions and states were normalised by."""
+        """The statistics that normalised actions and states, None for images."""
         return self.source.statistics if isinstance(self.source, Video) else None
 
     @property
     def resolved(self) -> Any:
-        """The configuration with the numbers that the data decide filled in."""
+        """The configuration with the sizes that follow from the data filled in."""
         conditioning = self.config.conditioning
         if isinstance(self.source, Video):
             first = self.source.splits["train"]
@@ -120,7 +120,7 @@ class ImageDataset:
 
     @property
     def shuffles(self) -> int:
-        """How many ways of exchanging conditions `dev` has."""
+        """The number of permutations of conditions that `dev` offers."""
         return VIDEO_SHUFFLES if isinstance(self.source, Video) else 1
 
     def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: int = 0) -> tf.data.Dataset:

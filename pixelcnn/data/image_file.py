@@ -1,4 +1,4 @@
-"""One image file as levels: square, upright, eight bits, with what was done to get there."""
+"""Decoding of one image file to levels: square, upright, eight bits, with notes on conversions."""
 
 import contextlib
 import dataclasses
@@ -38,7 +38,7 @@ class ImageError(UserError):
 
 @dataclasses.dataclass(frozen=True)
 class DecodedImage:
-    """An image as it is trained on.
+    """A decoded image at the size and channels of the rules.
 
     levels: uint8 [size, size, channels]. stored_size: width and height when upright, in pixels.
     remarks: what had to be done to it, such as `TRANSPARENT`.

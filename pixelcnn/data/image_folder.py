@@ -1,4 +1,4 @@
-"""The images of a folder, the ones left out, and why."""
+"""Reading of a folder of images, with notes on the files left out and why."""
 
 import collections
 import dataclasses
@@ -97,10 +97,10 @@ def _complete_classes(entries: Sequence[Entry]) -> tuple[list[Entry], list[str]]
     return [dataclasses.replace(entry, class_name=None) for entry in entries], [note]
 
 
-def _counting(
+def _listed(
     folder: Path, names: Sequence[str], split_folders: bool
 ) -> tuple[dict[str, Row | None], list[str]]:
-    """The names of the images that count, with their rows, and notes on the others."""
+    """Returns the names of the images to read, with their table rows, and notes on the others."""
     rows = read_tables(folder)
     matched: dict[str, Row | None] = dict(match(rows, set(names)))
     images = [name for name in names if Path(name).suffix.lower() in suffixes()]
@@ -128,7 +128,7 @@ def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
     """
     names, notes = list_files(folder)
     split_folders = _has_split_folders(folder)
-    rows, more = _counting(folder, names, split_folders)
+    rows, more = _listed(folder, names, split_folders)
     outer_folders = 1 if split_folders or all(name.startswith("train/") for name in rows) else 0
     entries = [_entry(n, rows[n], split_folders, outer_folders) for n in sorted(rows)]
     _one_split_each(folder, entries)
@@ -148,7 +148,7 @@ def _read_all(
 
     formats()  # loads pillow's plugins before the threads would race to
     with warnings.catch_warnings():
-        # Pillow's remarks on single files would tear the progress bar; what matters is in a note.
+        # Pillow's warnings on single files would break the progress bar; what matters is in a note.
         warnings.filterwarnings("ignore", module=r"PIL\.")
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         workers = workers or min(MOST_WORKERS, os.cpu_count() or 1)

@@ -1,4 +1,4 @@
-"""Images as a source gave them: reduced, but not yet split."""
+"""Images as read from a source: reduced to one size, not yet split into train and dev."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -10,7 +10,7 @@ NAMES_SHOWN = 5
 
 @dataclasses.dataclass(frozen=True)
 class RawCorpus:
-    """What a folder, an npz file or a named data set held.
+    """The images, labels and captions of a folder, an npz file or a TensorFlow data set.
 
     images: uint8 [n, size, size, channels]. names: one each. splits: "train" or "dev" each; None
     leaves it to the hash of the name. class_names, captions: one each, or None. classes: in the

@@ -69,7 +69,7 @@ class Episodes:
 
     @property
     def stored(self) -> Arrays:
-        """What `draws.moments` takes."""
+        """The arrays that `batch_sampling.moments` reads."""
         return {"frames": self.frames, "actions": self.actions, "states": self.states}
 
 

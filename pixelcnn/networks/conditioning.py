@@ -1,4 +1,4 @@
-"""What an image is drawn from: a class, a caption, a map of parts, or the frames before it.
+"""Conditions of an image: a class, a caption, a map of labels, or the frames before it.
 
 Each kind of condition becomes a vector that holds for the whole image, a map that has its own
 value at every pixel, or both (van den Oord et al. 2016, "Conditional Image Generation with PixelCNN
@@ -16,6 +16,7 @@ from likelihoods.levels import value_of
 from pixelcnn.networks.caption_encoder import CaptionEncoder
 from pixelcnn.networks.config import ConditioningConfig, require
 from pixelcnn.networks.conv_lstm import ConvLSTM
+from pixelcnn.networks.layers import Convolution
 from replicator.runs.errors import UserError
 
 VIDEO_VECTOR_CHANNELS = 64
@@ -24,7 +25,7 @@ RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
 
 
 class Condition(NamedTuple):
-    """What the layers of a network read beside the image."""
+    """A condition as the layers of a network read it."""
 
     vector: tf.Tensor = None
     """float32 [batch, vector channels], the same for every pixel, or None."""
@@ -66,8 +67,8 @@ class MapEncoder(tf.Module):
 class VideoEncoder(tf.Module):
     """The frames before an image, with their actions and states, as a map and a vector.
 
-    A ConvLSTM at a quarter of the resolution says what moves; at full resolution the last frame
-    says what is there.
+    A ConvLSTM at a quarter of the resolution encodes motion; the last frame is read at full
+    resolution.
     """
 
     def __init__(self, config: ConditioningConfig, initial: Initial, name="video"):
@@ -111,7 +112,7 @@ class VideoEncoder(tf.Module):
         return Condition(self._vector(moved), tf.concat([merged, last], -1))
 
     def _cells(self, frames, moved):
-        """What the ConvLSTM reads: [batch, time, height / 4, width / 4, channels]."""
+        """Returns the input of the ConvLSTM, [batch, time, height / 4, width / 4, channels]."""
         time, *size = frames.shape[1:]
         cells = tf.nn.relu(self.half(tf.reshape(frames, [-1, *size])))
         cells = tf.nn.relu(self.quarter(cells))
@@ -139,7 +140,7 @@ class VideoEncoder(tf.Module):
 
 
 class Conditioner(tf.Module):
-    """From a batch to the condition that a network's layers read."""
+    """Encodes what a batch holds as the condition that a network's layers read."""
 
     def __init__(self, config: ConditioningConfig, initial: Initial, name="conditioner"):
         super().__init__(name=name)
@@ -215,50 +216,6 @@ class Conditioner(tf.Module):
         if shape is not None:
             _check_shape(name, tensor, shape)
         return tensor
-
-
-class Convolution(tf.Module):
-    """A square convolution with a bias and zeros around the image."""
-
-    def __init__(
-        self,
-        shape: tuple[int, int, int],
-        initial: Initial,
-        stride: int = 1,
-        gain: float = 1.0,
-        name="convolution",
-    ):
-        super().__init__(name=name)
-        width, inputs, outputs = shape
-        self.stride = stride
-        self.kernel = initial.kernel([width, width, inputs, outputs], "kernel", gain)
-        self.bias = initial.zeros([outputs], "bias")
-
-    def __call__(self, pixels):
-        """[batch, height / stride, width / stride, outputs] from [batch, height, width, inputs]."""
-        return tf.nn.conv2d(pixels, self.kernel, self.stride, "SAME") + self.bias
-
-
-def mapping_at(condition_map, size: int) -> tf.Tensor:
-    """The map of a sub-sampled image, [batch, size, size, channels].
-
-    The upper-left pixel of each block, as in the images of the multiscale model (group 1 of Reed
-    et al. 2017, section 3).
-
-    Args:
-      condition_map: [batch, height, width, channels], as high as it is wide.
-      size: pixels along a side; divides the height.
-
-    Raises:
-      ValueError: for a size that does not divide it.
-    """
-    height, width = condition_map.shape[1:3]
-    if height != width:
-        raise ValueError(f"`condition_map` must be square, got {height}x{width}.")
-    if size < 1 or height % size:
-        raise ValueError(f"`size` must divide the map's {height} pixels, got {size}.")
-    block = height // size
-    return condition_map[:, ::block, ::block]
 
 
 def check_label(label: int, classes: int) -> None:

@@ -1,4 +1,4 @@
-"""A convolutional LSTM: what a row of frames has shown so far, kept as a map."""
+"""A convolutional LSTM, which encodes a sequence of frames as a map."""
 
 import tensorflow as tf
 

@@ -19,11 +19,10 @@ import tensorflow as tf
 from likelihoods.initial import Initial
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import FactorConfig, OutputConfig
-from pixelcnn.networks.groups import STRIDES, merged
+from pixelcnn.networks.groups import STRIDES, cut, merged
 from pixelcnn.networks.layers import cast_like, convolved, matmul
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden, make_output, scaled
-from pixelcnn.networks.patches import cut
 from pixelcnn.networks.pixelcnn import ConditionTerm, PixelCNN, gated, passing
 
 REACH = 1  # tiles to each side that the first convolution reads
@@ -58,7 +57,7 @@ class Factor(tf.Module):
     """The density of one group given the groups before it, int32 [batch, height, width, channels].
 
     Args:
-      group: 2, 3 or 4. config: the architecture. output: what it says of a pixel.
+      group: 2, 3 or 4. config: the architecture. output: the distribution of a pixel.
       vector_channels, map_channels: of the condition; a map tells the place, or more.
     """
 
@@ -101,7 +100,7 @@ class Factor(tf.Module):
         return STRIDES[self.group - 2]
 
     def __call__(self, groups: list, condition: Condition, mode: Mode = EXACT) -> Hidden:
-        """What the ResNet knows of the group, [batch, height, width, ...].
+        """Returns the ResNet's hidden state at each pixel of a group, [batch, height, width, ...].
 
         Args:
           groups: levels of the groups before it, int32 [batch, height, width, channels] each.
@@ -117,7 +116,7 @@ class Factor(tf.Module):
         x = convolved(tf.cast(padded, mode.dtype), self.front, self.strides)
         x += convolved(map_, self.map_front, 2)
         for i, block in enumerate(self.blocks):
-            units = mode.dropped(block.gate(x, condition), self.config.dropout, i)
+            units = mode.dropout(block.gate(x, condition), self.config.dropout, i)
             x += matmul(units, block.out)
         x = tf.nn.relu(matmul(tf.nn.relu(x), self.out_kernel) + cast_like(self.out_bias, x))
         own = condition.map[:, (self.group - 1) // 2 :: 2, (self.group - 1) % 2 :: 2]
@@ -133,13 +132,13 @@ class Factor(tf.Module):
         if self.output is not None:
             return tf.reduce_sum(self.output.log_prob(hidden, levels), [1, 2])
         patches = cut(levels, self.config.patch)
-        known = self.within(hidden)
+        known = self.patch_hidden(hidden)
         units, prediction = self.shallow(patches, Condition(None, known.units), mode)
         each = self.shallow.output.log_prob(Hidden(units, prediction + known.prediction), patches)
         return tf.reduce_sum(tf.reshape(each, [tf.shape(levels)[0], -1]), 1)
 
-    def within(self, hidden: Hidden) -> Hidden:
-        """What is known of every patch, [batch * patches, M, M, ...] (type B)."""
+    def patch_hidden(self, hidden: Hidden) -> Hidden:
+        """Returns the hidden state cut into patches, [batch * patches, M, M, ...] (type B)."""
         units = cut(tf.cast(hidden.units, tf.float32), self.config.patch)
         return Hidden(units, cut(hidden.prediction, self.config.patch))
 

@@ -1,4 +1,6 @@
-"""The four groups of an image: every 2 x 2 tile gives one pixel to each.
+"""Groups and patches: how the multiscale model divides an image.
+
+Every 2 x 2 tile gives one pixel to each of four groups.
 
     1 2      group 1 is the image of half the size, a sub-sample;
     3 4      the other three are drawn from it, one after another.
@@ -47,6 +49,25 @@ def subsampled(image, size: int):
         raise ValueError(f"`size` must divide the image, {height} x {width}, got {size}.")
     step = height // size
     return image if step == 1 else image[:, ::step, ::step]
+
+
+def cut(image, side: int):
+    """The patches [batch * patches, side, side, channels] of [batch, height, width, channels].
+
+    Height and width are multiples of `side`.
+    """
+    shape, channels = tf.shape(image), image.shape[-1]
+    rows, columns = shape[1] // side, shape[2] // side
+    tiled = tf.reshape(image, [shape[0], rows, side, columns, side, channels])
+    return tf.reshape(tf.transpose(tiled, [0, 1, 3, 2, 4, 5]), [-1, side, side, channels])
+
+
+def paste(patches, shape):
+    """The image of a shape [4] that `cut` cut; undoes it."""
+    side, channels = patches.shape[1], patches.shape[-1]
+    rows, columns = shape[1] // side, shape[2] // side
+    tiled = tf.reshape(patches, [shape[0], rows, columns, side, side, channels])
+    return tf.reshape(tf.transpose(tiled, [0, 1, 3, 2, 4, 5]), shape)
 
 
 def _columns(left, right):

@@ -1,6 +1,8 @@
-"""Products with weights, in the precision of what they are applied to."""
+"""Linear layers: products with weights, in the precision of their input."""
 
 import tensorflow as tf
+
+from likelihoods.initial import Initial
 
 
 def convolved(x, kernel, strides=1):
@@ -18,3 +20,25 @@ def matmul(x, kernel):
 def cast_like(variable, x):
     """The variable in x's dtype."""
     return tf.cast(variable, x.dtype)
+
+
+class Convolution(tf.Module):
+    """A square convolution with a bias and zeros around the image."""
+
+    def __init__(
+        self,
+        shape: tuple[int, int, int],
+        initial: Initial,
+        stride: int = 1,
+        gain: float = 1.0,
+        name="convolution",
+    ):
+        super().__init__(name=name)
+        width, inputs, outputs = shape
+        self.stride = stride
+        self.kernel = initial.kernel([width, width, inputs, outputs], "kernel", gain)
+        self.bias = initial.zeros([outputs], "bias")
+
+    def __call__(self, pixels):
+        """[batch, height / stride, width / stride, outputs] from [batch, height, width, inputs]."""
+        return tf.nn.conv2d(pixels, self.kernel, self.stride, "SAME") + self.bias

@@ -5,8 +5,8 @@ from typing import NamedTuple
 import tensorflow as tf
 
 
-class Share(NamedTuple):
-    """Which of how many equal parts, one after another, of a batch this is.
+class BatchSlice(NamedTuple):
+    """The slice of a batch that a replica holds: `number` of `shares` equal ones.
 
     number: int32 [], from 0. shares: a Python int.
     """
@@ -16,17 +16,19 @@ class Share(NamedTuple):
 
 
 class Mode(NamedTuple):
-    """dtype: what convolutions compute in. seed: int32 [2] of dropout; None drops nothing.
+    """Precision and dropout of a forward pass.
+
+    dtype: what convolutions compute in. seed: int32 [2] of dropout; None drops nothing.
 
     share: of the batch that the mask of the seed is for; None: the whole of it.
     """
 
     dtype: tf.DType = tf.float32
     seed: tf.Tensor | None = None
-    share: Share | None = None
+    share: BatchSlice | None = None
 
-    def dropped(self, units, rate: float, place: int):
-        """The units, a share `rate` of them zero and the rest larger by as much.
+    def dropout(self, units, rate: float, place: int):
+        """Returns the units after dropout: a share `rate` of them zero, the rest scaled up.
 
         Args:
           units: [...]. rate: in [0, 1).
@@ -47,4 +49,4 @@ class Mode(NamedTuple):
         return units * tf.ensure_shape(own, units.shape)
 
 
-EXACT = Mode()  # how densities are evaluated and images drawn
+EXACT = Mode()  # float32 without dropout: how densities are evaluated and images sampled

@@ -33,7 +33,7 @@ class Multiscale(tf.Module):
     Args:
       config: the architecture.
       size: side of the largest image, in pixels: the base size times a power of two.
-      output: what every network says of a pixel.
+      output: the distribution of a pixel.
       initial: where the weights come from.
       vector_channels, map_channels: of the condition; 0: none.
       parts: names of the parts to make, see `part_names`; None: all.
@@ -88,8 +88,8 @@ class Multiscale(tf.Module):
           levels: int32 [batch, size, size, channels].
           condition: vector, and map [batch, size, size, map_channels].
           mode: precision and dropout.
-          seeds: int32 [batch, 2]; with these, scales beyond the configuration's `crop` are judged
-            on a random crop and the figure is what the whole would have at that rate.
+          seeds: int32 [batch, 2]; with these, scales beyond the configuration's `crop` are
+            evaluated on a random crop, in proportion to its share of the pixels.
         """
         nats = {}
         if self.base is not None:

@@ -20,7 +20,7 @@ START_REACH = 0.25  # how far from the prediction the components start, of the h
 
 
 class Hidden(NamedTuple):
-    """What a network knows of a pixel before it is drawn.
+    """The hidden state of a network at each pixel, from which the pixel's distribution is read.
 
     units: [..., units]. prediction: float32 [..., channels], a linear prediction of its value.
     """
@@ -51,14 +51,14 @@ class MixtureOutput(tf.Module):
 
     def sample(self, hidden: Hidden, words, temperature=1.0):
         """int32 [..., channels], pixels, from uint32 [..., noise_words]."""
-        draws = tf.concat(
+        noises = tf.concat(
             [
                 noise.uniform_from_bits(words[..., :1]),
                 noise.logistic_from_bits(words[..., 1:]),
             ],
             -1,
         )
-        return self.likelihood.sample(self._parameters(hidden), draws, temperature)
+        return self.likelihood.sample(self._parameters(hidden), noises, temperature)
 
     def _parameters(self, hidden):
         parameters = matmul(tf.cast(hidden.units, tf.float32), self.kernel) + self.bias

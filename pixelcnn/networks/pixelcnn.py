@@ -28,7 +28,7 @@ FRONT_COLUMNS = 3  # pixels to the left that h starts from
 
 
 class ConditionTerm(tf.Module):
-    """What a condition adds in front of a gate, bias included: `V c`."""
+    """Projection of a condition that is added before a gate, bias included: `V c`."""
 
     def __init__(self, channels: int, initial: Initial, vector: int, map_: int, name="condition"):
         super().__init__(name=name)
@@ -58,7 +58,7 @@ class GatedLayer(tf.Module):
         self.horizontal_kernel = initial.kernel([1, 2, units, 2 * units], "horizontal_kernel", 0.7)
         self.horizontal_bias = initial.zeros([2 * units], "horizontal_bias")
         self.across_kernel = initial.kernel([2 * units, 2 * units], "across_kernel", 0.7)
-        # The v that the last layer would hand on is read by nobody.
+        # Nothing reads the v that the last layer would make.
         self.vertical_out = None if last else initial.kernel([units, units], "vertical_out")
         self.horizontal_out = initial.kernel([units, units], "horizontal_out")
         self.condition = ConditionTerm(2 * units, initial, vector, map_)
@@ -73,7 +73,7 @@ class GatedLayer(tf.Module):
         return convolved(h, self.horizontal_kernel) + self.across(a_v)
 
     def across(self, a_v):
-        """What a_v adds to a_h, bias included."""
+        """Returns the term that a_v adds to a_h, bias included."""
         return matmul(a_v, self.across_kernel) + cast_like(self.horizontal_bias, a_v)
 
     def horizontal_pixel(self, left, h, across):
@@ -94,7 +94,7 @@ class PixelCNN(tf.Module):
     """A density over images int32 [batch, height, width, channels], of any size.
 
     Args:
-      config: the architecture. output: what it says of a pixel.
+      config: the architecture. output: the distribution of a pixel.
       vector_channels, map_channels: of the condition; 0: none.
       initial: where the weights come from.
       start: weight of the pixel above, and of the one to the left, in the untrained prediction.
@@ -145,7 +145,7 @@ class PixelCNN(tf.Module):
         self.output = make_output(output, config.output_units, initial)
 
     def __call__(self, levels, condition: Condition, mode: Mode = EXACT) -> Hidden:
-        """What is known at row y, column x of the pixels before it, [batch, height, width, ...].
+        """Returns the hidden state of each pixel given those before, [batch, height, width, ...].
 
         Args:
           levels: int32 [batch, height, width, channels].
@@ -163,8 +163,8 @@ class PixelCNN(tf.Module):
             term = layer.condition(condition)
             a_v = layer.vertical(tf.pad(v, [[0, 0], [1, 0], [0, 0], [0, 0]]), term)
             a_h = layer.horizontal(tf.pad(h, [[0, 0], [0, 0], [1, 0], [0, 0]]), a_v)
-            v = layer.next_vertical(v, mode.dropped(gated(a_v), self.config.dropout, 2 * i))
-            h = layer.next_horizontal(h, mode.dropped(gated(a_h), self.config.dropout, 2 * i + 1))
+            v = layer.next_vertical(v, mode.dropout(gated(a_v), self.config.dropout, 2 * i))
+            h = layer.next_horizontal(h, mode.dropout(gated(a_h), self.config.dropout, 2 * i + 1))
         prediction = above.prediction + left.prediction + self.map_predicted(condition)
         return Hidden(self.head(h), prediction)
 
@@ -173,12 +173,12 @@ class PixelCNN(tf.Module):
         return self.output.log_prob(self(levels, condition, mode), levels)
 
     def inputs(self, levels):
-        """The image in [-1, 1] with a channel of ones, by which padding is told from grey."""
+        """The image in [-1, 1] with a channel of ones, which tells padding from grey."""
         values = scaled(levels, self.output_config.levels)
         return tf.concat([values, tf.ones_like(values[..., :1])], -1)
 
     def placed(self, condition: Condition, levels) -> Condition:
-        """The condition with the place of each pixel of `levels` in its map."""
+        """Returns the condition with the coordinates of each pixel of `levels` in its map."""
         if not self.config.coordinates:
             return condition
         return with_coordinates(condition, tf.shape(levels)[1], tf.shape(levels)[2])
@@ -194,7 +194,7 @@ class PixelCNN(tf.Module):
         return Hidden(units, convolved(columns, self.left_prediction))
 
     def map_predicted(self, condition: Condition):
-        """What the placed map adds to the prediction, or 0."""
+        """Returns the term of the linear prediction that reads the condition's map, or 0."""
         return 0.0 if self.map_prediction is None else matmul(condition.map, self.map_prediction)
 
     def head(self, h):

@@ -1,7 +1,7 @@
-"""Images from a density and a seed: compiled programs, one for each kind and size.
+"""Sampling of images from a density and a seed, by one compiled program for each size.
 
-A program draws one image at a time, so that no batch size can move the last bit of a sum and with
-it a pixel: image n of a seed is the same whatever else is drawn.
+A program samples one image at a time: another batch size would change the order of sums, hence
+their last bit, hence now and then a pixel. Image n of a seed is the same whatever else is sampled.
 """
 
 from collections.abc import Iterator
@@ -17,7 +17,12 @@ from pixelcnn.networks.conditioning import Conditioner
 from pixelcnn.networks.config import check_size
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.sampling.multiscale_sampler import Draw, draw, multiscale_words, temperatures_of
+from pixelcnn.sampling.multiscale_sampler import (
+    SamplingInputs,
+    multiscale_words,
+    sample_scales,
+    temperatures_of,
+)
 from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample, sample_naively
 
 # XLA's convolutions win on small images, TensorFlow's own on large ones.
@@ -25,13 +30,13 @@ LARGEST_COMPILED = 64
 
 
 class Request(NamedTuple):
-    """What to draw.
+    """A request for images of one condition.
 
     rows: which images of the seed. seed: of the noise. size: side, in pixels. condition: what a
-    batch of one says, as the density's conditioner takes it; all images have the same.
+    batch of one holds, as the density's conditioner reads it; all images have the same.
     temperature: one number, or one a scale. given: uint8 [height, width, channels] and the number
     of its pixels, in raster order, to keep (PixelCNN). start: uint8 [side, side, channels], a small
-    image to begin with (multiscale).
+    image to enlarge (multiscale).
     """
 
     rows: tuple[int, ...]
@@ -44,21 +49,21 @@ class Request(NamedTuple):
 
 
 class ImageSampler:
-    """Draws with the weights that the density has when it is called."""
+    """Samples images with the weights that the density has when it is called."""
 
     def __init__(self, density: ImageDensity):
         self.density = density
         self._programs: dict[tuple[str, int], Any] = {}
 
     def images(self, request: Request, naive: bool = False) -> Iterator[list[np.ndarray]]:
-        """For each image its scales, uint8 [side, side, channels], smallest first.
+        """Yields for each image its scales, uint8 [side, side, channels], smallest first.
 
         A PixelCNN has one scale. naive: a whole network pass for every pixel (PixelCNN).
         """
         for row in request.rows:
-            yield self._drawn(request, row, naive)
+            yield self._sample(request, row, naive)
 
-    def _drawn(self, request: Request, row: int, naive: bool) -> list[np.ndarray]:
+    def _sample(self, request: Request, row: int, naive: bool) -> list[np.ndarray]:
         batch = {name: tf.constant(value) for name, value in request.condition.items()}
         seed, rows = as_key(request.seed), tf.constant([row])
         model = self.density.multiscale
@@ -86,7 +91,7 @@ class ImageSampler:
 
 
 def pixelcnn_program(conditioner: Conditioner, network: PixelCNN, size: int, sampler=sample):
-    """A compiled function of (batch, seed, rows, given, temperature) to images."""
+    """Returns a compiled function of (batch, seed, rows, given, temperature) that gives images."""
 
     @tf.function(jit_compile=True, autograph=False)
     def program(batch, seed, rows, given, temperature):
@@ -99,11 +104,11 @@ def pixelcnn_program(conditioner: Conditioner, network: PixelCNN, size: int, sam
 def multiscale_program(
     conditioner: Conditioner, model: Multiscale, size: int, whole_size: int | None = None
 ):
-    """A compiled function of (batch, seed, rows, start, temperatures) to images, all scales.
+    """Returns a compiled function of (batch, seed, rows, start, temperatures): images, all scales.
 
     Args:
-      conditioner, model: what draws.
-      size: side of the largest image drawn.
+      conditioner, model: the networks.
+      size: side of the largest image.
       whole_size: side of the image that this one is a scale of, which is drawn with the same
         kernels; None: `size`.
     """
@@ -115,8 +120,8 @@ def multiscale_program(
 
     @tf.function(jit_compile=small, autograph=False)
     def program(batch, seed, rows, start, temperatures):
-        wish = Draw(numbered(seed, rows), conditioner(batch), temperatures)
-        return draw(model, wish, size, start, sampler)
+        inputs = SamplingInputs(numbered(seed, rows), conditioner(batch), temperatures)
+        return sample_scales(model, inputs, size, start, sampler)
 
     return program
 
@@ -126,7 +131,7 @@ def _levels(image: np.ndarray | None):
 
 
 def _given(request: Request, channels: int) -> Given:
-    """The pixels to keep: none of a blank image where nothing is given."""
+    """Returns the pixels to keep: none of a blank image where the request gives none."""
     if request.given is None:
         return Given(tf.zeros([1, request.size, request.size, channels], tf.int32), tf.constant(0))
     image, count = request.given

@@ -1,8 +1,8 @@
-"""Drawing images from the multiscale model: the base pixel by pixel, three passes a doubling.
+"""Sampler of the multiscale model: the base pixel by pixel, then three passes a doubling.
 
-The n-th pixel of an image in the order of drawing (the base row by row, then group after group of
-each doubling, each row by row) is drawn from the words that seed, image and n name. A smaller
-image of a seed is drawn first, so it is the sub-sample of the larger one, and an image is the
+The n-th pixel of an image in the order of sampling (the base row by row, then group after group of
+each doubling, each row by row) is sampled from the random words of seed, image and n. A smaller
+image of a seed is sampled first, so it is the sub-sample of the larger one, and an image is the
 same in any batch.
 """
 
@@ -15,15 +15,14 @@ from likelihoods import noise
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import GROUPS, sizes_between
 from pixelcnn.networks.factor import Factor
-from pixelcnn.networks.groups import merge
+from pixelcnn.networks.groups import cut, merge, paste
 from pixelcnn.networks.multiscale import Multiscale, condition_at
-from pixelcnn.networks.patches import cut, paste
 from pixelcnn.networks.pixelcnn import with_coordinates
 from pixelcnn.sampling.pixelcnn_sampler import sample
 
 
-class Draw(NamedTuple):
-    """What images are drawn from.
+class SamplingInputs(NamedTuple):
+    """The noise, condition and temperatures of a sampling.
 
     words: uint32 [batch, pixels, noise words], see `multiscale_words`. condition: vector [batch,
     channels], map [batch, size, size, channels] of the largest image. temperatures: float32
@@ -35,13 +34,13 @@ class Draw(NamedTuple):
     temperatures: tf.Tensor
 
 
-def draw(
-    model: Multiscale, wish: Draw, size: int, start=None, base_sampler=sample
+def sample_scales(
+    model: Multiscale, inputs: SamplingInputs, size: int, start=None, base_sampler=sample
 ) -> list[tf.Tensor]:
-    """The images at every scale, int32 [batch, side, side, channels], smallest first.
+    """Returns the images at every scale, int32 [batch, side, side, channels], smallest first.
 
     Args:
-      model: what draws. wish: from what.
+      model: the networks. inputs: noise, condition and temperatures.
       size: side of the largest image.
       start: an image int32 [batch, side, side, channels] to begin with in place of the base;
         the next one is twice its size. Temperatures count from the base all the same.
@@ -49,45 +48,50 @@ def draw(
     """
     sizes = model.sizes[: len(sizes_between(model.config.base_size, size))]
     if start is None:
-        start = sample_base(model, wish, base_sampler)
+        start = sample_base(model, inputs, base_sampler)
     images = [start]
     for i, side in enumerate(sizes):
         if side > start.shape[1]:
-            images.append(double(model, wish, images[-1], wish.temperatures[i]))
+            images.append(upscale(model, inputs, images[-1], inputs.temperatures[i]))
     return images
 
 
-def sample_base(model: Multiscale, wish: Draw, base_sampler=sample):
-    """The smallest images, int32 [batch, base_size, base_size, channels]."""
+def sample_base(model: Multiscale, inputs: SamplingInputs, base_sampler=sample):
+    """Returns the smallest images, int32 [batch, base_size, base_size, channels]."""
     side, network = model.config.base_size, model.base
-    words = tf.reshape(wish.words[:, : side**2], [-1, side, side, wish.words.shape[-1]])
-    condition = condition_at(wish.condition, side)
-    return base_sampler(network, words, condition, None, wish.temperatures[0])
+    words = tf.reshape(inputs.words[:, : side**2], [-1, side, side, inputs.words.shape[-1]])
+    condition = condition_at(inputs.condition, side)
+    return base_sampler(network, words, condition, None, inputs.temperatures[0])
 
 
-def double(model: Multiscale, wish: Draw, image, temperature):
-    """Images of twice the side, int32, whose group 1 is `image`: three network passes."""
+def upscale(model: Multiscale, inputs: SamplingInputs, image, temperature):
+    """Returns images of twice the side, int32, whose group 1 is `image`: three network passes."""
     side = 2 * image.shape[1]
-    condition = with_coordinates(condition_at(wish.condition, side), side, side)
+    condition = with_coordinates(condition_at(inputs.condition, side), side, side)
     groups = [image]
     for group in GROUPS:
         factor = model.factors[f"{side}.{group}"]
-        groups.append(sample_group(factor, groups, condition, wish, side, temperature))
+        groups.append(sample_group(factor, groups, condition, inputs, side, temperature))
     return merge(groups)
 
 
 def sample_group(
-    factor: Factor, groups: list, condition: Condition, wish: Draw, side: int, temperature
+    factor: Factor,
+    groups: list,
+    condition: Condition,
+    inputs: SamplingInputs,
+    side: int,
+    temperature,
 ):
-    """One group of the images of a side, int32, given the groups before it: one network pass.
+    """Returns one group of the images of a side, int32, given the groups before: one network pass.
 
     A factor of type B adds the M^2 steps of its shallow PixelCNN, all patches at once.
     """
-    hidden, words = factor(groups, condition), group_words(wish.words, side, factor.group)
+    hidden, words = factor(groups, condition), group_words(inputs.words, side, factor.group)
     if factor.output is not None:
         return factor.output.sample(hidden, words, temperature)
     shallow = factor.shallow
-    known = factor.within(hidden)
+    known = factor.patch_hidden(hidden)
     patches = sample(
         shallow,
         cut(words, factor.config.patch),

@@ -1,10 +1,11 @@
-"""Drawing images from a PixelCNN, pixel by pixel: cached, and naively as the judge.
+"""Samplers of a PixelCNN: cached, one pixel at a time, and naive, as the reference.
 
 The cached sampler does the work of one pixel for each pixel, whatever the image's size. A row is
 entered with the vertical stack of its row computed at once, from the queues of the row above; a
 pixel then takes the horizontal stack one column on, from the queues of the pixel to its left
 (Ramachandran et al. 2017, "Fast Generation for Convolutional Autoregressive Models", arXiv
-1704.06001). The naive one runs the whole network on the whole image for every pixel.
+1704.06001). The naive one runs the whole network on the
+whole image for every pixel; it is the reference that the cached one is tested against.
 
 Both draw pixel (y, x) from the words [batch, y, x], so they agree, and an image is the same in any
 batch.
@@ -21,10 +22,10 @@ from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, P
 
 
 class Given(NamedTuple):
-    """The pixels to go on from.
+    """The pixels of an image that are given and kept, the prefix of an inpainting.
 
     levels: int32 [batch, height, width, channels]. count: int32 [], how many of them, in raster
-    order, are kept; the others are drawn.
+    order, are kept; the others are sampled.
     """
 
     levels: tf.Tensor
@@ -50,12 +51,12 @@ def sample(
     temperature=1.0,
     prediction=None,
 ):
-    """Images int32 [batch, height, width, channels], drawn by the cached sampler.
+    """Returns images int32 [batch, height, width, channels] from the cached sampler.
 
     Args:
       words: uint32 [batch, height, width, noise words], its height and width known in Python.
       condition: vector [batch, channels], map [batch, height, width, channels].
-      given: pixels to go on from.
+      given: pixels to keep.
       temperature: of every draw, 1 for the model's own distribution.
       prediction: float32 [batch, height, width, channels], added to the network's own.
     """
@@ -81,7 +82,7 @@ def sample(
 
 
 class _Shared(NamedTuple):
-    """What every row and pixel reads."""
+    """The arguments of a sampling that every row and pixel reads."""
 
     network: PixelCNN
     words: tf.Tensor
@@ -90,16 +91,16 @@ class _Shared(NamedTuple):
     temperature: float | tf.Tensor
     prediction: tf.Tensor | None
 
-    def kept(self, y, x, drawn):
-        """The pixels [batch, channels] drawn at (y, x), or the given ones."""
+    def kept(self, y, x, sampled):
+        """Returns the pixels [batch, channels] at (y, x): the given ones, else `sampled`."""
         if self.given is None:
-            return drawn
+            return sampled
         before = y * self.words.shape[2] + x < self.given.count
-        return tf.where(before, self.given.levels[:, y, x], drawn)
+        return tf.where(before, self.given.levels[:, y, x], sampled)
 
 
 class _Row(NamedTuple):
-    """What the pixels of a row read, first axis after the batch: column.
+    """The vertical stack of one row, as the pixels of that row read it; axis 1 is the column.
 
     h: [batch, width, units], the first h but for the pixels to the left. across: [layers, batch,
     width, 2 units], what the vertical stack adds to a_h. prediction: [batch, width, channels].
@@ -111,13 +112,13 @@ class _Row(NamedTuple):
 
 
 def _row(shared: _Shared, y, inputs, above):
-    """The pixels of row y [batch, width, channels], and the queues of the vertical stack.
+    """Returns the pixels of row y [batch, width, channels] and the queues of the vertical stack.
 
     inputs: of the rows above, padded. above: the v that each layer read in the row above,
     [layers, batch, 1, width, units].
     """
     network, (batch, width) = shared.network, (tf.shape(inputs)[0], shared.words.shape[2])
-    row, queues = _enter(shared, y, inputs, above)
+    row, queues = _vertical_row(shared, y, inputs, above)
     left = tf.zeros([batch, FRONT_COLUMNS, inputs.shape[-1]])
     columns = tf.zeros([len(network.layers), batch, network.config.units])
     drawn = tf.TensorArray(tf.int32, width, element_shape=[None, network.output_config.channels])
@@ -135,8 +136,8 @@ def _row(shared: _Shared, y, inputs, above):
     return tf.transpose(drawn.stack(), [1, 0, 2]), queues
 
 
-def _enter(shared: _Shared, y, inputs, above):
-    """What the vertical stack says of row y, and its queues for the next one."""
+def _vertical_row(shared: _Shared, y, inputs, above):
+    """Returns the vertical stack of row y as a `_Row`, and its queues for the next row."""
     network, units = shared.network, shared.network.config.units
     front = network.above(inputs)
     v, h = front.units[..., :units], front.units[..., units:]
@@ -154,7 +155,7 @@ def _enter(shared: _Shared, y, inputs, above):
 
 
 def _pixel(network: PixelCNN, row: _Row, x, left, columns):
-    """What is known of the pixel in column x, and the queues of the horizontal stack.
+    """Returns the hidden state of the pixel in column x, and the queues of the horizontal stack.
 
     left: inputs of the pixels to its left. columns: the h that each layer read in the column
     before, [layers, batch, units].
@@ -172,7 +173,7 @@ def _pixel(network: PixelCNN, row: _Row, x, left, columns):
 def sample_naively(
     network: PixelCNN, words, condition: Condition, given: Given | None = None, temperature=1.0
 ):
-    """The same images as `sample`, by one whole network pass for every pixel."""
+    """Returns the images of `sample`, by one whole network pass for every pixel."""
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
     shape = [batch, height, width, network.output_config.channels]
     start = tf.zeros(shape, tf.int32)
@@ -193,13 +194,13 @@ def sample_naively(
 
 
 def _placed(network: PixelCNN, condition: Condition, batch, height: int, width: int) -> Condition:
-    """The condition with the place of each pixel, its map of as many rows as the image."""
+    """Returns the condition with the coordinates of every pixel in its map."""
     blank = tf.zeros([batch, height, width, 1], tf.int32)
     return network.placed(condition, blank)
 
 
 def _row_of(condition: Condition, y) -> Condition:
-    """The condition with the part of its map that belongs to row y."""
+    """Returns the condition with row y of its map alone."""
     if condition.map is None:
         return condition
     return Condition(condition.vector, condition.map[:, y][:, tf.newaxis])

@@ -17,7 +17,7 @@ def folder(name: str) -> Path:
 
 
 def dev_images(name: str) -> Path:
-    """The dev images that a shipped model is judged on, an npz file."""
+    """Returns the npz file of the dev images that a shipped model is evaluated on."""
     return _here() / f"{name.split('-')[1]}_dev.npz"
 
 

@@ -17,7 +17,7 @@ from pixelcnn.model import ImageModel
 from pixelcnn.networks.config import part_names
 from pixelcnn.portable import condition_specs
 from pixelcnn.sampling.generation import multiscale_program, pixelcnn_program
-from pixelcnn.sampling.multiscale_sampler import Draw, draw, multiscale_words
+from pixelcnn.sampling.multiscale_sampler import SamplingInputs, multiscale_words, sample_scales
 from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample
 from replicator.runs.errors import UserError
 from serving.bundles.bundle import COMPILED, FORMAT, PLAIN
@@ -110,7 +110,9 @@ def _of_multiscale(density: ImageDensity) -> tuple[dict[str, Signature], dict[st
 
     def plain(batch, seed, rows, start, temperatures):
         words = multiscale_words(model, seed, rows, sizes[-1])
-        return draw(model, Draw(words, density.conditioner(batch), temperatures), sizes[-1], start)
+        return sample_scales(
+            model, SamplingInputs(words, density.conditioner(batch), temperatures), sizes[-1], start
+        )
 
     def row_of(name, program) -> Row:
         def row(given):

@@ -14,7 +14,12 @@ from pixelcnn.networks.config import MultiscaleConfig
 from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.sampling.multiscale_sampler import Draw, draw, multiscale_words, temperatures_of
+from pixelcnn.sampling.multiscale_sampler import (
+    SamplingInputs,
+    multiscale_words,
+    sample_scales,
+    temperatures_of,
+)
 
 
 def count_passes(name: str, largest: int) -> dict[int, tuple[int, int]]:
@@ -26,9 +31,9 @@ def count_passes(name: str, largest: int) -> dict[int, tuple[int, int]]:
     config = configuration(MULTISCALE[name], largest)
     model = Multiscale(_narrow(config.network), largest, config.output, _Blank(0))
     words = multiscale_words(model, as_key(SEED), tf.constant([0]), largest)
-    wish = Draw(words, NONE, temperatures_of(1.0, len(model.sizes)))
+    wish = SamplingInputs(words, NONE, temperatures_of(1.0, len(model.sizes)))
     with _calls_of(PixelCNN, "left") as pixels, _calls_of(Factor, "__call__") as factors:
-        draw(model, wish, largest)  # not compiled: every turn of its loops is a call
+        sample_scales(model, wish, largest)  # not compiled: every turn of its loops is a call
     counts = {}
     for size in model.sizes:
         own = [f for part, f in model.factors.items() if int(part.split(".")[0]) <= size]

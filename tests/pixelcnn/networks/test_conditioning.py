@@ -12,10 +12,10 @@ from pixelcnn.networks.conditioning import (
     VIDEO_VECTOR_CHANNELS,
     Conditioner,
     check_label,
-    mapping_at,
 )
 from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.networks.conv_lstm import FORGET_BIAS, ConvLSTM
+from pixelcnn.networks.groups import subsampled
 from replicator.runs.errors import UserError
 
 BATCH, SIZE = 3, 8
@@ -266,23 +266,8 @@ def test_the_convolutional_lstm_carries_what_moves_sideways():
 def test_a_sub_sampled_map_keeps_the_upper_left_pixel_of_each_block():
     rows, columns = np.indices([8, 8])
     places = tf.constant(np.stack([rows, columns], -1)[None], tf.float32)
-    np.testing.assert_array_equal(mapping_at(places, 2)[0], [[[0, 0], [0, 4]], [[4, 0], [4, 4]]])
-    np.testing.assert_array_equal(mapping_at(places, 8), places)
-
-
-@pytest.mark.parametrize(
-    ("shape", "size", "message"),
-    [
-        ((8, 8), 3, "`size` must divide the map's 8 pixels, got 3."),
-        ((8, 8), 16, "`size` must divide the map's 8 pixels, got 16."),
-        ((8, 8), 0, "`size` must divide the map's 8 pixels, got 0."),
-        ((8, 4), 2, "`condition_map` must be square, got 8x4."),
-    ],
-)
-def test_a_map_that_cannot_be_sub_sampled_is_named(shape, size, message):
-    with pytest.raises(ValueError) as error:
-        mapping_at(tf.zeros([1, *shape, 1]), size)
-    assert str(error.value) == message
+    np.testing.assert_array_equal(subsampled(places, 2)[0], [[[0, 0], [0, 4]], [[4, 0], [4, 4]]])
+    np.testing.assert_array_equal(subsampled(places, 8), places)
 
 
 @pytest.mark.parametrize(

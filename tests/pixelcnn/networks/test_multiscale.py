@@ -32,10 +32,9 @@ from pixelcnn.networks.config import (
     sizes_between,
 )
 from pixelcnn.networks.factor import REACH, Factor
-from pixelcnn.networks.groups import merge, merged, split, subsampled
+from pixelcnn.networks.groups import cut, merge, merged, paste, split, subsampled
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.multiscale import condition_at
-from pixelcnn.networks.patches import cut, paste
 from pixelcnn.networks.pixelcnn import PLACE, with_coordinates
 
 KINDS = ["A", "B"]

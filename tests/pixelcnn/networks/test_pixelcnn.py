@@ -292,7 +292,7 @@ def test_dropout_is_a_function_of_its_seed_and_absent_without():
 
 def test_every_place_drops_units_of_its_own_and_keeps_the_mean():
     mode, units = Mode(seed=tf.constant([7, 5])), tf.ones([20_000])
-    first, other = (mode.dropped(units, 0.25, place).numpy() for place in (0, 1))
+    first, other = (mode.dropout(units, 0.25, place).numpy() for place in (0, 1))
     np.testing.assert_allclose(np.unique(first), [0, 4 / 3], rtol=1e-6)
     assert first.mean() == pytest.approx(1, abs=0.02)
     both = ((first == 0) & (other == 0)).mean()

@@ -15,7 +15,7 @@ from pixelcnn.networks.groups import split, subsampled
 from pixelcnn.networks.multiscale import condition_at
 from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
 from pixelcnn.sampling.multiscale_sampler import (
-    Draw,
+    SamplingInputs,
     draw,
     multiscale_words,
     sample_base,
@@ -39,12 +39,14 @@ def wish_of(model, size, seed=5, rows=(0, 1, 2), temperature=1.0):
     condition = condition_at(condition_of(3, 2 * SIZE, 2 * SIZE, *CHANNELS), size)
     taken = Condition(*(tf.gather(x, rows) for x in condition))
     words = multiscale_words(model, seed, list(rows), size)
-    return Draw(words, taken, temperatures_of(temperature, 4))
+    return SamplingInputs(words, taken, temperatures_of(temperature, 4))
 
 
 def plain_wish(model, size, rows=(0, 4)):
     """What images without a condition are drawn from."""
-    return Draw(multiscale_words(model, 1, list(rows), size), NONE, temperatures_of(1.0, 4))
+    return SamplingInputs(
+        multiscale_words(model, 1, list(rows), size), NONE, temperatures_of(1.0, 4)
+    )
 
 
 @functools.cache
