@@ -152,8 +152,11 @@ class PixelCNN(tf.Module):
           condition: vector [batch, vector_channels], map [batch, height, width, map_channels].
           mode: precision and dropout.
         """
+        return self.hidden(levels, self.placed(condition, levels), mode)
+
+    def hidden(self, levels, condition: Condition, mode: Mode = EXACT) -> Hidden:
+        """Returns what a call does, of a condition whose map has the coordinates already."""
         inputs = self.inputs(levels)
-        condition = self.placed(condition, levels)
         rows = tf.pad(inputs, [[0, 0], [FRONT_ROWS, 0], [FRONT_REACH, FRONT_REACH], [0, 0]])
         columns = tf.pad(inputs, [[0, 0], [0, 0], [FRONT_COLUMNS, 0], [0, 0]])
         above, left = self.above(rows[:, :-1], mode), self.left(columns[:, :, :-1], mode)

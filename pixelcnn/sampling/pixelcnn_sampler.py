@@ -62,7 +62,7 @@ def sample(
     """
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
     channels = network.output_config.channels
-    placed = _placed(network, condition, batch, height, width)
+    placed = placed_condition(network, condition, batch, height, width)
     shared = _Shared(network, words, placed, given, temperature, prediction)
     units = network.config.units
     blank = tf.zeros([batch, FRONT_ROWS, width + 2 * FRONT_REACH, channels + 1])
@@ -193,7 +193,9 @@ def sample_naively(
     )[1]
 
 
-def _placed(network: PixelCNN, condition: Condition, batch, height: int, width: int) -> Condition:
+def placed_condition(
+    network: PixelCNN, condition: Condition, batch, height: int, width: int
+) -> Condition:
     """Returns the condition with the coordinates of every pixel in its map."""
     blank = tf.zeros([batch, height, width, 1], tf.int32)
     return network.placed(condition, blank)

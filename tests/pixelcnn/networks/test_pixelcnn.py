@@ -297,7 +297,7 @@ def test_every_place_drops_units_of_its_own_and_keeps_the_mean():
     assert first.mean() == pytest.approx(1, abs=0.02)
     both = ((first == 0) & (other == 0)).mean()
     assert both == pytest.approx(0.25**2, abs=0.01)
-    assert EXACT.dropped(units, 0.25, 0) is units
+    assert EXACT.dropout(units, 0.25, 0) is units
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)

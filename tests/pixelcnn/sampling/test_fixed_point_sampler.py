@@ -1,0 +1,121 @@
+"""Iterating whole passes to a fixed point draws what the cached sampler draws, in fewer passes."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_networks import condition_of, image_of, output_of, pixelcnn_of
+
+from pixelcnn.networks.conditioning import Condition
+from pixelcnn.sampling.fixed_point_sampler import context_rows, sample_by_fixed_point
+from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample
+
+KINDS = {
+    "grey mixture, conditioned": dict(output=("logistic", 1, 256), vector=3, map_=2),
+    "colour mixture": dict(output=("logistic", 3, 256), layers=1),
+    "grey softmax, without coordinates": dict(output=("softmax", 1, 16), coordinates=False),
+    "colour softmax, conditioned": dict(output=("softmax", 3, 16), vector=2, map_=1),
+}
+HEIGHT, WIDTH, BATCH = 9, 6, 2
+PIXELS = HEIGHT * WIDTH
+
+
+@functools.cache
+def network_of(kind):
+    """A network of a kind."""
+    fields = dict(KINDS[kind])
+    return pixelcnn_of(output_of(*fields.pop("output")), **fields)
+
+
+@functools.cache
+def program(kind, active_rows=None, batch=BATCH):
+    """Both samplers of a network as one function of words, count and temperature."""
+    network, output = network_of(kind), network_of(kind).output_config
+    channels = (KINDS[kind].get("vector", 0), KINDS[kind].get("map_", 0))
+    condition = condition_of(BATCH, HEIGHT, WIDTH, *channels)
+    condition = Condition(*(None if x is None else x[:batch] for x in condition))
+    levels = image_of(BATCH, HEIGHT, WIDTH, output.channels, output.levels)[:batch]
+
+    @tf.function(autograph=False)
+    def both(words, count, temperature, guess):
+        given = Given(levels, count)
+        cached = sample(network, words, condition, given, temperature)
+        iterated = sample_by_fixed_point(
+            network, words, condition, given, temperature, guess=guess, active_rows=active_rows
+        )
+        return cached, iterated.levels, iterated.passes
+
+    return both
+
+
+def drawn(kind, seed=5, count=0, temperature=1.0, guess=0, active_rows=None, batch=BATCH):
+    """Images of the cached sampler, of the fixed point, and the passes of the latter."""
+    words = image_words(network_of(kind), seed, list(range(batch)), HEIGHT, WIDTH)
+    shape = [batch, HEIGHT, WIDTH, network_of(kind).output_config.channels]
+    state = (tf.constant(count), tf.constant(temperature), tf.fill(shape, guess))
+    return [x.numpy() for x in program(kind, active_rows, batch)(words, *state)]
+
+
+@pytest.mark.parametrize("seed", [0, 5, 2**40 + 1])
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_fixed_point_is_what_the_cached_sampler_draws(kind, seed):
+    cached, iterated, passes = drawn(kind, seed)
+    np.testing.assert_array_equal(iterated, cached)
+    assert len(np.unique(cached)) > 5
+    assert 1 < passes < PIXELS
+
+
+@pytest.mark.parametrize("temperature", [0.0, 0.7])
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_is_so_at_every_temperature(kind, temperature):
+    cached, iterated, _ = drawn(kind, temperature=temperature)
+    np.testing.assert_array_equal(iterated, cached)
+
+
+@pytest.mark.parametrize("count", [1, 20, PIXELS - 1, PIXELS])
+def test_given_pixels_are_kept_and_the_others_are_as_the_cached_ones(count):
+    cached, iterated, passes = drawn("colour softmax, conditioned", count=count)
+    np.testing.assert_array_equal(iterated, cached)
+    assert passes <= PIXELS - count + 2
+
+
+@pytest.mark.parametrize("active_rows", [1, 2, HEIGHT])
+@pytest.mark.parametrize("kind", ["grey mixture, conditioned", "colour mixture"])
+def test_a_window_of_rows_changes_the_passes_and_not_the_images(kind, active_rows):
+    assert context_rows(network_of(kind)) + 1 < HEIGHT
+    cached, iterated, _ = drawn(kind, active_rows=active_rows)
+    np.testing.assert_array_equal(iterated, cached)
+
+
+def test_the_guess_changes_the_passes_and_not_the_images():
+    kind = "grey softmax, without coordinates"
+    first, iterated, _ = drawn(kind, guess=3)
+    other, again, _ = drawn(kind, guess=15)
+    np.testing.assert_array_equal(iterated, again)
+    np.testing.assert_array_equal(first, other)
+
+
+def test_the_image_itself_as_a_guess_takes_one_pass():
+    kind = "colour mixture"
+    network = network_of(kind)
+    words = image_words(network, 5, [0, 1], HEIGHT, WIDTH)
+    cached = sample(network, words, Condition())
+    again = sample_by_fixed_point(network, words, Condition(), guess=cached)
+    np.testing.assert_array_equal(again.levels, cached)
+    assert int(again.passes) == 1
+
+
+def test_an_image_of_a_batch_is_the_same_alone():
+    kind = "grey mixture, conditioned"
+    _, together, passes = drawn(kind)
+    _, alone, fewer = drawn(kind, batch=1)
+    np.testing.assert_array_equal(together[:1], alone)
+    assert fewer <= passes
+
+
+def test_a_window_without_rows_is_refused():
+    network = network_of("colour mixture")
+    words = image_words(network, 0, [0], HEIGHT, WIDTH)
+    with pytest.raises(ValueError, match="`active_rows` must be at least 1, got 0"):
+        sample_by_fixed_point(network, words, Condition(), active_rows=0)
