@@ -34,7 +34,7 @@ class _Arguments(NamedTuple):
     """The arguments of a sampling that every pass reads, rows first where they are images.
 
     words: uint32 [height, batch, width, words]. vector, map: of the condition with coordinates.
-    prediction, given: [height, batch, width, channels] or None. count: of the given pixels.
+    prediction, given: [height, batch, width, channels] or None. given_count: of these pixels.
     """
 
     network: PixelCNN
@@ -43,7 +43,7 @@ class _Arguments(NamedTuple):
     map: tf.Tensor | None
     prediction: tf.Tensor | None
     given: tf.Tensor | None
-    count: tf.Tensor | int
+    given_count: tf.Tensor | int
     temperature: float | tf.Tensor
 
 
@@ -119,7 +119,7 @@ def _advance(arguments: _Arguments, frontier, levels, top, rows: int):
     number = places[:, tf.newaxis] * width + tf.range(width)  # [rows, width], in raster order
     fresh = _pass(arguments, window, places)
     if arguments.given is not None:
-        kept = (number < arguments.count)[:, tf.newaxis, :, tf.newaxis]
+        kept = (number < arguments.given_count)[:, tf.newaxis, :, tf.newaxis]
         fresh = tf.where(kept, tf.gather(arguments.given, places), fresh)
     # Final pixels stay: the topmost rows of a window lack the rows above that they depend on.
     fresh = tf.where((number >= frontier)[:, tf.newaxis, :, tf.newaxis], fresh, window)
