@@ -4,11 +4,11 @@ import importlib
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from serving.bundles.bundle import load as load
+    from serving.bundles.loading import load as load
     from serving.client.client import Client as Client
 
 # Found when first asked for: whoever needs one of them need not wait for what others import.
-_HOMES = {"Client": "serving.client.client", "load": "serving.bundles.bundle"}
+_HOMES = {"Client": "serving.client.client", "load": "serving.bundles.loading"}
 
 
 def __getattr__(name: str) -> Any:

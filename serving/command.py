@@ -67,6 +67,6 @@ def _printed(given: ServeArguments) -> str:
         return tensorflow_serving.tensorflow_serving(given.models, given, image)
     if given.to_print == "ray":
         return kubernetes.ray(given.models, given)
-    place = kubernetes.Place(given.image or NAME, given.volume)
+    cluster = kubernetes.ClusterOptions(given.image or NAME, given.volume)
     make = {"kubernetes": kubernetes.kubernetes, "kuberay": kubernetes.kuberay}
-    return make[given.to_print or ""](given.models, given, place)
+    return make[given.to_print or ""](given.models, given, cluster)

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from replicator.runs.errors import UserError
 from serving.command import NEEDED
 from serving.deploy.ray_settings import RaySettings
-from serving.engine.registry import Table
+from serving.engine.registry import ModelRegistry
 from serving.engine.version_scanner import MANIFEST, VERSION, scan
 from serving.observability import logs, traces
 from serving.settings import TOKEN_VARIABLE, Settings
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-Maker = Callable[[Table, Settings, "Metrics"], Any]
+Maker = Callable[[ModelRegistry, Settings, "Metrics"], Any]
 
 
 def serve(settings: RaySettings, models: Path) -> int:
@@ -37,7 +37,7 @@ def serve(settings: RaySettings, models: Path) -> int:
         return importlib.import_module("serving.deploy.ray_command").run_ray(settings, models)
     logs.configure(settings.log_format, settings.log_level)
     traces.configure()
-    status, is_busy = asyncio.run(_until_told(settings, models))
+    status, is_busy = asyncio.run(_serve_until_signal(settings, models))
     traces.close()
     if is_busy:  # a thread that nobody waits for must not keep the process
         sys.stdout.flush()
@@ -69,7 +69,7 @@ def check(settings: Settings, models: Path) -> None:
             raise UserError(f"{models} is a single model; name the folder above it, {above}.")
 
 
-class Serving:
+class Server:
     """Models, HTTP and gRPC together.
 
     Args:
@@ -82,13 +82,13 @@ class Serving:
 
     def __init__(
         self,
-        table: Table,
+        registry: ModelRegistry,
         settings: Settings,
         metrics: "Metrics",
         make_app: Maker | None = None,
         make_grpc: Maker | None = None,
     ):
-        self.table, self.settings, self._metrics = table, settings, metrics
+        self.registry, self.settings, self._metrics = registry, settings, metrics
         self._make_app, self._make_grpc = make_app or _app, make_grpc or _grpc
         self._http: Any = None
         self._grpc: Any = None
@@ -100,9 +100,9 @@ class Serving:
         from serving.http.server import HttpServer
 
         host = self.settings.host
-        listener = bound(host, self.settings.port)
+        listener = bind_socket(host, self.settings.port)
         try:
-            self._http = HttpServer(self._make_app(self.table, self.settings, self._metrics))
+            self._http = HttpServer(self._make_app(self.registry, self.settings, self._metrics))
             await self._start_grpc()
         except BaseException:
             listener.close()
@@ -114,20 +114,20 @@ class Serving:
             if self._serving.done():
                 self._serving.result()
             await asyncio.sleep(0.005)
-        await self.table.start()
+        await self.registry.start()
 
     async def stop(self) -> bool:
         """Accepts nothing more; whether everything accepted was answered in `drain_seconds`."""
         loop, seconds = asyncio.get_running_loop(), self.settings.drain_seconds
         end = loop.time() + seconds
-        self.table.drain()
+        self.registry.drain()
         answered = await asyncio.gather(self._stop_http(seconds), self._stop_grpc(seconds))
-        return await self.table.stop(max(0.0, end - loop.time())) and all(answered)
+        return await self.registry.stop(max(0.0, end - loop.time())) and all(answered)
 
     async def _stop_http(self, seconds: float) -> bool:
         if self._serving is None:
             return True
-        is_answered = await self._http.leave(seconds)
+        is_answered = await self._http.drain(seconds)
         await self._serving
         return is_answered
 
@@ -142,8 +142,8 @@ class Serving:
         if self.settings.grpc_port < 0:
             return
         host, port = self.settings.host, self.settings.grpc_port
-        bound(host, port).close()  # gRPC would say more than one line
-        self._grpc = self._make_grpc(self.table, self.settings, self._metrics)
+        bind_socket(host, port).close()  # gRPC would say more than one line
+        self._grpc = self._make_grpc(self.registry, self.settings, self._metrics)
         try:
             port = self._grpc.add_insecure_port(address(host, port))
         except RuntimeError as error:
@@ -152,44 +152,46 @@ class Serving:
         await self._grpc.start()
 
 
-async def _until_told(settings: Settings, models: Path) -> tuple[int, bool]:
+async def _serve_until_signal(settings: Settings, models: Path) -> tuple[int, bool]:
     """Serves until a signal comes; the exit status, and whether a thread is still busy."""
     from serving.observability.metrics import Metrics
 
     metrics = Metrics()
-    table = Table(models, settings, metrics=metrics)
-    serving = Serving(table, settings, metrics)
-    told: asyncio.Future[int] = asyncio.get_running_loop().create_future()
-    _take_signals(told)
-    await serving.start()
-    settled = asyncio.ensure_future(table.settled())
-    first: set[asyncio.Future[Any]] = {told, settled}
+    registry = ModelRegistry(models, settings, metrics=metrics)
+    server = Server(registry, settings, metrics)
+    shutdown: asyncio.Future[int] = asyncio.get_running_loop().create_future()
+    _install_signal_handlers(shutdown)
+    await server.start()
+    initial_load_done = asyncio.ensure_future(registry.initial_load_done())
+    first: set[asyncio.Future[Any]] = {shutdown, initial_load_done}
     await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
-    if not told.done():
-        print(ready_line(serving), flush=True)
-    settled.cancel()
-    number = await told
+    if not shutdown.done():
+        print(ready_line(server), flush=True)
+    initial_load_done.cancel()
+    number = await shutdown
     logs.event(LOG, f"{signal.Signals(number).name}: answering what was accepted, then leaving")
-    is_drained = await serving.stop()
-    return 0 if is_drained else 128 + number, table.is_busy
+    is_drained = await server.stop()
+    return 0 if is_drained else 128 + number, registry.is_busy
 
 
-def ready_line(serving: Serving) -> str:
+def ready_line(server: Server) -> str:
     """What the command says when it is ready: the models and the addresses."""
-    table = serving.table
+    registry = server.registry
     known = [
-        name for name in table.names() if any(v.state == "AVAILABLE" for v in table.versions(name))
+        name
+        for name in registry.names()
+        if any(v.state == "AVAILABLE" for v in registry.versions(name))
     ]
-    text = f"serving {', '.join(known) or 'no model yet'} at http://{serving.http_address}"
-    if serving.grpc_address:
-        text += f" and, for gRPC, {serving.grpc_address}"
+    text = f"serving {', '.join(known) or 'no model yet'} at http://{server.http_address}"
+    if server.grpc_address:
+        text += f" and, for gRPC, {server.grpc_address}"
     return text
 
 
-def bound(host: str, port: int) -> socket.socket:
+def bind_socket(host: str, port: int) -> socket.socket:
     """A socket with that address; UserError if it cannot be had."""
     try:
-        family, kind, protocol, _, place = socket.getaddrinfo(
+        family, kind, protocol, _, cluster = socket.getaddrinfo(
             host.strip("[]"), port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
         )[0]
         listener = socket.socket(family, kind, protocol)
@@ -197,7 +199,7 @@ def bound(host: str, port: int) -> socket.socket:
         raise UserError(f"Cannot listen on {address(host, port)}: {error.strerror}.") from error
     try:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        listener.bind(place)
+        listener.bind(cluster)
         listener.listen(0)  # a port in use may show only now
     except OSError as error:
         listener.close()
@@ -211,25 +213,25 @@ def address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
-def _take_signals(told: "asyncio.Future[int]") -> None:
+def _install_signal_handlers(shutdown: "asyncio.Future[int]") -> None:
     """The first signal is told, the second one ends the process at once."""
 
     def take(number: int) -> None:
-        if told.done():
+        if shutdown.done():
             os._exit(128 + number)
-        told.set_result(number)
+        shutdown.set_result(number)
 
     for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, take, number)
 
 
-def _app(table: Table, settings: Settings, metrics: "Metrics") -> Any:
+def _app(registry: ModelRegistry, settings: Settings, metrics: "Metrics") -> Any:
     from serving.http.app import make_app
 
-    return make_app(table, settings, metrics)
+    return make_app(registry, settings, metrics)
 
 
-def _grpc(table: Table, settings: Settings, metrics: "Metrics") -> Any:
+def _grpc(registry: ModelRegistry, settings: Settings, metrics: "Metrics") -> Any:
     from serving.grpc.server import make_server
 
-    return make_server(table, settings, metrics)
+    return make_server(registry, settings, metrics)

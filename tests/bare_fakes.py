@@ -5,14 +5,14 @@ from multiprocessing.connection import Connection
 
 import fake_bundle
 
-import serving.bundles.bundle
+import serving.bundles.loading
 from onepass.bench.serving.in_process import Bare
 from onepass.bench.worker_process import serve
 
 
 class BareFakes(Bare):
     def __init__(self):
-        serving.bundles.bundle.load = fake_bundle.load_from_disk
+        serving.bundles.loading.load = fake_bundle.load_from_disk
         self._bundles = {}
 
 

@@ -254,7 +254,7 @@ class FakePicture(Fake):
 
 
 @dataclasses.dataclass
-class Shelf:
+class FakeModelStore:
     """A folder of bundles on disk and the `load` that reads it; a Control for each version."""
 
     root: Path
@@ -274,7 +274,7 @@ class Shelf:
         return self.controls[name, version]
 
     def load(self, path, backend="auto"):
-        """Stands in for `serving.bundles.bundle.load`."""
+        """Stands in for `serving.bundles.loading.load`."""
         path = Path(path)
         name, version = path.parent.name, int(path.name)
         self.loads.append((name, version))
@@ -285,7 +285,7 @@ class Shelf:
 
 
 def load_from_disk(path, backend="auto"):
-    """What `Shelf.add` wrote, in a process that does not have the shelf."""
+    """What `FakeModelStore.add` wrote, in a process that does not have the store."""
     path = Path(path)
     said = json.loads((path / "model.json").read_text(encoding="utf-8"))
     kind = {"sound": FakeSound, "picture": FakePicture}[said["kind"]]

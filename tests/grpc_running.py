@@ -7,10 +7,10 @@ from pathlib import Path
 
 import grpc
 import numpy as np
-from fake_bundle import CHANNELS, FakePicture, Shelf
+from fake_bundle import CHANNELS, FakeModelStore, FakePicture
 from loops import end_loop
 
-from serving.engine.registry import Table
+from serving.engine.registry import ModelRegistry
 from serving.grpc.server import make_server
 from serving.observability.metrics import Metrics
 from serving.settings import Settings
@@ -18,35 +18,35 @@ from serving.settings import Settings
 ROOT = str(Path(__file__).resolve().parent.parent)
 
 
-def shelf(root):
-    """`voice` and `digits`, whose controls are `shelf.controls[name, 1]`."""
-    made = Shelf(root)
+def store(root):
+    """`voice` and `digits`, whose controls are `store.controls[name, 1]`."""
+    made = FakeModelStore(root)
     made.add("voice")
     made.add("digits", kind=FakePicture)
     return made
 
 
 class Running:
-    """`with Running(shelf) as running`: its `address`, `table`, `metrics` and `server`."""
+    """`with Running(store) as running`: its `address`, `registry`, `metrics` and `server`."""
 
-    def __init__(self, shelf, **settings):
-        self.shelf = shelf
+    def __init__(self, store, **settings):
+        self.store = store
         self.settings = Settings(**{"timeout_seconds": 10.0, "batch_delay_ms": 0.0, **settings})
         self.metrics, self.complaints = Metrics(), []
 
     def __enter__(self):
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(lambda _, told: self.complaints.append(str(told)))
+        self._loop.set_exception_handler(lambda _, context: self.complaints.append(str(context)))
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
         self.do(self._start())
         return self
 
     async def _start(self):
-        self.table = Table(self.shelf.root, self.settings, self.shelf.load, self.metrics)
-        await self.table.start()
-        await self.table.settled()
-        self.server = make_server(self.table, self.settings, self.metrics)
+        self.registry = ModelRegistry(self.store.root, self.settings, self.store.load, self.metrics)
+        await self.registry.start()
+        await self.registry.initial_load_done()
+        self.server = make_server(self.registry, self.settings, self.metrics)
         self.port = self.server.add_insecure_port("127.0.0.1:0")
         self.address = f"127.0.0.1:{self.port}"
         await self.server.start()
@@ -69,7 +69,7 @@ class Running:
 
     def __exit__(self, kind, error, traceback):
         self.do(self.server.stop(0))
-        self.do(self.table.stop(5))
+        self.do(self.registry.stop(5))
         end_loop(self._loop, self._thread)
         if kind is None:
             assert not self.complaints, self.complaints

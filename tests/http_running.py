@@ -6,21 +6,21 @@ import socket
 import threading
 
 import httpx
-from fake_bundle import FakePicture, Shelf
+from fake_bundle import FakeModelStore, FakePicture
 from loops import end_loop
 
 import speech
-from serving.engine.registry import Table
+from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
 from serving.http.server import HttpServer
 from serving.observability.metrics import Metrics
-from serving.server import bound
+from serving.server import bind_socket
 from serving.settings import Settings
 
 
-def shelf(root):
-    """`voice` and `shapes`, whose controls are `shelf.controls[name, 1]`."""
-    made = Shelf(root)
+def store(root):
+    """`voice` and `shapes`, whose controls are `store.controls[name, 1]`."""
+    made = FakeModelStore(root)
     made.add("voice")
     made.add("shapes", kind=FakePicture)
     return made
@@ -44,18 +44,18 @@ def settings_of(**given):
 
 
 class Running:
-    """`with Running(shelf) as running`: an uvicorn server; its `url`, `port` and `client`."""
+    """`with Running(store) as running`: an uvicorn server; its `url`, `port` and `client`."""
 
-    def __init__(self, shelf, **settings):
-        self.shelf, self.settings = shelf, settings_of(**settings)
+    def __init__(self, store, **settings):
+        self.store, self.settings = store, settings_of(**settings)
         self.metrics, self.complaints = Metrics(), []
 
     def __enter__(self):
         self._loop = asyncio.new_event_loop()
-        self._loop.set_exception_handler(lambda _, told: self.complaints.append(str(told)))
+        self._loop.set_exception_handler(lambda _, context: self.complaints.append(str(context)))
         self._thread = threading.Thread(target=self._loop.run_forever, daemon=True)
         self._thread.start()
-        self._listener = bound("127.0.0.1", 0)
+        self._listener = bind_socket("127.0.0.1", 0)
         self.port = self._listener.getsockname()[1]
         self.url = f"http://127.0.0.1:{self.port}"
         self.do(self._start())
@@ -63,10 +63,10 @@ class Running:
         return self
 
     async def _start(self):
-        self.table = Table(self.shelf.root, self.settings, self.shelf.load, self.metrics)
-        await self.table.start()
-        await self.table.settled()
-        self._server = HttpServer(make_app(self.table, self.settings, self.metrics))
+        self.registry = ModelRegistry(self.store.root, self.settings, self.store.load, self.metrics)
+        await self.registry.start()
+        await self.registry.initial_load_done()
+        self._server = HttpServer(make_app(self.registry, self.settings, self.metrics))
         self._serving = asyncio.create_task(self._server.serve([self._listener]))
         while not self._server.started:
             await asyncio.sleep(0.005)
@@ -82,7 +82,7 @@ class Running:
     async def _stop(self):
         self._server.should_exit = self._server.force_exit = True
         await self._serving
-        await self.table.stop(5)
+        await self.registry.stop(5)
 
     def __exit__(self, kind, error, traceback):
         self.client.close()
@@ -93,25 +93,25 @@ class Running:
 
 
 @contextlib.asynccontextmanager
-async def asking(shelf, **settings):
+async def asking(store, **settings):
     """An httpx client of the application, without a socket."""
     given, metrics = settings_of(**settings), Metrics()
-    table = Table(shelf.root, given, shelf.load, metrics)
-    await table.start()
-    await table.settled()
-    transport = httpx.ASGITransport(make_app(table, given, metrics))
+    registry = ModelRegistry(store.root, given, store.load, metrics)
+    await registry.start()
+    await registry.initial_load_done()
+    transport = httpx.ASGITransport(make_app(registry, given, metrics))
     try:
         async with httpx.AsyncClient(transport=transport, base_url="http://localhost") as client:
             yield client
     finally:
-        await table.stop(5)
+        await registry.stop(5)
 
 
-def ask(shelf, method, path, *, settings=None, **request):
+def ask(store, method, path, *, settings=None, **request):
     """One answer of the application."""
 
     async def once():
-        async with asking(shelf, **(settings or {})) as client:
+        async with asking(store, **(settings or {})) as client:
             return await client.request(method, path, **request)
 
     return asyncio.run(once())

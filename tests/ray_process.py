@@ -1,4 +1,4 @@
-"""`onepass serve` over the fake bundles of a Shelf, with --ray too: python ray_process.py WORDS...
+"""`onepass serve` over a FakeModelStore, with --ray too: python ray_process.py WORDS...
 
 The replicas are told how to load by `load`, since they are processes of their own. A bundle that is
 none of the Shelf's is loaded as it is.
@@ -11,10 +11,10 @@ import sys
 import fake_bundle
 
 import onepass
-import serving.bundles.bundle
+import serving.bundles.loading
 from serving.deploy import ray_command
 
-as_it_is = serving.bundles.bundle.load
+as_it_is = serving.bundles.loading.load
 
 
 def load(path, backend="auto"):
@@ -26,7 +26,7 @@ def load(path, backend="auto"):
 if __name__ == "__main__":
     import ray_process
 
-    serving.bundles.bundle.load = ray_process.load
+    serving.bundles.loading.load = ray_process.load
     ray_command.run_ray = functools.partial(ray_command.run_ray, load=ray_process.load)
     onepass.command._import_tensorflow_quietly = lambda: None
     sys.exit(onepass.main(["serve", *sys.argv[1:]]))

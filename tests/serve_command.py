@@ -20,9 +20,9 @@ INSIDES = ("Traceback", 'File "', ".py", "secret", "Error(", str(ROOT))
 class Command:
     """A running `onepass serve`, ready: `names`, `port`, `grpc_address`."""
 
-    def __init__(self, shelf, *options, environment=None):
-        words = (shelf.root, "--port", 0, "--grpc-port", 0, "--poll-seconds", 0.05, *options)
-        log = shelf.root.parent / "log"
+    def __init__(self, store, *options, environment=None):
+        words = (store.root, "--port", 0, "--grpc-port", 0, "--poll-seconds", 0.05, *options)
+        log = store.root.parent / "log"
         self.process = Process(SCRIPT, log, *words, environment=environment)
 
     def __enter__(self):

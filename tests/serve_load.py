@@ -43,11 +43,11 @@ class Client(threading.Thread):
 
     def __init__(self, command):
         super().__init__(daemon=True)
-        self.command, self.told = command, threading.Event()
+        self.command, self.stopped = command, threading.Event()
         self.ended, self.versions, self.failures = collections.Counter(), set(), []
 
     def run(self):
-        while not self.told.is_set():
+        while not self.stopped.is_set():
             try:
                 way = self.once()
             except Exception as error:
@@ -55,7 +55,7 @@ class Client(threading.Thread):
                 way = "failed"
             self.ended[way] += 1
             if way != ANSWERED:
-                self.told.wait(BACK_SECONDS)
+                self.stopped.wait(BACK_SECONDS)
         self.close()
 
     def close(self):
@@ -201,9 +201,9 @@ def back_seconds(error):
     """When a call that the server could not take may be tried again; raises all other errors."""
     if error.code() != grpc.StatusCode.UNAVAILABLE:
         raise error
-    told = dict(error.trailing_metadata() or ())
-    assert "retry-after" in told, error
-    return told["retry-after"]
+    trailers = dict(error.trailing_metadata() or ())
+    assert "retry-after" in trailers, error
+    return trailers["retry-after"]
 
 
 def refused_until(seconds):
@@ -221,7 +221,7 @@ def at_work(clients):
         yield clients
     finally:
         for client in clients:
-            client.told.set()
+            client.stopped.set()
         for client in clients:
             client.join(30)
     assert [failure for client in clients for failure in client.failures] == []

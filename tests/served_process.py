@@ -1,13 +1,13 @@
-"""`onepass serve` over the fake bundles of a Shelf: python served_process.py ROOT OPTIONS..."""
+"""`onepass serve` over a FakeModelStore: python served_process.py ROOT OPTIONS..."""
 
 import sys
 
 import fake_bundle
 
 import onepass
-import serving.bundles.bundle
+import serving.bundles.loading
 
 if __name__ == "__main__":
-    serving.bundles.bundle.load = fake_bundle.load_from_disk
+    serving.bundles.loading.load = fake_bundle.load_from_disk
     onepass.command._import_tensorflow_quietly = lambda: None
     sys.exit(onepass.main(["serve", *sys.argv[1:]]))

@@ -11,7 +11,7 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 from serving.bundles.bundle import COMPILED, PLAIN, Backend, Bundle
-from serving.bundles.numba_engine import Engine, Wish, engine_for
+from serving.bundles.numba_engine import Engine, EngineRequest, engine_for
 from serving.bundles.signature import Arrays, checked, example
 from serving.errors import InvalidInput
 
@@ -21,7 +21,7 @@ WHOLE = (PLAIN, COMPILED)
 COUNTS = ("frames_before", "num_frames", "frames_after")  # of frames that are handed in
 
 
-class SoundBundle(Bundle):
+class AudioBundle(Bundle):
     """An exported WaveNet or student ready to speak."""
 
     kind = "sound"
@@ -29,7 +29,7 @@ class SoundBundle(Bundle):
     def __init__(self, path: Path, spec: dict[str, Any], program: Any, backend: Backend = "auto"):
         super().__init__(path, spec, program, backend)
         self._engine: Engine | None = engine_for(path, spec, backend)
-        self._said = spec["serving"]["streaming"]
+        self._streaming = spec["serving"]["streaming"]
         self._is_warm = False
 
     @property
@@ -71,10 +71,10 @@ class SoundBundle(Bundle):
         if not self.conditional:
             raise UserError(f"{self.name} reads no frames.")
         try:
-            hearing = importlib.import_module("serving.bundles.feature_extractor")
+            extractor = importlib.import_module("serving.bundles.feature_extractor")
         except ImportError as error:
             raise UserError(f"To hear a recording takes the package {error.name}.") from error
-        return hearing.ears_of(self.spec).frames(waveform)
+        return extractor.feature_extractor(self.spec).frames(waveform)
 
     def generate(
         self,
@@ -98,10 +98,10 @@ class SoundBundle(Bundle):
 
         Raises InvalidInput for what the model cannot speak.
         """
-        wish = self._wish(condition, seed, row, num, num_samples, speaker, temperature)
+        request = self._engine_request(condition, seed, row, num, num_samples, speaker, temperature)
         if self._engine is not None:
-            return self._engine.whole(wish)
-        return np.concatenate([self._whole(group) for group in self._groups(wish)])
+            return self._engine.whole(request)
+        return np.concatenate([self._whole(group) for group in self._groups(request)])
 
     def stream(
         self,
@@ -120,12 +120,12 @@ class SoundBundle(Bundle):
         The first chunk is shorter, so that it comes early. What cannot be spoken is refused at
         once, before the first chunk is asked for.
         """
-        wish = self._wish(condition, seed, row, num, num_samples, speaker, temperature)
+        request = self._engine_request(condition, seed, row, num, num_samples, speaker, temperature)
         if chunk_samples < 1:
             raise InvalidInput(f"`chunk_samples` must be at least 1, got {chunk_samples}.")
         if self._engine is not None and not self._streams_sooner(num):
-            return self._engine.stream(wish, chunk_samples)
-        groups = [self._streamed(group, chunk_samples) for group in self._groups(wish)]
+            return self._engine.stream(request, chunk_samples)
+        groups = [self._streamed(group, chunk_samples) for group in self._groups(request)]
         return (np.concatenate(chunks) for chunks in zip(*groups, strict=True))
 
     def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
@@ -159,13 +159,13 @@ class SoundBundle(Bundle):
         """Whether the program is the better choice than the engine: it begins sooner once warm."""
         return self._is_warm and self.backend == "auto" and num <= self._batches[0]
 
-    def warming(self) -> Iterator[tuple[str, Arrays]]:
+    def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
         """Signature and inputs of every call that `warm` makes: all pieces, by every batch."""
         # A long piece and a short one behind it: no other length is ever compiled.
-        samples = sum(dict.fromkeys(self._said["pieces"]))
+        samples = sum(dict.fromkeys(self._streaming["pieces"]))
         frames = -(-samples // self.hop_samples)
         names: tuple[str, ...] = (COMPILED, CHUNK)
-        batches = self._batches[:1] if self._said["rows_alone"] else self._batches
+        batches = self._batches[:1] if self._streaming["rows_alone"] else self._batches
         if self._engine is not None:
             yield COMPILED, self._example(COMPILED, 1, frames)
             names, batches = (CHUNK,), self._batches[:1]
@@ -179,9 +179,9 @@ class SoundBundle(Bundle):
             arrays["num_samples"][:] = frames
         return arrays
 
-    def _wish(
+    def _engine_request(
         self, condition, seed: int, row: int, num: int, num_samples, speaker, temperature
-    ) -> Wish:
+    ) -> EngineRequest:
         """What is asked for, checked; InvalidInput for what cannot be spoken."""
         for name, value, low in (("num", num, 1), ("seed", seed, 0), ("row", row, 0)):
             if value < low:
@@ -192,9 +192,9 @@ class SoundBundle(Bundle):
         infos = self.signature(CHUNK).inputs
         frames = self._frames(condition)
         length = self._length(frames, num_samples)
-        who, rows = self._speaker(speaker), tuple(range(row, row + num))
-        heat = checked("temperature", infos["temperature"], [temperature])[0]
-        return Wish(frames, length, seed, rows, who, float(heat))
+        speaker_index, rows = self._speaker(speaker), tuple(range(row, row + num))
+        temperature_value = checked("temperature", infos["temperature"], [temperature])[0]
+        return EngineRequest(frames, length, seed, rows, speaker_index, float(temperature_value))
 
     def _frames(self, condition) -> np.ndarray | None:
         if (condition is None) == self.conditional:
@@ -225,65 +225,65 @@ class SoundBundle(Bundle):
             raise InvalidInput(f"`speaker` must be one of {', '.join(known)}, got {name[:40]!r}.")
         return 0 if name is None else known.index(name)
 
-    def _groups(self, wish: Wish) -> Iterator[Wish]:
+    def _groups(self, request: EngineRequest) -> Iterator[EngineRequest]:
         """The wish in parts of as many rows as a call may have."""
         most = self._batches[-1]
-        for first in range(0, len(wish.rows), most):
-            yield dataclasses.replace(wish, rows=wish.rows[first : first + most])
+        for first in range(0, len(request.rows), most):
+            yield dataclasses.replace(request, rows=request.rows[first : first + most])
 
-    def _rows(self, wish: Wish) -> Arrays:
+    def _rows(self, request: EngineRequest) -> Arrays:
         """The inputs that name the noise, in an allowed batch: the last row fills it up."""
-        size = min(batch for batch in self._batches if batch >= len(wish.rows))
-        rows = [*wish.rows, *[wish.rows[-1]] * (size - len(wish.rows))]
+        size = min(batch for batch in self._batches if batch >= len(request.rows))
+        rows = [*request.rows, *[request.rows[-1]] * (size - len(request.rows))]
         inputs: Arrays = {
-            "seed": np.full([size], np.uint64(wish.seed).astype(np.int64)),
+            "seed": np.full([size], np.uint64(request.seed).astype(np.int64)),
             "row": np.array(rows, np.int32),
-            "temperature": np.full([size], wish.temperature, np.float32),
+            "temperature": np.full([size], request.temperature, np.float32),
         }
-        if wish.speaker is not None:
-            inputs["speaker"] = np.full([size], wish.speaker, np.int32)
+        if request.speaker is not None:
+            inputs["speaker"] = np.full([size], request.speaker, np.int32)
         return inputs
 
-    def _whole(self, wish: Wish) -> np.ndarray:
-        inputs = self._rows(wish)
+    def _whole(self, request: EngineRequest) -> np.ndarray:
+        inputs = self._rows(request)
         size = len(inputs["row"])
-        if wish.frames is None:
-            inputs["num_samples"] = np.full([size], wish.num_samples, np.int32)
+        if request.frames is None:
+            inputs["num_samples"] = np.full([size], request.num_samples, np.int32)
         else:
-            count = -(-wish.num_samples // self.hop_samples)
-            frames = wish.frames[: count + self._said["side_frames"]]
+            count = -(-request.num_samples // self.hop_samples)
+            frames = request.frames[: count + self._streaming["side_frames"]]
             inputs["frames"] = np.repeat(frames[None], size, 0)
             inputs["num_frames"] = np.full([size], len(frames), np.int32)
         sound = super().call(COMPILED, inputs)["sound"]
-        return sound[: len(wish.rows), : wish.num_samples]
+        return sound[: len(request.rows), : request.num_samples]
 
-    def _streamed(self, wish: Wish, chunk_samples: int) -> Iterator[np.ndarray]:
-        inputs, unit = self._rows(wish), self._said["unit_samples"]
+    def _streamed(self, request: EngineRequest, chunk_samples: int) -> Iterator[np.ndarray]:
+        inputs, unit = self._rows(request), self._streaming["unit_samples"]
         size, first = len(inputs["row"]), 0
         state: Arrays = {
             name: np.full([size, *said["shape"][1:]], said["fill"], said["dtype"])
-            for name, said in self._said["state"].items()
+            for name, said in self._streaming["state"].items()
         }
-        length = -(-self._said["pieces"][0] // unit) * unit
-        while first < wish.num_samples:
-            last = min(first + length, wish.num_samples)
-            place = self._place(wish, size, first, last)
+        length = -(-self._streaming["pieces"][0] // unit) * unit
+        while first < request.num_samples:
+            last = min(first + length, request.num_samples)
+            place = self._place(request, size, first, last)
             made = super().call(CHUNK, {**inputs, **place, **state})
             state = {name: made[name] for name in state}
-            yield made["sound"][: len(wish.rows), : last - first]
+            yield made["sound"][: len(request.rows), : last - first]
             first, length = last, -(-chunk_samples // unit) * unit
 
-    def _place(self, wish: Wish, size: int, first: int, last: int) -> Arrays:
+    def _place(self, request: EngineRequest, size: int, first: int, last: int) -> Arrays:
         """The inputs that say where a chunk is and what it is told."""
         numbers: dict[str, int] = {"start": first}
-        if wish.frames is None:
+        if request.frames is None:
             numbers["num_samples"] = last - first
             return {name: np.full([size], value, np.int32) for name, value in numbers.items()}
-        hop, side = self.hop_samples, self._said["side_frames"]
+        hop, side = self.hop_samples, self._streaming["side_frames"]
         frame, end = first // hop, -(-last // hop)
-        window = wish.frames[max(0, frame - side) : end + side]
+        window = request.frames[max(0, frame - side) : end + side]
         numbers["frames_before"] = min(frame, side)
         numbers["num_frames"] = end - frame
-        numbers["frames_after"] = min(len(wish.frames) - end, side)
+        numbers["frames_after"] = min(len(request.frames) - end, side)
         arrays = {name: np.full([size], value, np.int32) for name, value in numbers.items()}
         return {**arrays, "frames": np.repeat(window[None], size, 0)}

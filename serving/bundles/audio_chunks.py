@@ -12,12 +12,21 @@ from typing import Any
 
 import tensorflow as tf
 
-from serving.bundles.streaming_models import Drawn, State, Told, Voice, unit_samples
+from serving.bundles.streaming_models import (
+    Conditioning,
+    NoiseSource,
+    State,
+    StreamingModel,
+    unit_samples,
+)
 
-LONGEST_STRETCH, SHORTEST_STRETCH = 160_000, 80_000  # samples of a row whose condition is in memory
-ALL_STRETCHES = 640_000  # of all rows
+MAX_SEGMENT_SAMPLES, MIN_SEGMENT_SAMPLES = (
+    160_000,
+    80_000,
+)  # samples of a row whose condition is in memory
+MAX_BATCH_SEGMENT_SAMPLES = 640_000  # of all rows
 ROWS_AT_ONCE = 4  # of those that are made alone
-Step = Callable[[Drawn, Any, State], tuple[Any, State]]
+Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,42 +44,44 @@ class Window:
     start: Any
 
 
-def steps_of(voice: Voice, compiled: bool) -> dict[int, Step]:
+def make_steps(streaming: StreamingModel, compiled: bool) -> dict[int, Step]:
     """What makes each piece of sound, by its length in samples, from the longest."""
-    short, long = voice.pieces
-    return {size: _step(voice, size, compiled) for size in dict.fromkeys((long, short))}
+    short, long = streaming.pieces
+    return {size: _step(streaming, size, compiled) for size in dict.fromkeys((long, short))}
 
 
-def first_state(voice: Voice, batch) -> State:
+def first_state(streaming: StreamingModel, batch) -> State:
     """The state before the first sample."""
     return {
         name: tf.fill([batch, *shape], tf.constant(fill, dtype))
-        for name, (dtype, shape, fill) in voice.state().items()
+        for name, (dtype, shape, fill) in streaming.state().items()
     }
 
 
-def whole(voice: Voice, steps: dict[int, Step], frames, lengths, speaker, drawn: Drawn):
+def synthesize(
+    streaming: StreamingModel, steps: dict[int, Step], frames, lengths, speaker, source: NoiseSource
+):
     """Whole sounds, float32 [batch, longest] in [-1, 1], zeros behind each row's end.
 
     Args:
-      voice, steps: of `steps_of`.
+      streaming: what speaks. steps: of `make_steps`.
       frames: float32 [batch, frames, features] or None.
       lengths: of the sounds, int32 [batch], in samples.
       speaker: int32 [batch] or None.
       drawn: the noise from position 0 on.
     """
     batch, longest = tf.shape(lengths)[0], tf.reduce_max(lengths)
-    stretch = _stretch(voice, batch)
+    segment = _segment_samples(streaming, batch)
 
-    def body(first, sound, turns, state):
-        samples = tf.minimum(stretch, up(longest - first, voice.pieces[0]))
-        window = _window(voice, lengths, first, samples)
-        told = rows_told(voice, frames, speaker, window, samples, turns)
-        made, state = made_of(steps, drawn.after(first), told, state, samples)
-        turns = turns if told.turns is None else told.turns
-        return first + samples, tf.concat([sound, made], 1), turns, state
+    def body(first, sound, phase, state):
+        samples = tf.minimum(segment, round_up(longest - first, streaming.pieces[0]))
+        window = _window(streaming, lengths, first, samples)
+        conditioning = row_conditioning(streaming, frames, speaker, window, samples, phase)
+        made, state = run_steps(steps, source.after(first), conditioning, state, samples)
+        phase = phase if conditioning.phase is None else conditioning.phase
+        return first + samples, tf.concat([sound, made], 1), phase, state
 
-    state = first_state(voice, batch)
+    state = first_state(streaming, batch)
     start = (tf.constant(0), tf.zeros([batch, 0]), tf.zeros([batch], tf.float64), state)
     shapes = (tf.TensorShape([]), tf.TensorShape([None, None]), tf.TensorShape([None]))
     _, sound, _, _ = tf.while_loop(
@@ -80,75 +91,83 @@ def whole(voice: Voice, steps: dict[int, Step], frames, lengths, speaker, drawn:
         shape_invariants=(*shapes, _shapes(state)),
         parallel_iterations=1,
     )
-    return cut(sound, lengths)
+    return trim_to_lengths(sound, lengths)
 
 
-def cut(sound, lengths):
+def trim_to_lengths(sound, lengths):
     """float32 [batch, longest] in [-1, 1], zeros behind each row's end."""
     sound = tf.clip_by_value(sound[:, : tf.reduce_max(lengths)], -1.0, 1.0)
     within = tf.sequence_mask(lengths, tf.shape(sound)[1])
     return tf.where(within, sound, tf.zeros_like(sound))
 
 
-def rows_told(voice: Voice, frames, speaker, window: Window | None, samples, turns) -> Told:
+def row_conditioning(
+    streaming: StreamingModel, frames, speaker, window: Window | None, samples, phase
+) -> Conditioning:
     """What so many samples of every row are told, [batch, samples, ...], row by row.
 
     Args:
-      voice: whose condition it is.
+      streaming: whose condition it is.
       frames: float32 [batch, frames, features] or None.
       speaker: int32 [batch] or None.
       window: where it comes from; None without frames.
       samples: int32 []; rows that ask for fewer are padded with zeros.
-      turns: float64 [batch], the phase before.
+      phase: float64 [batch], the phase before.
     """
     if frames is None or window is None:
-        return voice.told(None, speaker, samples, None, 0, 0) if voice.channels else Told(None)
-    shapes = {"channels": tf.TensorSpec([None, voice.channels], voice.dtype)}
-    if voice.drafts:
+        return (
+            streaming.conditioning(None, speaker, samples, None, 0, 0)
+            if streaming.channels
+            else Conditioning(None)
+        )
+    shapes = {"channels": tf.TensorSpec([None, streaming.channels], streaming.dtype)}
+    if streaming.has_draft:
         shapes["draft"] = tf.TensorSpec([None], tf.float32)
-        shapes["turns"] = tf.TensorSpec([], tf.float64)
+        shapes["phase"] = tf.TensorSpec([], tf.float64)
 
     def row(n):
         def ended():
             empty = {
                 name: tf.zeros([0, *spec.shape[1:]], spec.dtype) for name, spec in shapes.items()
             }
-            return {**empty, "turns": turns[n]} if voice.drafts else empty
+            return {**empty, "phase": phase[n]} if streaming.has_draft else empty
 
-        def told():
-            made = voice.told(
+        def conditioning():
+            made = streaming.conditioning(
                 frames[n, window.low[n] : window.high[n]][None],
                 None if speaker is None else speaker[n][None],
                 window.samples[n],
-                None if turns is None else turns[n][None],
+                None if phase is None else phase[n][None],
                 window.skipped[n],
                 window.start[n],
             )
             return {name: getattr(made, name)[0] for name in shapes}
 
-        parts = tf.cond(window.samples[n] > 0, told, ended)
+        parts = tf.cond(window.samples[n] > 0, conditioning, ended)
         short = samples - window.samples[n]
-        for name in shapes.keys() - {"turns"}:
+        for name in shapes.keys() - {"phase"}:
             sides = [[0, short]] + [[0, 0]] * (len(shapes[name].shape) - 1)
             parts[name] = tf.pad(parts[name], sides)
         return parts
 
     rows = tf.range(tf.shape(window.samples)[0])
-    return Told(**tf.map_fn(row, rows, fn_output_signature=shapes))
+    return Conditioning(**tf.map_fn(row, rows, fn_output_signature=shapes))
 
 
-def made_of(steps: dict[int, Step], drawn: Drawn, told: Told, state: State, samples):
+def run_steps(
+    steps: dict[int, Step], source: NoiseSource, conditioning: Conditioning, state: State, samples
+):
     """The sound that follows, float32 [batch, samples], not clipped, and the state after it.
 
     samples: int32 [], a multiple of the shortest piece.
     """
-    sound = tf.zeros([tf.shape(drawn.row)[0], 0])
+    sound = tf.zeros([tf.shape(source.row)[0], 0])
     for size, step in steps.items():
-        sound, state = _pieces(size, step, drawn, told.channels, sound, state, samples)
-    return (sound if told.draft is None else sound + told.draft), state
+        sound, state = _pieces(size, step, source, conditioning.channels, sound, state, samples)
+    return (sound if conditioning.draft is None else sound + conditioning.draft), state
 
 
-def _pieces(size: int, step: Step, drawn: Drawn, channels, sound, state: State, samples):
+def _pieces(size: int, step: Step, source: NoiseSource, channels, sound, state: State, samples):
     """The sound with as many pieces of a size added as fit, and the state after them."""
 
     def body(first, sound, state):
@@ -156,7 +175,7 @@ def _pieces(size: int, step: Step, drawn: Drawn, channels, sound, state: State, 
         if channels is not None:
             part = channels[:, first : first + size]
             part = tf.ensure_shape(part, [None, size, channels.shape[-1]])
-        made, state = step(drawn.after(first), part, state)
+        made, state = step(source.after(first), part, state)
         return first + size, tf.concat([sound, made], 1), state
 
     _, sound, state = tf.while_loop(
@@ -169,27 +188,27 @@ def _pieces(size: int, step: Step, drawn: Drawn, channels, sound, state: State, 
     return sound, state
 
 
-def _step(voice: Voice, size: int, compiled: bool) -> Step:
+def _step(streaming: StreamingModel, size: int, compiled: bool) -> Step:
     def step(key, row, start, temperature, channels, state):
-        return voice.advance(Drawn(key, row, start, temperature), channels, state, size)
+        return streaming.advance(NoiseSource(key, row, start, temperature), channels, state, size)
 
     run = tf.function(step, jit_compile=True, autograph=False) if compiled else step
 
-    def together(drawn: Drawn, channels, state: State):
-        return run(drawn.key, drawn.row, drawn.start, drawn.temperature, channels, state)
+    def together(source: NoiseSource, channels, state: State):
+        return run(source.key, source.row, source.start, source.temperature, channels, state)
 
-    def alone(drawn: Drawn, channels, state: State):
-        given = (drawn.key, drawn.row, drawn.start, drawn.temperature, channels, state)
+    def rows_alone(source: NoiseSource, channels, state: State):
+        given = (source.key, source.row, source.start, source.temperature, channels, state)
 
         def row(n):
             return _at(run(*_at(given, slice(n, n + 1))), 0)
 
         shapes = {name: tf.TensorSpec(v.shape[1:], v.dtype) for name, v in state.items()}
         signature = (tf.TensorSpec([size], tf.float32), shapes)
-        rows = tf.range(tf.shape(drawn.row)[0])
+        rows = tf.range(tf.shape(source.row)[0])
         return tf.map_fn(row, rows, fn_output_signature=signature, parallel_iterations=ROWS_AT_ONCE)
 
-    return alone if voice.alone else together
+    return rows_alone if streaming.rows_alone else together
 
 
 def _at(given, place):
@@ -197,24 +216,26 @@ def _at(given, place):
     return tf.nest.map_structure(lambda x: None if x is None else x[place], given)
 
 
-def _window(voice: Voice, lengths, first, samples) -> Window:
+def _window(streaming: StreamingModel, lengths, first, samples) -> Window:
     """Of these samples of sounds whose frames are all there."""
-    hop = voice.hop_samples
+    hop = streaming.hop_samples
     frame, count = first // hop, -(-lengths // hop)
-    low = tf.maximum(frame - voice.side_frames, 0)
+    low = tf.maximum(frame - streaming.side_frames, 0)
     asked = tf.clip_by_value(lengths - first, 0, samples)
-    high = tf.minimum(frame - (-asked // hop) + voice.side_frames, count)
+    high = tf.minimum(frame - (-asked // hop) + streaming.side_frames, count)
     same = tf.ones_like(lengths)
     return Window(low * same, high, (frame - low) * same, asked, low * hop * same)
 
 
-def _stretch(voice: Voice, batch):
-    unit = unit_samples(voice)
-    wanted = tf.clip_by_value(ALL_STRETCHES // batch, SHORTEST_STRETCH, LONGEST_STRETCH)
-    return up(wanted, unit)
+def _segment_samples(streaming: StreamingModel, batch):
+    unit = unit_samples(streaming)
+    wanted = tf.clip_by_value(
+        MAX_BATCH_SEGMENT_SAMPLES // batch, MIN_SEGMENT_SAMPLES, MAX_SEGMENT_SAMPLES
+    )
+    return round_up(wanted, unit)
 
 
-def up(samples, unit: int):
+def round_up(samples, unit: int):
     """The least multiple of the unit that is not below."""
     return -(-samples // unit) * unit
 

@@ -13,19 +13,33 @@ import numpy as np
 import tensorflow as tf
 
 from distill.model import StudentModel
-from serving.bundles.audio_chunks import Step, Window, cut, made_of, rows_told, steps_of, up, whole
+from serving.bundles.audio_chunks import (
+    Step,
+    Window,
+    make_steps,
+    round_up,
+    row_conditioning,
+    run_steps,
+    synthesize,
+    trim_to_lengths,
+)
 from serving.bundles.bundle import COMPILED, FORMAT, PLAIN
 from serving.bundles.signature import Signature, TensorInfo
-from serving.bundles.streaming_models import Drawn, Voice, unit_samples, voice_of
+from serving.bundles.streaming_models import (
+    NoiseSource,
+    StreamingModel,
+    streaming_model,
+    unit_samples,
+)
 from wavenet.model import SpeechModel
 
 CHUNK = "chunk"
-STATE, TURNS = "state_", "state_turns"
+STATE, PHASE = "state_", "state_turns"
 BATCHES = (1, 2, 4, 8)
 ANY_BATCHES = tuple(range(1, 9))  # where a row costs the same in any batch: none is ever padded
 BUCKET_SECONDS = (0.5, 1, 2, 4, 8, 15, 30, 60, 120)
-LARGEST_FEATURE = 4.0  # silence is 0 and full scale about 1; far beyond, a draft overflows
-HOTTEST = 4.0
+MAX_FEATURE = 4.0  # silence is 0 and full scale about 1; far beyond, a draft overflows
+MAX_TEMPERATURE = 4.0
 FLOAT32, FLOAT64 = np.dtype(np.float32), np.dtype(np.float64)
 INT32, INT64 = np.dtype(np.int32), np.dtype(np.int64)
 Tensors = dict[str, Any]
@@ -46,30 +60,31 @@ def export_functions(
         1, 2, 4, 8 of a student, 1 to 8 of a WaveNet.
       buckets: frames that rows are padded to, none of them compiled for; the longest is the longest
         sound. None: up to two minutes. A model without frames has samples in their place.
-      pieces: samples that are compiled as one, a short and a long piece; None: see `voice_of`.
+      pieces: samples that are compiled as one, a short and a long piece; None: those of
+        `streaming_model`.
     """
-    voice = voice_of(model, pieces)
-    batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if voice.alone else BATCHES)
-    lengths = sorted(set(buckets)) or _buckets(model.sample_rate_hz, voice.hop_samples)
-    signatures = _signatures(voice, lengths[-1])
-    compiled = steps_of(voice, compiled=True)
+    streaming = streaming_model(model, pieces)
+    batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if streaming.rows_alone else BATCHES)
+    lengths = sorted(set(buckets)) or _buckets(model.sample_rate_hz, streaming.hop_samples)
+    signatures = _signatures(streaming, lengths[-1])
+    compiled = make_steps(streaming, compiled=True)
     rows: dict[str, Callable[[Tensors], Tensors]] = {
-        PLAIN: lambda given: _whole(voice, steps_of(voice, compiled=False), given),
-        COMPILED: lambda given: _whole(voice, compiled, given),
-        CHUNK: lambda given: _chunk(voice, compiled, given),
+        PLAIN: lambda given: _synthesize(streaming, make_steps(streaming, compiled=False), given),
+        COMPILED: lambda given: _synthesize(streaming, compiled, given),
+        CHUNK: lambda given: _chunk(streaming, compiled, given),
     }
     functions = {name: _function(signatures[name], make) for name, make in rows.items()}
     module = tf.Module(name="sounds")
-    module.weights = voice.variables
+    module.weights = streaming.variables
     serving = {
         "format": FORMAT,
         "signatures": {name: signature.to_dict() for name, signature in signatures.items()},
         "allowed_batches": batches,
         "cropped": {"sound": {"axis": 1, "length": "num_samples"}},
-        "streaming": _streaming(voice, signatures[CHUNK]),
+        "streaming": _streaming_spec(streaming, signatures[CHUNK]),
         "limits": {"max_frames": lengths[-1], "max_batch": max(batches)},
     }
-    if voice.feature_channels:
+    if streaming.feature_channels:
         serving["padded"] = {"frames": {"axis": 1, "length": "num_frames", "buckets": lengths}}
     return module, functions, serving
 
@@ -78,25 +93,25 @@ def _buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:
     return [-(-round(seconds * sample_rate_hz) // hop_samples) for seconds in BUCKET_SECONDS]
 
 
-def _signatures(voice: Voice, longest: int) -> dict[str, Signature]:
+def _signatures(streaming: StreamingModel, longest: int) -> dict[str, Signature]:
     """Of every function; longest: of a sound, in frames."""
     sound = {"sound": TensorInfo(FLOAT32, (None, None)), "num_samples": _numbers(low=None)}
     noise = {
         "seed": TensorInfo(INT64, (None,), default=0),
         "row": _numbers(low=0, default=0),
-        "temperature": TensorInfo(FLOAT32, (None,), 0, HOTTEST, 1),
+        "temperature": TensorInfo(FLOAT32, (None,), 0, MAX_TEMPERATURE, 1),
     }
-    if voice.speakers:
-        noise["speaker"] = _numbers(low=0, high=voice.speakers - 1, default=0)
-    state = {f"{STATE}{name}": _info(filled) for name, filled in voice.state().items()}
-    if voice.drafts:
-        state[TURNS] = TensorInfo(FLOAT64, (None,), 0, 1, 0)
+    if streaming.speakers:
+        noise["speaker"] = _numbers(low=0, high=streaming.speakers - 1, default=0)
+    state = {f"{STATE}{name}": _info(filled) for name, filled in streaming.state().items()}
+    if streaming.has_draft:
+        state[PHASE] = TensorInfo(FLOAT64, (None,), 0, 1, 0)
     handed = {name: TensorInfo(info.dtype, info.shape) for name, info in state.items()}
     place = {"start": _numbers(low=0, default=0)}
     length, window = {"num_samples": _numbers(low=1, high=longest)}, {}
-    if voice.feature_channels:
-        side, channels = voice.side_frames, voice.feature_channels
-        frames = TensorInfo(FLOAT32, (None, None, channels), -LARGEST_FEATURE, LARGEST_FEATURE)
+    if streaming.feature_channels:
+        side, channels = streaming.side_frames, streaming.feature_channels
+        frames = TensorInfo(FLOAT32, (None, None, channels), -MAX_FEATURE, MAX_FEATURE)
         length = {"frames": frames, "num_frames": _numbers(low=1, high=longest)}
         window = {
             "frames_before": _numbers(low=0, high=side, default=0),
@@ -118,7 +133,7 @@ def _info(filled) -> TensorInfo:
     return TensorInfo(np.dtype(dtype.as_numpy_dtype), (None, *shape), low, top, fill)
 
 
-def _streaming(voice: Voice, chunk: Signature) -> dict[str, Any]:
+def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, Any]:
     """What a client of `chunk` must know.
 
     side_frames: neighbours to hand in with a stretch, on either side, as far as there are any; they
@@ -129,11 +144,11 @@ def _streaming(voice: Voice, chunk: Signature) -> dict[str, Any]:
     state = {name: info for name, info in chunk.inputs.items() if name.startswith(STATE)}
     return {
         "signature": CHUNK,
-        "side_frames": voice.side_frames,
-        "hop_samples": voice.hop_samples,
-        "unit_samples": unit_samples(voice),
-        "pieces": list(voice.pieces),
-        "rows_alone": voice.alone,
+        "side_frames": streaming.side_frames,
+        "hop_samples": streaming.hop_samples,
+        "unit_samples": unit_samples(streaming),
+        "pieces": list(streaming.pieces),
+        "rows_alone": streaming.rows_alone,
         "state": {
             name: {
                 "dtype": info.dtype.name,
@@ -145,41 +160,46 @@ def _streaming(voice: Voice, chunk: Signature) -> dict[str, Any]:
     }
 
 
-def _whole(voice: Voice, steps: dict[int, Step], given: Tensors) -> Tensors:
+def _synthesize(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) -> Tensors:
     frames, speaker = given.get("frames"), given.get("speaker")
-    drawn = _drawn(given, tf.zeros_like(given["row"]))
+    source = _noise_source(given, tf.zeros_like(given["row"]))
     if frames is None:
         lengths = given["num_samples"]
-        return {"sound": whole(voice, steps, None, lengths, speaker, drawn), "num_samples": lengths}
+        return {
+            "sound": synthesize(streaming, steps, None, lengths, speaker, source),
+            "num_samples": lengths,
+        }
     count = tf.shape(frames)[1]
-    lengths = tf.minimum(given["num_frames"], count) * voice.hop_samples
-    sound = whole(voice, steps, frames, lengths, speaker, drawn)
-    missing = count * voice.hop_samples - tf.shape(sound)[1]
+    lengths = tf.minimum(given["num_frames"], count) * streaming.hop_samples
+    sound = synthesize(streaming, steps, frames, lengths, speaker, source)
+    missing = count * streaming.hop_samples - tf.shape(sound)[1]
     return {"sound": tf.pad(sound, [[0, 0], [0, missing]]), "num_samples": lengths}
 
 
-def _chunk(voice: Voice, steps: dict[int, Step], given: Tensors) -> Tensors:
-    frames, start, hop = given.get("frames"), given["start"], voice.hop_samples
-    state = {name: given[f"{STATE}{name}"] for name in voice.state()}
+def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) -> Tensors:
+    frames, start, hop = given.get("frames"), given["start"], streaming.hop_samples
+    state = {name: given[f"{STATE}{name}"] for name in streaming.state()}
     lengths, window = given.get("num_samples"), None
     if frames is not None:
         before, count = given["frames_before"], given["num_frames"]
         lengths = count * hop
         high = tf.minimum(before + count + given["frames_after"], tf.shape(frames)[1])
         window = Window(tf.zeros_like(before), high, before, lengths, start - before * hop)
-    samples = up(tf.reduce_max(lengths), voice.pieces[0])
-    told = rows_told(voice, frames, given.get("speaker"), window, samples, given.get(TURNS))
-    sound, later = made_of(steps, _drawn(given, start), told, state, samples)
+    samples = round_up(tf.reduce_max(lengths), streaming.pieces[0])
+    conditioning = row_conditioning(
+        streaming, frames, given.get("speaker"), window, samples, given.get(PHASE)
+    )
+    sound, later = run_steps(steps, _noise_source(given, start), conditioning, state, samples)
     after = {f"{STATE}{name}": value for name, value in later.items()}
-    if voice.drafts:
-        after[TURNS] = told.turns
-    return {"sound": cut(sound, lengths), "num_samples": lengths, **after}
+    if streaming.has_draft:
+        after[PHASE] = conditioning.phase
+    return {"sound": trim_to_lengths(sound, lengths), "num_samples": lengths, **after}
 
 
-def _drawn(given: Tensors, start) -> Drawn:
+def _noise_source(given: Tensors, start) -> NoiseSource:
     # The words of a number lie low one first.
     key = tf.reverse(tf.bitcast(given["seed"], tf.int32), [-1])
-    return Drawn(key, given["row"], start, given["temperature"])
+    return NoiseSource(key, given["row"], start, given["temperature"])
 
 
 def _function(signature: Signature, make: Callable[[Tensors], Tensors]) -> Any:

@@ -42,7 +42,7 @@ AnyModel = SpeechModel | StudentModel | ImageModel
 CARD = "card.md"
 PORTABLE = "portable"
 PORTABLE_FRAMES = 200
-SAID_OF_RUNS = ("data_licence", "note", "machine", "parts_from")
+RUN_OPTIONS = ("data_licence", "note", "machine", "parts_from")
 NETWORKS = {"wavenet": "network", "parallel-wavenet": "student"}  # where a config has them
 
 
@@ -52,7 +52,7 @@ def export(given: ExportArguments) -> list[str]:
     Raises UserError, in one line, for what cannot be exported, or for an OUT that is in use.
     """
     lines = []
-    with _whole(_checked(given)) as folder:
+    with _atomic_folder(_checked(given)) as folder:
         measured = _write_model(given, folder)
         if measured:
             lines.append(f"{given.out}: {measured}")
@@ -81,7 +81,7 @@ def _checked(given: ExportArguments) -> Path:
 
 
 @contextlib.contextmanager
-def _whole(out: Path) -> Iterator[Path]:
+def _atomic_folder(out: Path) -> Iterator[Path]:
     """A folder beside `out` that becomes `out` when the block ends, and is gone if it raises."""
     folder, made = out.with_name(f".{secrets.token_hex(8)}"), not out.parent.exists()
     try:
@@ -103,11 +103,11 @@ def _write_model(given: ExportArguments, folder: Path) -> str:
     source = _shipped(given.run)
     if not (source / SPEC_FILE).exists():
         return _measured(given, folder)
-    for name in SAID_OF_RUNS:
+    for name in RUN_OPTIONS:
         if getattr(given, name):
             raise UserError(f"`--{name.replace('_', '-')}` is for runs; {given.run} has its card.")
     spec, _ = read_folder(source)
-    _write_spec(folder, {name: said for name, said in spec.items() if name != "serving"})
+    _write_spec(folder, {name: value for name, value in spec.items() if name != "serving"})
     for name in (WEIGHTS_FILE, CARD):
         if name != CARD or (source / name).exists():
             shutil.copyfile(source / name, folder / name)
@@ -127,18 +127,18 @@ def _shipped(path: Path) -> Path:
 
 def _measured(given: ExportArguments, folder: Path) -> str:
     """Measures a run on dev and writes its model folder; what was measured, in words."""
-    said: dict[str, Any] = {"data_licence": given.data_licence or "unknown", "note": given.note}
-    said |= {"run": given.run, "out": folder, "machine": given.machine}
+    options: dict[str, Any] = {"data_licence": given.data_licence or "unknown", "note": given.note}
+    options |= {"run": given.run, "out": folder, "machine": given.machine}
     if kind_of(given.run) in PICTURE_KINDS:
         return picture_card.export(
-            picture_card.ExportArguments(**said, parts_from=given.parts_from)
+            picture_card.ExportArguments(**options, parts_from=given.parts_from)
         )
     if given.parts_from:
         raise UserError("`--parts-from` is for multiscale models of pictures.")
     model = sounds.load(given.run)
     if isinstance(model, StudentModel):
-        return student_card.export(teacher_card.ExportArguments(**said), model)
-    return teacher_card.export(teacher_card.ExportArguments(**said))
+        return student_card.export(teacher_card.ExportArguments(**options), model)
+    return teacher_card.export(teacher_card.ExportArguments(**options))
 
 
 def _write_program(given: ExportArguments, folder: Path) -> list[str]:

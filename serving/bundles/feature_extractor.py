@@ -10,7 +10,7 @@ from wavenet.presets import DataConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class Ears(Hearing):
+class FeatureExtractor(Hearing):
     """Hears as a model does.
 
     data: what it was trained on. hop_samples: between two frames. gain_db: that recordings are
@@ -23,7 +23,7 @@ class Ears(Hearing):
     known_speakers: tuple[str, ...] = ()
 
 
-def ears_of(spec: Mapping[str, Any]) -> Ears:
+def feature_extractor(spec: Mapping[str, Any]) -> FeatureExtractor:
     """The ears that the model.json of a bundle describes."""
     data = dataclass_from(DataConfig, spec["config"]["data"])
-    return Ears(data, spec["hop_samples"], spec["gain_db"], tuple(spec["speakers"]))
+    return FeatureExtractor(data, spec["hop_samples"], spec["gain_db"], tuple(spec["speakers"]))

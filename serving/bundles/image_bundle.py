@@ -11,7 +11,7 @@ from serving.bundles.bundle import COMPILED, Backend, Bundle
 from serving.bundles.signature import Arrays, checked, example, scale_name
 from serving.errors import InvalidInput
 
-Wish = int | str | np.ndarray | dict[str, np.ndarray] | None
+Condition = int | str | np.ndarray | dict[str, np.ndarray] | None
 NEEDS = {
     "class": "a class",
     "text": "a caption",
@@ -20,7 +20,7 @@ NEEDS = {
 }
 
 
-class PictureBundle(Bundle):
+class ImageBundle(Bundle):
     """An exported PixelCNN or multiscale model ready to draw."""
 
     kind = "picture"
@@ -53,7 +53,7 @@ class PictureBundle(Bundle):
 
     def generate(
         self,
-        condition: Wish | Sequence[Wish] = None,
+        condition: Condition | Sequence[Condition] = None,
         *,
         seed: int = 0,
         num: int = 1,
@@ -81,7 +81,7 @@ class PictureBundle(Bundle):
 
     def progressions(
         self,
-        condition: Wish | Sequence[Wish] = None,
+        condition: Condition | Sequence[Condition] = None,
         *,
         seed: int = 0,
         num: int = 1,
@@ -93,25 +93,25 @@ class PictureBundle(Bundle):
 
         What cannot be drawn is refused at once, before the first picture is asked for.
         """
-        wishes: list[Any] = [condition] * num
+        conditions: list[Any] = [condition] * num
         if isinstance(condition, list | tuple):
-            wishes = list(condition)
-        if num < 1 or len(wishes) != num:
-            raise InvalidInput(f"`condition` must be one or {num}, got {len(wishes)}.")
+            conditions = list(condition)
+        if num < 1 or len(conditions) != num:
+            raise InvalidInput(f"`condition` must be one or {num}, got {len(conditions)}.")
         calls = [
-            self.inputs(wish, seed, row, temperature, start, given)
-            for row, wish in enumerate(wishes)
+            self.inputs(value, seed, row, temperature, start, given)
+            for row, value in enumerate(conditions)
         ]
         return (self._scales(*call, start) for call in calls)
 
-    def warming(self) -> Iterator[tuple[str, Arrays]]:
+    def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
         """One picture from every signature: no batch takes another program."""
         for name, signature in self.signatures.items():
             yield name, example(signature, 1)
 
     def inputs(
         self,
-        condition: Wish = None,
+        condition: Condition = None,
         seed: int = 0,
         row: int = 0,
         temperature: float | Sequence[float] = 1.0,
@@ -144,7 +144,7 @@ class PictureBundle(Bundle):
             inputs["given"], inputs["given_count"] = given[0][None], [given[1]]
         return signature, self.check(signature, inputs)
 
-    def condition(self, wish: Wish) -> dict[str, np.ndarray]:
+    def condition(self, value: Condition) -> dict[str, np.ndarray]:
         """The inputs, a batch of one, that a class, a caption or a map becomes.
 
         Raises InvalidInput for a class that there is none of, a caption too long, or a wish where
@@ -152,29 +152,29 @@ class PictureBundle(Bundle):
         """
         kind = self.spec["condition"]
         if kind == "none":
-            if wish is not None:
+            if value is not None:
                 raise InvalidInput("The model draws without a condition.")
             return {}
-        if kind == "class" and isinstance(wish, int | np.integer | str):
-            return {"label": np.array([self.label(wish)], np.int32)}
-        if kind == "text" and isinstance(wish, str):
-            return {"caption": _caption(wish)}
-        if kind == "map" and isinstance(wish, np.ndarray):
-            return {"map": wish[None]}
-        if kind == "video" and isinstance(wish, dict):
-            return {name: np.asarray(array)[None] for name, array in wish.items()}
+        if kind == "class" and isinstance(value, int | np.integer | str):
+            return {"label": np.array([self.label(value)], np.int32)}
+        if kind == "text" and isinstance(value, str):
+            return {"caption": _caption(value)}
+        if kind == "map" and isinstance(value, np.ndarray):
+            return {"map": value[None]}
+        if kind == "video" and isinstance(value, dict):
+            return {name: np.asarray(array)[None] for name, array in value.items()}
         raise InvalidInput(f"The model needs {NEEDS[kind]}.")
 
-    def label(self, wish: int | str) -> int:
+    def label(self, value: int | str) -> int:
         """The number of a class, named or numbered; InvalidInput if there is none such."""
-        if str(wish) in self.classes:
-            return self.classes.index(str(wish))
+        if str(value) in self.classes:
+            return self.classes.index(str(value))
         info = self.signatures[COMPILED].inputs["label"]
         try:
-            return int(checked("label", info, [int(wish)])[0])
+            return int(checked("label", info, [int(value)])[0])
         except ValueError as error:
             known = ", ".join(self.classes)
-            raise InvalidInput(f"There is no class `{str(wish)[:40]}`; there are {known}.") from (
+            raise InvalidInput(f"There is no class `{str(value)[:40]}`; there are {known}.") from (
                 error
             )
 

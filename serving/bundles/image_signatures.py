@@ -25,7 +25,7 @@ from serving.bundles.signature import Signature, TensorInfo, scale_name
 
 BATCHES = tuple(range(1, 9))  # a row costs the same in any batch: none is ever padded
 ROWS_AT_ONCE = 4
-HOTTEST = 100.0  # where every picture is noise; numbers beyond could overflow
+MAX_TEMPERATURE = 100.0  # where every picture is noise; numbers beyond could overflow
 INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
 Tensors = dict[str, tf.Tensor]
 Row = Callable[[Tensors], Tensors]  # from a batch of one to pictures without the batch axis
@@ -67,12 +67,12 @@ def _of_pixelcnn(density: ImageDensity) -> tuple[dict[str, Signature], dict[str,
     network: Any = density.pixelcnn
     size, channels = density.config.data.size, density.config.data.channels
     pictures = TensorInfo(UINT8, (None, size, size, channels))
-    wish, drawn = _wish(density, 1), {"picture": pictures}
+    request, outputs = _request_inputs(density, 1), {"picture": pictures}
     count = TensorInfo(INT32, (None,), 0, size**2)
     signatures = {
-        PLAIN: Signature(wish, drawn),
-        COMPILED: Signature(wish, drawn),
-        "complete": Signature(wish | {"given": pictures, "given_count": count}, drawn),
+        PLAIN: Signature(request, outputs),
+        COMPILED: Signature(request, outputs),
+        "complete": Signature(request | {"given": pictures, "given_count": count}, outputs),
     }
 
     def plain(batch, seed, rows, given, temperature):
@@ -86,7 +86,7 @@ def _of_pixelcnn(density: ImageDensity) -> tuple[dict[str, Signature], dict[str,
                 kept = Given(tf.cast(given["given"], tf.int32), given["given_count"][0])
             temperature = given["temperature"][0, 0]
             seed, rows, batch = _key(given["seed"]), given["row"], _condition(given)
-            return {"picture": _picture(program(batch, seed, rows, kept, temperature))}
+            return {"picture": _image(program(batch, seed, rows, kept, temperature))}
 
         return row
 
@@ -101,12 +101,12 @@ def _of_multiscale(density: ImageDensity) -> tuple[dict[str, Signature], dict[st
         raise UserError(f"The run has not trained {', '.join(missing)}; it cannot draw.")
     sizes, channels = model.sizes, density.config.data.channels
     pictures = {side: TensorInfo(UINT8, (None, side, side, channels)) for side in sizes}
-    wish = _wish(density, len(sizes))
-    whole = Signature(wish, _drawn(pictures))
+    request = _request_inputs(density, len(sizes))
+    whole = Signature(request, _outputs(pictures))
     signatures = {PLAIN: whole, COMPILED: whole}
     for side, smaller in zip(sizes, (None, *sizes), strict=False):
         given = {"start": pictures[smaller]} if smaller else {}
-        signatures[scale_name(side)] = Signature(wish | given, {"picture": pictures[side]})
+        signatures[scale_name(side)] = Signature(request | given, {"picture": pictures[side]})
 
     def plain(batch, seed, rows, start, temperatures):
         words = multiscale_words(model, seed, rows, sizes[-1])
@@ -119,8 +119,8 @@ def _of_multiscale(density: ImageDensity) -> tuple[dict[str, Signature], dict[st
             start = tf.cast(given["start"], tf.int32) if "start" in given else None
             seed, rows, batch = _key(given["seed"]), given["row"], _condition(given)
             scales = program(batch, seed, rows, start, given["temperature"][0])
-            made = {f"picture_{scale.shape[1]}": _picture(scale) for scale in scales}
-            made["picture"] = _picture(scales[-1])
+            made = {f"picture_{scale.shape[1]}": _image(scale) for scale in scales}
+            made["picture"] = _image(scales[-1])
             return {output: made[output] for output in signatures[name].outputs}
 
         return row
@@ -132,25 +132,25 @@ def _of_multiscale(density: ImageDensity) -> tuple[dict[str, Signature], dict[st
     return signatures, {name: row_of(name, program) for name, program in programs.items()}
 
 
-def _wish(density: ImageDensity, scales: int) -> dict[str, TensorInfo]:
+def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]:
     """The inputs of every signature: what names the noise, and the condition."""
     conditioning = density.config.conditioning
     last = conditioning.classes - 1
     limits = {"label": (0, last), "caption": (0, NUM_CODES - 1), "map": (-1, last)}
     limits["past"] = (0, conditioning.levels - 1)
-    wish = {
+    request = {
         "seed": TensorInfo(INT64, (None,), default=0),
         "row": TensorInfo(INT32, (None,), low=0, default=0),
-        "temperature": TensorInfo(FLOAT32, (None, scales), 0, HOTTEST, 1),
+        "temperature": TensorInfo(FLOAT32, (None, scales), 0, MAX_TEMPERATURE, 1),
     }
     for name, spec in condition_specs(density.config).items():
         shape = (None, *spec.shape.as_list()[1:])
         dtype = np.dtype(spec.dtype.as_numpy_dtype)
-        wish[name] = TensorInfo(dtype, shape, *limits.get(name, (None, None)))
-    return wish
+        request[name] = TensorInfo(dtype, shape, *limits.get(name, (None, None)))
+    return request
 
 
-def _drawn(pictures: dict[int, TensorInfo]) -> dict[str, TensorInfo]:
+def _outputs(pictures: dict[int, TensorInfo]) -> dict[str, TensorInfo]:
     """The outputs: the largest picture, and every scale by its side."""
     scales = {f"picture_{side}": info for side, info in pictures.items()}
     return {"picture": pictures[max(pictures)], **scales}
@@ -168,7 +168,7 @@ def _key(seed: tf.Tensor) -> tf.Tensor:
     return as_key(tf.bitcast(seed[0], tf.int32)[::-1])
 
 
-def _picture(levels: tf.Tensor) -> tf.Tensor:
+def _image(levels: tf.Tensor) -> tf.Tensor:
     return tf.cast(levels[0], tf.uint8)
 
 
@@ -177,7 +177,7 @@ def _function(signature: Signature, row: Row) -> Any:
     specs = [
         tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in signature.inputs.items()
     ]
-    drawn = {
+    outputs = {
         name: tf.TensorSpec(info.shape[1:], info.dtype) for name, info in signature.outputs.items()
     }
 
@@ -185,6 +185,6 @@ def _function(signature: Signature, row: Row) -> Any:
     def rows(*tensors):
         ones = [tensor[:, tf.newaxis] for tensor in tensors]
         given = dict(zip(signature.inputs, ones, strict=True))
-        return tf.map_fn(row, given, fn_output_signature=drawn, parallel_iterations=ROWS_AT_ONCE)
+        return tf.map_fn(row, given, fn_output_signature=outputs, parallel_iterations=ROWS_AT_ONCE)
 
     return rows.get_concrete_function()

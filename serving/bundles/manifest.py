@@ -23,15 +23,15 @@ def verify(folder: Path) -> None:
 
     No file may be missing or more than it says, and none may be a link: it could lead anywhere.
     """
-    said = _read(folder)
+    listed = _read(folder)
     found = files_of(folder)
-    for name in sorted(said.keys() - set(found)):
+    for name in sorted(listed.keys() - set(found)):
         raise UserError(f"{folder} is not as it was exported: {name} is missing.")
     for name in found:
-        if name not in said:
+        if name not in listed:
             raise UserError(f"{folder} is not as it was exported: {name} was added.")
         try:
-            same = digest(Path(folder) / name) == said[name]
+            same = digest(Path(folder) / name) == listed[name]
         except OSError as error:
             raise UserError(f"{Path(folder) / name} cannot be read: {error.strerror}.") from error
         if not same:

@@ -21,7 +21,7 @@ PACKAGES = {STUDENT: "distill", "wavenet": "wavenet"}
 
 
 @dataclasses.dataclass(frozen=True)
-class Wish:
+class EngineRequest:
     """What to speak.
 
     frames: float32 [frames, channels] or None. num_samples: of each sound. seed: in [0, 2^64).
@@ -48,14 +48,16 @@ class Engine:
         self._network, self._hop = loaded.network, loaded.hop_samples
         self._draws_levels = kind != STUDENT
 
-    def whole(self, wish: Wish) -> np.ndarray:
+    def whole(self, request: EngineRequest) -> np.ndarray:
         """Sounds, float32 [rows, num_samples]."""
-        made = self._generation.generate(self._network, self._request(wish), "numba")
+        made = self._generation.generate(self._network, self._request(request), "numba")
         return self._sound(made)
 
-    def stream(self, wish: Wish, chunk_samples: int) -> Iterator[np.ndarray]:
+    def stream(self, request: EngineRequest, chunk_samples: int) -> Iterator[np.ndarray]:
         """The same in chunks float32 [rows, about chunk_samples]."""
-        stream = self._generation.stream(self._network, self._request(wish), "numba", chunk_samples)
+        stream = self._generation.stream(
+            self._network, self._request(request), "numba", chunk_samples
+        )
         return map(self._sound, stream)
 
     def call(self, inputs: Mapping[str, np.ndarray]) -> Arrays:
@@ -71,10 +73,10 @@ class Engine:
             sound[n, :length] = self.whole(self._row(inputs, n, int(length)))[0]
         return {"sound": sound, "num_samples": lengths.astype(np.int32)}
 
-    def _row(self, inputs: Mapping[str, np.ndarray], n: int, length: int) -> Wish:
+    def _row(self, inputs: Mapping[str, np.ndarray], n: int, length: int) -> EngineRequest:
         frames = inputs.get("frames")
         speaker = inputs.get("speaker")
-        return Wish(
+        return EngineRequest(
             None if frames is None else frames[n, : length // self._hop],
             length,
             int(inputs["seed"][n]) % 2**64,
@@ -83,15 +85,15 @@ class Engine:
             float(inputs["temperature"][n]),
         )
 
-    def _request(self, wish: Wish) -> Any:
-        rows, frames = len(wish.rows), wish.frames
+    def _request(self, request: EngineRequest) -> Any:
+        rows, frames = len(request.rows), request.frames
         return self._generation.Request(
-            num_samples=wish.num_samples,
-            seed=wish.seed,
-            rows=wish.rows,
+            num_samples=request.num_samples,
+            seed=request.seed,
+            rows=request.rows,
             frames=None if frames is None else np.repeat(frames[None], rows, 0),
-            speaker=None if wish.speaker is None else np.full([rows], wish.speaker, np.int32),
-            temperature=wish.temperature,
+            speaker=None if request.speaker is None else np.full([rows], request.speaker, np.int32),
+            temperature=request.temperature,
         )
 
     def _sound(self, made: np.ndarray) -> np.ndarray:

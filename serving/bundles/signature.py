@@ -32,26 +32,26 @@ class TensorInfo:
     default: float | None = None
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> "TensorInfo":
+    def from_dict(cls, stored: Mapping[str, Any]) -> "TensorInfo":
         """What `to_dict` gave; ValueError, KeyError or TypeError for anything else."""
-        shape = tuple(None if size == -1 else int(size) for size in said["shape"])
+        shape = tuple(None if size == -1 else int(size) for size in stored["shape"])
         if not shape or shape[0] is not None:
             raise ValueError("the first axis must be the batch, -1")
-        default = said.get("optional_default")
+        default = stored.get("optional_default")
         if default is not None and None in shape[1:]:
             raise ValueError("an input of any size can have no default")
-        return cls(np.dtype(said["dtype"]), shape, said.get("low"), said.get("high"), default)
+        return cls(np.dtype(stored["dtype"]), shape, stored.get("low"), stored.get("high"), default)
 
     def to_dict(self) -> dict[str, Any]:
         """As model.json says it: -1 for any size, and no word of rules that there are not."""
-        said = {
+        stored = {
             "dtype": self.dtype.name,
             "shape": [-1 if size is None else size for size in self.shape],
             "low": self.low,
             "high": self.high,
             "optional_default": self.default,
         }
-        return {name: value for name, value in said.items() if value is not None}
+        return {name: value for name, value in stored.items() if value is not None}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,10 +62,10 @@ class Signature:
     outputs: dict[str, TensorInfo]
 
     @classmethod
-    def from_dict(cls, said: Mapping[str, Any]) -> "Signature":
+    def from_dict(cls, stored: Mapping[str, Any]) -> "Signature":
         """What `to_dict` gave; ValueError, KeyError or TypeError for anything else."""
         sides = [
-            {name: TensorInfo.from_dict(info) for name, info in said[side].items()}
+            {name: TensorInfo.from_dict(info) for name, info in stored[side].items()}
             for side in ("inputs", "outputs")
         ]
         return cls(*sides)

@@ -24,20 +24,20 @@ TEACHER_PIECES = (256, 1024)
 
 
 @dataclasses.dataclass(frozen=True)
-class Told:
+class Conditioning:
     """What a stretch of one sound is conditioned on; axis 0 has length 1.
 
-    channels: [1, samples, channels] or None. draft: float32 [1, samples] or None. turns: float64
+    channels: [1, samples, channels] or None. draft: float32 [1, samples] or None. phase: float64
     [1], the phase after it, or None.
     """
 
     channels: Any
     draft: Any = None
-    turns: Any = None
+    phase: Any = None
 
 
 @dataclasses.dataclass(frozen=True)
-class Drawn:
+class NoiseSource:
     """Which noise a stretch is made of.
 
     key: int32 [batch, 2], a seed's words. row: int32 [batch]. start: int32 [batch], the position of
@@ -49,12 +49,12 @@ class Drawn:
     start: Any
     temperature: Any
 
-    def after(self, samples) -> "Drawn":
+    def after(self, samples) -> "NoiseSource":
         """The noise of what follows so many samples later."""
         return dataclasses.replace(self, start=self.start + samples)
 
 
-class Voice(Protocol):
+class StreamingModel(Protocol):
     """A model of speech in tensors.
 
     variables: the weights. pieces: samples that are compiled as one, a short and a long piece, the
@@ -72,35 +72,37 @@ class Voice(Protocol):
     pieces: tuple[int, int]
     channels: int
     dtype: tf.DType
-    drafts: bool
-    alone: bool
+    has_draft: bool
+    rows_alone: bool
 
     def state(self) -> dict[str, Filled]:
         """Every tensor of the state by name."""
 
-    def told(self, frames, speaker, samples, turns, skipped, start) -> Told:
+    def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
         """What so many samples are told.
 
         Args:
           frames: float32 [1, frames, features] with neighbours, or None.
           speaker: int32 [1] or None.
           samples: int32 [].
-          turns: float64 [1], the phase before, or None.
+          phase: float64 [1], the phase before, or None.
           skipped: int32 [], frames that are neighbours before.
           start: int32 [], position of the first frame's first sample in the sound.
         """
 
-    def advance(self, drawn: Drawn, channels, state: State, samples: int) -> tuple[Any, State]:
+    def advance(
+        self, source: NoiseSource, channels, state: State, samples: int
+    ) -> tuple[Any, State]:
         """The next samples, float32 [batch, samples], drafts not added, and the state after them.
 
         channels: [batch, samples, channels] or None.
         """
 
 
-class StudentVoice:
-    """The flows of a student; see `Voice`."""
+class StreamingStudent:
+    """The flows of a student; see `StreamingModel`."""
 
-    alone = False
+    rows_alone = False
 
     def __init__(self, student: ParallelWaveNet, pieces: tuple[int, int] = STUDENT_PIECES):
         config, self._student = student.config, student
@@ -108,11 +110,11 @@ class StudentVoice:
         self.hop_samples, self.side_frames = config.hop_samples, student.side_frames
         self.feature_channels, self.speakers = config.feature_channels, config.speakers
         self.channels, self.dtype = config.gate_inputs, student.dtype
-        self.drafts = student.drafter is not None
+        self.has_draft = student.drafter is not None
         self.pieces = whole_pieces(pieces, config.hop_samples)
 
     def state(self) -> dict[str, Filled]:
-        """`fronts` [flows, width] and `windows` [rows, channels], as `Voice` says."""
+        """`fronts` [flows, width] and `windows` [rows, channels], as `StreamingModel` says."""
         flows, config = self._student.flows, self._student.config
         rows = sum(layer.past_samples for flow in flows for layer in flow.layers)
         outer = flows[0].outer_dtype
@@ -121,17 +123,19 @@ class StudentVoice:
             "windows": (storable(self.dtype), (rows, config.residual_channels), 0),
         }
 
-    def told(self, frames, speaker, samples, turns, skipped, start) -> Told:
-        """See `Voice`."""
-        told, turns = self._student.condition(frames, speaker, samples, turns, skipped, start)
-        return Told(told.channels, told.draft, turns)
+    def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
+        """See `StreamingModel`."""
+        conditioning, phase = self._student.condition(
+            frames, speaker, samples, phase, skipped, start
+        )
+        return Conditioning(conditioning.channels, conditioning.draft, phase)
 
-    def advance(self, drawn: Drawn, channels, state: State, samples: int):
-        """See `Voice`."""
-        noise = self._student.noise(drawn.key, drawn.row, drawn.start, samples)
+    def advance(self, source: NoiseSource, channels, state: State, samples: int):
+        """See `StreamingModel`."""
+        noise = self._student.noise(source.key, source.row, source.start, samples)
         pasts = self._pasts(state)
         flowed, pasts = self._student.chunk(
-            noise * drawn.temperature[:, None], Condition(channels), pasts
+            noise * source.temperature[:, None], Condition(channels), pasts
         )
         return tf.cast(flowed.output, tf.float32), self._stored(pasts)
 
@@ -151,13 +155,13 @@ class StudentVoice:
         return {"fronts": fronts, "windows": tf.cast(windows, storable(self.dtype))}
 
 
-class TeacherVoice:
-    """The cached sampler of a WaveNet; see `Voice`."""
+class StreamingTeacher:
+    """The cached sampler of a WaveNet; see `StreamingModel`."""
 
-    drafts = False
+    has_draft = False
     # The sums of a larger batch run in another order, and one level drawn otherwise changes all
     # that follow: a row would depend on its neighbours.
-    alone = True
+    rows_alone = True
 
     def __init__(self, network: WaveNet, pieces: tuple[int, int] = TEACHER_PIECES):
         config, self._network = network.config, network
@@ -172,7 +176,7 @@ class TeacherVoice:
         self.pieces = (block, block) if context else whole_pieces(pieces, config.hop_samples)
 
     def state(self) -> dict[str, Filled]:
-        """`past`, `queues` [slots, channels] and, of a context stack, `blocks`; as `Voice` says."""
+        """`past`, `queues` [slots, channels]; `blocks` of a context stack: see `StreamingModel`."""
         config, network = self._network.config, self._network
         past: Filled = (tf.float32, (config.front_width,), 0)
         if config.likelihood == "categorical":
@@ -184,25 +188,25 @@ class TeacherVoice:
             state["blocks"] = (tf.float32, blocks, 0)
         return state
 
-    def told(self, frames, speaker, samples, turns, skipped, start) -> Told:
-        """See `Voice`."""
-        del turns, start
+    def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
+        """See `StreamingModel`."""
+        del phase, start
         if frames is None:
-            return Told(self._network.condition(None, speaker, samples))
+            return Conditioning(self._network.condition(None, speaker, samples))
         hop = self.hop_samples
         every = self._network.condition(frames, speaker, tf.shape(frames)[1] * hop)
-        return Told(every[:, skipped * hop :][:, :samples])
+        return Conditioning(every[:, skipped * hop :][:, :samples])
 
-    def advance(self, drawn: Drawn, channels, state: State, samples: int):
-        """See `Voice`."""
+    def advance(self, source: NoiseSource, channels, state: State, samples: int):
+        """See `StreamingModel`."""
         network = self._network
-        noise = network.likelihood.noise(drawn.key, drawn.row, drawn.start, samples)
+        noise = network.likelihood.noise(source.key, source.row, source.start, samples)
         blocks = state.get("blocks")
         if blocks is None:
             blocks = tf.zeros([tf.shape(noise)[0], 0, 0])
         queues = tf.transpose(tf.cast(state["queues"], network.dtype), [1, 0, 2])
         before = SamplerState(tf.constant(0), state["past"], queues, blocks)
-        levels, _, after = self._sampler.chunk(before, channels, noise, drawn.temperature)
+        levels, _, after = self._sampler.chunk(before, channels, noise, source.temperature)
         queues = tf.gather(after.queues, self._turned(samples))
         queues = tf.cast(tf.transpose(queues, [1, 0, 2]), storable(network.dtype))
         stored = {"past": after.past, "queues": queues, "blocks": after.blocks}
@@ -226,15 +230,17 @@ class TeacherVoice:
         ).astype(np.int32)
 
 
-def voice_of(model: StudentModel | SpeechModel, pieces: tuple[int, int] | None = None) -> Voice:
+def streaming_model(
+    model: StudentModel | SpeechModel, pieces: tuple[int, int] | None = None
+) -> StreamingModel:
     """The voice of a model; ValueError for one that has none.
 
     pieces: samples that are compiled as one, about; None: those of its kind.
     """
     if isinstance(model, StudentModel):
-        return StudentVoice(model.network, pieces or STUDENT_PIECES)
+        return StreamingStudent(model.network, pieces or STUDENT_PIECES)
     if isinstance(model, SpeechModel):
-        return TeacherVoice(model.network, pieces or TEACHER_PIECES)
+        return StreamingTeacher(model.network, pieces or TEACHER_PIECES)
     raise ValueError(f"`model` must be a student or a WaveNet, got {type(model).__name__}.")
 
 
@@ -249,6 +255,6 @@ def whole_pieces(pieces: tuple[int, int], hop_samples: int) -> tuple[int, int]:
     return short, -(-pieces[1] // short) * short
 
 
-def unit_samples(voice: Voice) -> int:
+def unit_samples(streaming: StreamingModel) -> int:
     """What a stream must be cut in multiples of: whole frames and whole pieces."""
-    return math.lcm(voice.pieces[0], voice.hop_samples)
+    return math.lcm(streaming.pieces[0], streaming.hop_samples)

@@ -19,7 +19,7 @@ TIMEOUT_SECONDS = 60.0
 RETRIES = 4
 SCHEMES = ("http", "https", "grpc")
 DEFAULT_SIGNATURE, COMPILED = "serving_default", "compiled"
-Piece = TypeVar("Piece")
+Chunk = TypeVar("Chunk")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -31,33 +31,33 @@ class Input:
 
 
 @dataclasses.dataclass(frozen=True)
-class Drawn:
-    """A picture at one of its scales.
+class ImageScale:
+    """An image at one of its scales.
 
-    picture: which, from 0. side: in pixels. last: whether this is the whole of it. pixels: uint8
+    image: which, from 0. side: in pixels. last: whether this is the image itself. pixels: uint8
     [side, side, channels].
     """
 
-    picture: int
+    image: int
     side: int
     last: bool
     pixels: np.ndarray
 
 
-class Stream(Generic[Piece]):
+class Stream(Generic[Chunk]):
     """An iterator of what comes, piece by piece.
 
     Whoever stops reading before its end should `close` it, or use it in `with`, so that the server
     stops too.
     """
 
-    def __init__(self, pieces: Generator[Piece, None, None], leave: Callable[[], None]):
-        self._pieces, self._leave = pieces, leave
+    def __init__(self, chunks: Generator[Chunk, None, None], leave: Callable[[], None]):
+        self._pieces, self._leave = chunks, leave
 
-    def __iter__(self) -> Iterator[Piece]:
+    def __iter__(self) -> Iterator[Chunk]:
         return self
 
-    def __next__(self) -> Piece:
+    def __next__(self) -> Chunk:
         return next(self._pieces)
 
     def __enter__(self) -> Self:
@@ -77,11 +77,11 @@ class Speech(Stream[np.ndarray]):
 
     def __init__(
         self,
-        pieces: Generator[np.ndarray, None, None],
+        chunks: Generator[np.ndarray, None, None],
         leave: Callable[[], None],
         sample_rate_hz: int,
     ):
-        super().__init__(pieces, leave)
+        super().__init__(chunks, leave)
         self.sample_rate_hz = sample_rate_hz
 
 
@@ -112,10 +112,12 @@ class Transport(Protocol):
     ) -> dict[str, np.ndarray]:
         """The outputs of a signature."""
 
-    def speak(self, name: str, wish: Mapping[str, Any], deadline: Deadline) -> Speech:
+    def speak(self, name: str, arguments: Mapping[str, Any], deadline: Deadline) -> Speech:
         """Sound of a wish: `frames`, `recording`, `example` or `text`, and `seed` and others."""
 
-    def draw(self, name: str, wish: Mapping[str, Any], deadline: Deadline) -> Stream[Drawn]:
+    def draw(
+        self, name: str, arguments: Mapping[str, Any], deadline: Deadline
+    ) -> Stream[ImageScale]:
         """Pictures of a wish: `class`, `caption` or `map`, and `num`, `seed`, `temperature`."""
 
     def close(self) -> None:
@@ -234,15 +236,15 @@ class Client:
           seconds: length; None: all of what is spoken.
           timeout_seconds: until the end of the sound.
         """
-        wish: dict[str, Any] = {"seed": seed, "row": row, "temperature": temperature}
+        arguments: dict[str, Any] = {"seed": seed, "row": row, "temperature": temperature}
         if frames is not None:
-            wish["frames"] = np.asarray(frames, np.float32)
+            arguments["frames"] = np.asarray(frames, np.float32)
         if recording is not None:
-            wish["recording"] = _read(recording)
+            arguments["recording"] = _read(recording)
         given = {"example": example, "text": text, "speaker": speaker, "seconds": seconds}
-        wish |= {key: value for key, value in given.items() if value is not None}
+        arguments |= {key: value for key, value in given.items() if value is not None}
         with self._named(name):
-            return self._transport.speak(name, wish, self._deadline(timeout_seconds))
+            return self._transport.speak(name, arguments, self._deadline(timeout_seconds))
 
     def draw(
         self,
@@ -255,7 +257,7 @@ class Client:
         seed: int = 0,
         temperature: float | Sequence[float] = 1.0,
         timeout_seconds: float | None = None,
-    ) -> Stream[Drawn]:
+    ) -> Stream[ImageScale]:
         """Pictures as the server draws them, each scale by scale.
 
         Args:
@@ -264,16 +266,16 @@ class Client:
           num: pictures, from the rows 0, 1, ... of the seed.
           temperature: one number, or one for each scale, the smallest first.
         """
-        wish: dict[str, Any] = {"num": num, "seed": seed}
+        arguments: dict[str, Any] = {"num": num, "seed": seed}
         if isinstance(temperature, Sequence):
-            wish["temperature"] = [float(number) for number in temperature]
+            arguments["temperature"] = [float(number) for number in temperature]
         else:
-            wish["temperature"] = float(temperature)
+            arguments["temperature"] = float(temperature)
         labels = None if map is None else np.asarray(map).tolist()
         given = {"class": label, "caption": caption, "map": labels}
-        wish |= {key: value for key, value in given.items() if value is not None}
+        arguments |= {key: value for key, value in given.items() if value is not None}
         with self._named(name):
-            return self._transport.draw(name, wish, self._deadline(timeout_seconds))
+            return self._transport.draw(name, arguments, self._deadline(timeout_seconds))
 
     def _deadline(self, seconds: float | None) -> Deadline:
         return Deadline(self._seconds if seconds is None else seconds)
@@ -362,10 +364,10 @@ def _read(recording: str | Path | bytes) -> bytes:
         raise UserError(f"Cannot read {recording}: {error.strerror}.") from error
 
 
-def check_numbers(wish: Mapping[str, Any]) -> None:
+def check_numbers(arguments: Mapping[str, Any]) -> None:
     """UserError for numbers that no JSON can hold."""
     for name in ("temperature", "seconds"):
-        value = wish.get(name)
+        value = arguments.get(name)
         for number in value if isinstance(value, list) else [value]:
             if number is not None and not math.isfinite(number):
                 raise UserError(f"`{name}` must be finite, got {number:g}.")

@@ -10,14 +10,14 @@ import numpy as np
 from serving.client.client import (
     COMPILED,
     DEFAULT_SIGNATURE,
-    Drawn,
+    ImageScale,
     Input,
     Speech,
     Stream,
     check_numbers,
     scales_of,
 )
-from serving.client.retrying import Again, ClientError, Deadline, Retrying, token_error
+from serving.client.retrying import ClientError, Deadline, Retry, Retrying, token_error
 from serving.errors import ServingError
 from serving.grpc.messages import message, method_types
 from serving.grpc.tensors import DTYPES, decode, encode
@@ -49,7 +49,7 @@ class GrpcTransport:
     """What the client does, over gRPC without TLS."""
 
     def __init__(self, place: str, token: str | None, retrying: Retrying):
-        self._place, self._retrying = place, retrying
+        self._server_and_name, self._retrying = place, retrying
         self._channel = grpc.insecure_channel(place, OPTIONS)
         self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
 
@@ -85,11 +85,11 @@ class GrpcTransport:
         )
         _specify(request.model_spec, name, version)
         response = self._call(PREDICTION, "GetModelMetadata", request, deadline)
-        told = message("tensorflow.serving.SignatureDefMap")()
-        response.metadata["signature_def"].Unpack(told)
+        parsed = message("tensorflow.serving.SignatureDefMap")()
+        response.metadata["signature_def"].Unpack(parsed)
         return {
             key: {name: _input(info) for name, info in value.inputs.items()}
-            for key, value in told.signature_def.items()
+            for key, value in parsed.signature_def.items()
         }
 
     def predict(
@@ -116,19 +116,21 @@ class GrpcTransport:
         except ServingError as error:
             raise ClientError(f"The answer cannot be read: {error}", "protocol") from None
 
-    def speak(self, name: str, wish: Mapping[str, Any], deadline: Deadline) -> Speech:
+    def speak(self, name: str, arguments: Mapping[str, Any], deadline: Deadline) -> Speech:
         """Our own stream, of frames or of nothing."""
         for other in ("recording", "example", "text"):
-            if other in wish:
+            if other in arguments:
                 raise _over_http(f"`{other}`")
         rate_hz = self.spec(name, deadline).get("sample_rate_hz", 0)
-        request = _speak_request(name, wish, rate_hz)
+        request = _speak_request(name, arguments, rate_hz)
         call, first = self._retrying.do(lambda: self._begun(request, deadline), deadline)
         return Speech(self._samples(call, first, deadline), call.cancel, rate_hz)
 
-    def draw(self, name: str, wish: Mapping[str, Any], deadline: Deadline) -> Stream[Drawn]:
+    def draw(
+        self, name: str, arguments: Mapping[str, Any], deadline: Deadline
+    ) -> Stream[ImageScale]:
         """Predict, picture by picture."""
-        if "caption" in wish:
+        if "caption" in arguments:
             raise _over_http("`caption`")
         signatures = self.signatures(name, None, deadline)
         signature = COMPILED if COMPILED in signatures else DEFAULT_SIGNATURE
@@ -136,31 +138,31 @@ class GrpcTransport:
         if "temperature" not in known or len(known["temperature"].shape) != len(("row", "scale")):
             raise ClientError(f"The model `{name}` draws no pictures.", "not_found")
         scales = known["temperature"].shape[1] or 1
-        inputs = {"temperature": _temperatures(wish["temperature"], scales)}
-        if "class" in wish:
+        inputs = {"temperature": _temperatures(arguments["temperature"], scales)}
+        if "class" in arguments:
             classes = self.spec(name, deadline).get("classes") or []
-            inputs["label"] = np.array([_label(wish["class"], classes)], np.int32)
-        if "map" in wish:
-            inputs["map"] = np.array([wish["map"]], np.int32)
-        inputs["seed"] = np.array([wish["seed"]], np.int64)
-        pieces = self._pictures(name, inputs, signature, wish["num"], deadline)
-        return Stream(pieces, lambda: None)
+            inputs["label"] = np.array([_label(arguments["class"], classes)], np.int32)
+        if "map" in arguments:
+            inputs["map"] = np.array([arguments["map"]], np.int32)
+        inputs["seed"] = np.array([arguments["seed"]], np.int64)
+        chunks = self._images(name, inputs, signature, arguments["num"], deadline)
+        return Stream(chunks, lambda: None)
 
-    def _pictures(
+    def _images(
         self,
         name: str,
         inputs: dict[str, np.ndarray],
         signature: str,
         num: int,
         deadline: Deadline,
-    ) -> Generator[Drawn, None, None]:
+    ) -> Generator[ImageScale, None, None]:
         for row in range(num):
             given = {**inputs, "row": np.array([row], np.int32)}
             outputs = self.predict(name, given, signature, None, deadline)
             *smaller, whole = scales_of(outputs, 0)
             for pixels in smaller:
-                yield Drawn(row, len(pixels), False, pixels)
-            yield Drawn(row, len(whole), True, whole)
+                yield ImageScale(row, len(pixels), False, pixels)
+            yield ImageScale(row, len(whole), True, whole)
 
     def _call(self, service: str, method: str, request: Any, deadline: Deadline) -> Any:
         """The answer of a method that gives one."""
@@ -198,28 +200,30 @@ class GrpcTransport:
                 yield np.frombuffer(part.samples, "<f4")
                 part = next(call, None)
         except grpc.RpcError as error:
-            told = self._told(error, deadline)
-            raise told.error if isinstance(told, Again) else told from None
+            parsed = self._told(error, deadline)
+            raise parsed.error if isinstance(parsed, Retry) else parsed from None
         finally:
             call.cancel()
 
-    def _told(self, error: grpc.RpcError, deadline: Deadline) -> ClientError | Again:
+    def _told(self, error: grpc.RpcError, deadline: Deadline) -> ClientError | Retry:
         """What to raise for a call that failed."""
         status, words = error.code(), error.details() or ""
         trailing = dict(error.trailing_metadata() or ())
         if status == grpc.StatusCode.DEADLINE_EXCEEDED:
             return deadline.passed()
         if status == grpc.StatusCode.UNAUTHENTICATED:
-            return token_error(f"grpc://{self._place}", bool(self._metadata))
+            return token_error(f"grpc://{self._server_and_name}", bool(self._metadata))
         after = trailing.get("retry-after", "")
         seconds = float(after) if after.isdecimal() else 0.0
         if status == grpc.StatusCode.UNAVAILABLE and not after:
-            gone = ClientError(f"There is no server at grpc://{self._place}.", "unreachable")
-            return Again(gone)
+            gone = ClientError(
+                f"There is no server at grpc://{self._server_and_name}.", "unreachable"
+            )
+            return Retry(gone)
         if after:
             limited = status == grpc.StatusCode.RESOURCE_EXHAUSTED
             code = "too_many_requests" if limited else "overloaded"
-            return Again(ClientError(words, code), seconds)
+            return Retry(ClientError(words, code), seconds)
         return ClientError(words or status.name, CODES.get(status, "internal"))
 
 
@@ -234,21 +238,21 @@ def _specify(spec: Any, name: str, version: int | None) -> None:
         spec.version.value = version
 
 
-def _speak_request(name: str, wish: Mapping[str, Any], rate_hz: int) -> Any:
-    check_numbers(wish)
+def _speak_request(name: str, arguments: Mapping[str, Any], rate_hz: int) -> Any:
+    check_numbers(arguments)
     try:
         request = message("onepass.SpeakRequest")(
-            seed=wish["seed"],
-            row=wish["row"],
-            temperature=wish["temperature"],
-            speaker=wish.get("speaker", ""),
+            seed=arguments["seed"],
+            row=arguments["row"],
+            temperature=arguments["temperature"],
+            speaker=arguments.get("speaker", ""),
         )
     except (ValueError, TypeError) as error:
         raise ClientError(f"The wish cannot be sent: {error}", "invalid_input") from None
-    if "seconds" in wish:
-        request.num_samples = max(1, round(wish["seconds"] * rate_hz))
-    if "frames" in wish:
-        encode(wish["frames"], request.frames)
+    if "seconds" in arguments:
+        request.num_samples = max(1, round(arguments["seconds"] * rate_hz))
+    if "frames" in arguments:
+        encode(arguments["frames"], request.frames)
     _specify(request.model_spec, name, None)
     return request
 

@@ -12,8 +12,8 @@ import numpy as np
 from PIL import Image
 
 from serving.bundles.dtypes import DATATYPES, NAMES
-from serving.client.client import Drawn, Input, Speech, Stream, check_numbers
-from serving.client.retrying import Again, ClientError, Deadline, Retrying, token_error
+from serving.client.client import ImageScale, Input, Speech, Stream, check_numbers
+from serving.client.retrying import ClientError, Deadline, Retry, Retrying, token_error
 
 HEADER = "Inference-Header-Content-Length"
 MAX_ERROR_BYTES = 64 * 1024
@@ -69,12 +69,12 @@ class HttpTransport:
         self, name: str, version: int | None, deadline: Deadline
     ) -> dict[str, dict[str, Input]]:
         """From TensorFlow Serving's metadata, which has every signature."""
-        told = self._json("GET", f"/v1/models/{_versioned(name, version)}/metadata", deadline)
+        parsed = self._json("GET", f"/v1/models/{_versioned(name, version)}/metadata", deadline)
         try:
-            signatures = told["metadata"]["signature_def"]["signature_def"]
+            signatures = parsed["metadata"]["signature_def"]["signature_def"]
             return {key: _inputs(value["inputs"]) for key, value in signatures.items()}
         except (KeyError, TypeError, ValueError, AttributeError):
-            self._foreign()
+            self._unexpected_server()
 
     def predict(
         self,
@@ -112,14 +112,14 @@ class HttpTransport:
             body = self._whole(response, deadline)
             return self._outputs(body, response.headers.get(HEADER))
 
-    def speak(self, name: str, wish: Mapping[str, Any], deadline: Deadline) -> Speech:
+    def speak(self, name: str, arguments: Mapping[str, Any], deadline: Deadline) -> Speech:
         """`POST /v1/models/NAME:speak`, as big-endian 16-bit samples without a header."""
-        check_numbers(wish)
-        fields = {**wish, "format": "l16"}
-        if "frames" in wish:
-            fields["frames"] = wish["frames"].tolist()
-        if "recording" in wish:
-            fields["recording"] = base64.b64encode(wish["recording"]).decode()
+        check_numbers(arguments)
+        fields = {**arguments, "format": "l16"}
+        if "frames" in arguments:
+            fields["frames"] = arguments["frames"].tolist()
+        if "recording" in arguments:
+            fields["recording"] = base64.b64encode(arguments["recording"]).decode()
         with contextlib.ExitStack() as stack:
             path = f"/v1/models/{name}:speak"
             response = stack.enter_context(self._opened("POST", path, deadline, _json_of(fields)))
@@ -127,12 +127,14 @@ class HttpTransport:
             kept = stack.pop_all()
         return Speech(self._samples(kept, response, deadline), kept.close, rate_hz)
 
-    def draw(self, name: str, wish: Mapping[str, Any], deadline: Deadline) -> Stream[Drawn]:
+    def draw(
+        self, name: str, arguments: Mapping[str, Any], deadline: Deadline
+    ) -> Stream[ImageScale]:
         """`POST /v1/models/NAME:draw`, a line of JSON for each scale."""
-        check_numbers(wish)
+        check_numbers(arguments)
         opened, path = contextlib.ExitStack(), f"/v1/models/{name}:draw"
-        response = opened.enter_context(self._opened("POST", path, deadline, _json_of(wish)))
-        return Stream(self._pictures(opened, response, wish["num"], deadline), opened.close)
+        response = opened.enter_context(self._opened("POST", path, deadline, _json_of(arguments)))
+        return Stream(self._images(opened, response, arguments["num"], deadline), opened.close)
 
     @contextlib.contextmanager
     def _opened(
@@ -163,10 +165,10 @@ class HttpTransport:
         except httpx.ConnectError as error:
             unreachable = ClientError(f"There is no server at {self._address}.", "unreachable")
             if _is_refused(error):
-                raise Again(unreachable) from None
+                raise Retry(unreachable) from None
             raise unreachable from None
         except httpx.HTTPError:  # the connection ended before an answer began
-            raise Again(ClientError(f"{self._address} broke off.", "broken_off")) from None
+            raise Retry(ClientError(f"{self._address} broke off.", "broken_off")) from None
         if response.status_code != httpx.codes.OK:
             self._refused(response)
         return response
@@ -181,13 +183,13 @@ class HttpTransport:
         if status == httpx.codes.UNAUTHORIZED:
             raise token_error(self._address, self._has_token)
         if not words:
-            self._foreign(status)
+            self._unexpected_server(status)
         error = ClientError(words, CODES.get(status, "internal"))
         if status in (429, 503):
-            raise Again(error, _after(response.headers.get("retry-after", "")))
+            raise Retry(error, _after(response.headers.get("retry-after", "")))
         raise error
 
-    def _foreign(self, status: int = 200) -> NoReturn:
+    def _unexpected_server(self, status: int = 200) -> NoReturn:
         raise ClientError(
             f"What answers at {self._address} is no server of these models (status {status}).",
             "protocol",
@@ -204,15 +206,15 @@ class HttpTransport:
         with self._opened(method, path, deadline) as response:
             body = self._whole(response, deadline)
         with contextlib.suppress(ValueError):
-            told = json.loads(body)
-            if isinstance(told, dict):
-                return told
-        self._foreign()
+            parsed = json.loads(body)
+            if isinstance(parsed, dict):
+                return parsed
+        self._unexpected_server()
 
     def _field(self, field: str, path: str, deadline: Deadline) -> list[dict[str, Any]]:
         value = self._json("GET", path, deadline).get(field)
         if not isinstance(value, list):
-            self._foreign()
+            self._unexpected_server()
         return value
 
     def _outputs(self, body: bytes, length: str | None) -> dict[str, np.ndarray]:
@@ -227,13 +229,13 @@ class HttpTransport:
                 start += size
             return outputs
         except (KeyError, TypeError, ValueError):
-            self._foreign()
+            self._unexpected_server()
 
     def _rate(self, response: httpx.Response) -> int:
         kind, *parameters = response.headers.get("content-type", "").split(";")
         rates = [word.strip()[5:] for word in parameters if word.strip().startswith("rate=")]
         if kind.strip().lower() != "audio/l16" or len(rates) != 1 or not rates[0].isdecimal():
-            self._foreign()
+            self._unexpected_server()
         return int(rates[0])
 
     def _samples(
@@ -251,29 +253,29 @@ class HttpTransport:
                     samples = np.frombuffer(data[:whole], ">i2").astype(np.float64)
                     yield ((2.0 * samples + 1.0) / 65535.0).astype(np.float32)
 
-    def _pictures(
+    def _images(
         self, opened: contextlib.ExitStack, response: httpx.Response, num: int, deadline: Deadline
-    ) -> Generator[Drawn, None, None]:
+    ) -> Generator[ImageScale, None, None]:
         done = 0
         with opened:
             for line in response.iter_lines():
                 deadline.left()
-                drawn = self._drawn(line)
-                done += drawn.last
-                yield drawn
+                scale = self._image_scale(line)
+                done += scale.last
+                yield scale
             if done != num:
                 raise ClientError(f"{self._address} drew {done} of {num} pictures.", "broken_off")
 
-    def _drawn(self, line: str) -> Drawn:
+    def _image_scale(self, line: str) -> ImageScale:
         try:
-            told = json.loads(line)
-            if "error" not in told:
-                side = int(told["side"])
-                pixels = _pixels(base64.b64decode(told["png"], validate=True), side)
-                return Drawn(int(told["picture"]), side, bool(told["last"]), pixels)
+            parsed = json.loads(line)
+            if "error" not in parsed:
+                side = int(parsed["side"])
+                pixels = _pixels(base64.b64decode(parsed["png"], validate=True), side)
+                return ImageScale(int(parsed["picture"]), side, bool(parsed["last"]), pixels)
         except (KeyError, TypeError, ValueError, OSError, SyntaxError):  # PIL raises all of them
-            self._foreign()
-        raise ClientError(str(told["error"]), "internal")
+            self._unexpected_server()
+        raise ClientError(str(parsed["error"]), "internal")
 
 
 def _json_of(fields: Mapping[str, Any]) -> Any:
@@ -281,9 +283,9 @@ def _json_of(fields: Mapping[str, Any]) -> Any:
     return lambda: (content, {"content-type": "application/json"})
 
 
-def _inputs(told: Mapping[str, Any]) -> dict[str, Input]:
+def _inputs(parsed: Mapping[str, Any]) -> dict[str, Input]:
     inputs = {}
-    for name, info in told.items():
+    for name, info in parsed.items():
         sides = [int(dim["size"]) for dim in info["tensor_shape"]["dim"]]
         shape = tuple(None if side < 0 else side for side in sides)
         inputs[name] = Input(DATATYPES[TYPES[info["dtype"]]], shape)
@@ -312,8 +314,8 @@ def _words(response: httpx.Response) -> str:
             if len(body) > MAX_ERROR_BYTES:
                 return ""
     with contextlib.suppress(ValueError, AttributeError):
-        told = json.loads(body)["error"] if body else ""
-        words = told.get("message", "") if isinstance(told, dict) else told
+        parsed = json.loads(body)["error"] if body else ""
+        words = parsed.get("message", "") if isinstance(parsed, dict) else parsed
         return words if isinstance(words, str) else ""
     return ""
 

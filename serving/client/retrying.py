@@ -26,13 +26,13 @@ class ClientError(UserError):
 
 def token_error(address: str, has_token: bool) -> ClientError:
     """The error of a server that does not let this client in."""
-    wish = "refuses the token" if has_token else "wants a token"
+    problem = "refuses the token" if has_token else "wants a token"
     return ClientError(
-        f"{address} {wish} (the command reads it from ONEPASS_TOKEN).", "unauthorized"
+        f"{address} {problem} (the command reads it from ONEPASS_TOKEN).", "unauthorized"
     )
 
 
-class Again(Exception):  # noqa: N818 - no error until it is given up
+class Retry(Exception):  # noqa: N818 - no error until it is given up
     """An attempt that may be worth repeating.
 
     error: what to raise where it is not repeated. after_seconds: that the server asked for.
@@ -89,10 +89,10 @@ class Retrying:
         for number in range(self.retries + 1):
             try:
                 return attempt()
-            except Again as again:
+            except Retry as retry:
                 pause = self.shorten() * min(LONGEST_SECONDS, FIRST_SECONDS * 2**number)
-                pause = max(pause, again.after_seconds)
+                pause = max(pause, retry.after_seconds)
                 if number == self.retries or pause >= deadline.left():
-                    raise again.error from None
+                    raise retry.error from None
                 self.sleep(pause)
         raise ValueError("`retries` must be at least 0.")

@@ -96,7 +96,7 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
 
     Ctrl-C keeps what has come.
     """
-    address, name = _place(next(word for word in arguments if is_remote(word)))
+    address, name = _server_and_name(next(word for word in arguments if is_remote(word)))
     with Client(address, token=os.environ.get(TOKEN_VARIABLE) or None) as client:
         spec = client.spec(name)
     if spec.get("kind") not in ("sound", "picture"):
@@ -115,7 +115,7 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
         return (_speak if speaks else _draw)(client, name, spec, given)
 
 
-def _place(url: str) -> tuple[str, str]:
+def _server_and_name(url: str) -> tuple[str, str]:
     """The address of the server, and the name of the model."""
     scheme, _, rest = url.partition("://")
     place, _, path = rest.partition("/")
@@ -132,23 +132,23 @@ def _state(spec: dict[str, Any]) -> str:
 
 def _speak(client: Client, name: str, spec: dict[str, Any], given: SpeakArguments) -> int:
     """Writes the sounds one after the other."""
-    wish = _wish(client, name, spec, given)
+    arguments = _speak_arguments(client, name, spec, given)
     interrupted = False
     with Progress(given.num, "speaking", "sound") as progress:
         for row in range(given.num):
             path = given.out / f"sample_{given.seed}_{row}.wav"
-            interrupted = _write_sound(client, name, path, {**wish, "row": row})
+            interrupted = _write_sound(client, name, path, {**arguments, "row": row})
             if interrupted:
                 break
             progress.advance()
     return INTERRUPTED if interrupted else 0
 
 
-def _write_sound(client: Client, name: str, path: Path, wish: dict[str, Any]) -> bool:
+def _write_sound(client: Client, name: str, path: Path, arguments: dict[str, Any]) -> bool:
     """Writes a WAV file while it comes, and its picture; whether it was cut short by Ctrl-C."""
     start, first_seconds, samples, interrupted = time.perf_counter(), 0.0, 0, False
     beginning: list[np.ndarray] = []
-    with client.speak(name, **wish) as speech:
+    with client.speak(name, **arguments) as speech:
         rate_hz = speech.sample_rate_hz
         with audio.writing(path, rate_hz) as write:
             try:
@@ -171,7 +171,9 @@ def _write_sound(client: Client, name: str, path: Path, wish: dict[str, Any]) ->
     return interrupted
 
 
-def _wish(client: Client, name: str, spec: dict[str, Any], given: SpeakArguments) -> dict[str, Any]:
+def _speak_arguments(
+    client: Client, name: str, spec: dict[str, Any], given: SpeakArguments
+) -> dict[str, Any]:
     """What is to be spoken, as the client takes it."""
     sources = {
         "recording": given.recording,
@@ -219,7 +221,7 @@ def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments)
     start = time.perf_counter()
     with Progress(given.num, "drawing", "picture") as progress:
         try:
-            for scales in _drawn(client, name, spec, given):
+            for scales in _image_scales(client, name, spec, given):
                 path = given.out / f"sample_{given.seed}_{len(pictures)}.png"
                 write_png(path, scales[-1])
                 pictures.append(scales)
@@ -231,7 +233,7 @@ def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments)
     return 0 if len(pictures) == given.num else INTERRUPTED
 
 
-def _drawn(
+def _image_scales(
     client: Client, name: str, spec: dict[str, Any], given: DrawArguments
 ) -> Iterator[list[np.ndarray]]:
     """The scales of each picture; of a model of classes, without a label, each class in turn."""
@@ -244,12 +246,12 @@ def _drawn(
         return
     one = given.temperature[0] if len(given.temperature) == 1 else given.temperature
     labels = _array(given.map) if given.map else None
-    wish: dict[str, Any] = {"label": given.label, "caption": given.caption, "map": labels}
+    arguments: dict[str, Any] = {"label": given.label, "caption": given.caption, "map": labels}
     scales: list[np.ndarray] = []
-    with client.draw(name, num=given.num, seed=given.seed, temperature=one, **wish) as pieces:
-        for drawn in pieces:
-            scales.append(drawn.pixels)
-            if drawn.last:
+    with client.draw(name, num=given.num, seed=given.seed, temperature=one, **arguments) as chunks:
+        for scale in chunks:
+            scales.append(scale.pixels)
+            if scale.last:
                 yield scales
                 scales = []
 

@@ -12,9 +12,9 @@ from serving.deploy.ray_settings import (
     NAME,
     RaySettings,
     environment,
-    leave_seconds,
     options,
-    written,
+    shutdown_seconds,
+    to_arguments,
 )
 from serving.settings import TOKEN_VARIABLE, Settings
 
@@ -27,7 +27,7 @@ SECRET_HELP = f"kubectl create secret generic {NAME} --from-literal=token=$(open
 
 
 @dataclasses.dataclass(frozen=True)
-class Place:
+class ClusterOptions:
     """Where in a cluster: the container image, and the claim of the volume that holds the models,
     which appears at the path that is served."""
 
@@ -35,7 +35,7 @@ class Place:
     volume: str = "onepass-models"
 
 
-def kubernetes(models: Path, settings: Settings, place: Place) -> str:
+def kubernetes(models: Path, settings: Settings, cluster: ClusterOptions) -> str:
     """A Deployment of the own server and its Service, YAML for `kubectl apply -f`."""
     if settings.grpc_port <= 0 or settings.port == 0:
         raise UserError("`--print kubernetes` needs `--port` and `--grpc-port`, which is asked.")
@@ -46,8 +46,8 @@ def kubernetes(models: Path, settings: Settings, place: Place) -> str:
         "containers": [
             {
                 "name": NAME,
-                "image": place.image,
-                "command": ["onepass", "serve", str(models), *words(settings)],
+                "image": cluster.image,
+                "command": ["onepass", "serve", str(models), *serve_flags(settings)],
                 "env": [_token()],
                 "ports": [{"name": name, "containerPort": port} for name, port in ports.items()],
                 # Health over gRPC is open to all; over HTTP only whether somebody is there.
@@ -66,7 +66,7 @@ def kubernetes(models: Path, settings: Settings, place: Place) -> str:
                 "volumeMounts": [_mount(models)],
             }
         ],
-        "volumes": [_volume(place)],
+        "volumes": [_volume(cluster)],
     }
     deployment = {
         "apiVersion": "apps/v1",
@@ -104,15 +104,15 @@ def ray(models: Path, settings: RaySettings) -> str:
     )
 
 
-def kuberay(models: Path, settings: RaySettings, place: Place) -> str:
+def kuberay(models: Path, settings: RaySettings, cluster: ClusterOptions) -> str:
     """A RayService, YAML for `kubectl apply -f` where KubeRay is."""
-    head = _ray_pod(models, settings, place, {"num-cpus": "0"})
+    head = _ray_pod(models, settings, cluster, {"num-cpus": "0"})
     workers = {
         "groupName": "replicas",
         "replicas": settings.ray_replicas,
         "minReplicas": settings.ray_replicas,
         "maxReplicas": max(settings.ray_replicas, settings.ray_max_replicas) + 1,
-        **_ray_pod(models, settings, place, {}),
+        **_ray_pod(models, settings, cluster, {}),
     }
     service = {
         "apiVersion": "ray.io/v1",
@@ -132,7 +132,7 @@ def kuberay(models: Path, settings: RaySettings, place: Place) -> str:
     return f"# KubeRay 1.5.1 or newer. {SECRET_HELP}\n" + yaml_text(service)
 
 
-def words(settings: Settings) -> list[str]:
+def serve_flags(settings: Settings) -> list[str]:
     """The options of `onepass serve` in a pod."""
     said = ["--host", EVERY_INTERFACE]
     for field in dataclasses.fields(Settings):
@@ -147,7 +147,7 @@ def _serve_config(models: Path, settings: RaySettings, port: int) -> dict[str, A
         "name": NAME,
         "route_prefix": "/",
         "import_path": "serving.deploy.ray_app:app",
-        "args": written(models, settings),
+        "args": to_arguments(models, settings),
         "deployments": [{"name": NAME, **options(settings)}],
     }
     return {
@@ -159,7 +159,7 @@ def _serve_config(models: Path, settings: RaySettings, port: int) -> dict[str, A
 
 
 def _ray_pod(
-    models: Path, settings: RaySettings, place: Place, parameters: dict[str, str]
+    models: Path, settings: RaySettings, cluster: ClusterOptions, parameters: dict[str, str]
 ) -> dict[str, Any]:
     cpus, gpus = max(1, round(settings.ray_cpus + 0.5)), settings.ray_gpus
     resources = {"cpu": str(cpus), "memory": "4Gi"}
@@ -167,7 +167,7 @@ def _ray_pod(
         resources["nvidia.com/gpu"] = str(max(1, round(gpus)))
     container = {
         "name": "ray",
-        "image": place.image,
+        "image": cluster.image,
         "env": [
             *({"name": name, "value": value} for name, value in environment(settings).items()),
             _token(),
@@ -177,9 +177,9 @@ def _ray_pod(
         "volumeMounts": [_mount(models)],
     }
     pod = {
-        "terminationGracePeriodSeconds": round(leave_seconds(settings)),
+        "terminationGracePeriodSeconds": round(shutdown_seconds(settings)),
         "containers": [container],
-        "volumes": [_volume(place)],
+        "volumes": [_volume(cluster)],
     }
     return {"rayStartParams": parameters, "template": {"spec": pod}}
 
@@ -199,8 +199,8 @@ def _mount(models: Path) -> dict[str, Any]:
     return {"name": "models", "mountPath": str(models), "readOnly": True}
 
 
-def _volume(place: Place) -> dict[str, Any]:
+def _volume(cluster: ClusterOptions) -> dict[str, Any]:
     return {
         "name": "models",
-        "persistentVolumeClaim": {"claimName": place.volume, "readOnly": True},
+        "persistentVolumeClaim": {"claimName": cluster.volume, "readOnly": True},
     }

@@ -11,8 +11,15 @@ from ray import serve
 from ray.serve import Application
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.deploy.ray_settings import NAME, RaySettings, on_every_interface, options, read
-from serving.engine.registry import Table
+from serving.bundles.protocols import Servable
+from serving.deploy.ray_settings import (
+    NAME,
+    RaySettings,
+    from_arguments,
+    on_every_interface,
+    options,
+)
+from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
 from serving.observability import logs, traces
 from serving.observability.metrics import Metrics
@@ -50,42 +57,42 @@ class Replica:
     Args:
       models: folder of them, on this machine.
       settings: of the server; a token must be there.
-      load: makes a bundle of a version's folder; None: `serving.bundles.bundle.load`.
+      load: makes a bundle of a version's folder; None: `serving.bundles.loading.load`.
     """
 
     async def __init__(  # type: ignore[misc] # which Ray awaits
         self,
         models: str,
         settings: RaySettings,
-        load: Callable[[Path], Any] | None = None,
+        load: Callable[[Path], Servable] | None = None,
     ):
         settings = on_every_interface(settings)
         logs.configure(settings.log_format, settings.log_level)
         traces.configure()
         self._settings, self._metrics = settings, Metrics()
-        self._table = Table(Path(models), settings, load, self._metrics)
-        await self._table.start()
-        await self._table.settled()
-        if not self._table.ready:
-            await self._table.stop(0.0)
+        self._registry = ModelRegistry(Path(models), settings, load, self._metrics)
+        await self._registry.start()
+        await self._registry.initial_load_done()
+        if not self._registry.ready:
+            await self._registry.stop(0.0)
             raise NothingLoaded(f"None of the models in {models} can be loaded.")
 
     def __serve_build_asgi_app__(self) -> Any:
-        return OneRequestId(make_app(self._table, self._settings, self._metrics))
+        return OneRequestId(make_app(self._registry, self._settings, self._metrics))
 
     async def check_health(self) -> None:
         """Raises NothingLoaded when there is nothing to be served."""
-        if not (self._table.ready or self._table.draining):
+        if not (self._registry.ready or self._registry.draining):
             raise NothingLoaded("No model is loaded.")
 
     async def __del__(self):
         """Comes after Ray has waited for the requests."""
         if hasattr(self, "_table"):
-            await self._table.stop(self._settings.drain_seconds)
+            await self._registry.stop(self._settings.drain_seconds)
 
 
 def application(
-    models: Path, settings: RaySettings, load: Callable[[Path], Any] | None = None
+    models: Path, settings: RaySettings, load: Callable[[Path], Servable] | None = None
 ) -> Application:
     """What Ray Serve deploys: the folder's models in as many replicas as the settings say."""
     deployed = serve.deployment(name=NAME, **options(settings))(Replica)
@@ -96,6 +103,6 @@ def app(args: Mapping[str, Any]) -> Application:
     """The application that a Serve config file describes.
 
     Args:
-      args: see `serving.deploy.ray_settings.read`.
+      args: see `serving.deploy.ray_settings.from_arguments`.
     """
-    return application(*read(args))
+    return application(*from_arguments(args))

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any
 
 from replicator.runs.errors import UserError
+from serving.bundles.protocols import Servable
 from serving.deploy.ray_settings import (
     EVERY_INTERFACE,
     NAME,
     RaySettings,
     environment,
-    leave_seconds,
     on_every_interface,
+    shutdown_seconds,
 )
 
 OBJECT_STORE_BYTES = 100 * 2**20  # requests do not go through it
@@ -26,12 +27,14 @@ SPARE_SECONDS = 10.0  # for Ray to notice that all replicas have left
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def run_ray(settings: RaySettings, models: Path, load: Callable[[Path], Any] | None = None) -> int:
+def run_ray(
+    settings: RaySettings, models: Path, load: Callable[[Path], Servable] | None = None
+) -> int:
     """The exit status: 0, or 1 if requests were left without an answer.
 
     Args:
       settings, models: of the command line, already checked.
-      load: makes a bundle of a version's folder; None: `serving.bundles.bundle.load`.
+      load: makes a bundle of a version's folder; None: `serving.bundles.loading.load`.
     """
     settings = on_every_interface(settings)
     if importlib.util.find_spec("ray") is None:
@@ -45,14 +48,14 @@ def run_ray(settings: RaySettings, models: Path, load: Callable[[Path], Any] | N
     if settings.ray_address:
         print(f"deployed {models} to Ray, {_replicas(settings)}", flush=True)
         return 0
-    told = _told_by_signals()
+    shutdown = _shutdown_on_signal()
     print(
         f"serving {models} on Ray at http://{EVERY_INTERFACE}:{settings.port}, "
         f"{_replicas(settings)}",
         flush=True,
     )
-    told.wait()
-    return 0 if _leave(settings) else 1
+    shutdown.wait()
+    return 0 if _undeploy(settings) else 1
 
 
 def _connect(settings: RaySettings) -> None:
@@ -73,7 +76,7 @@ def _connect(settings: RaySettings) -> None:
         )
 
 
-def _deploy(settings: RaySettings, models: Path, load: Callable[[Path], Any] | None) -> None:
+def _deploy(settings: RaySettings, models: Path, load: Callable[[Path], Servable] | None) -> None:
     from ray import serve
 
     from serving.deploy.ray_app import application
@@ -88,7 +91,7 @@ def _deploy(settings: RaySettings, models: Path, load: Callable[[Path], Any] | N
         raise UserError(f"Ray could not deploy {models}: {str(error).splitlines()[0]}") from error
 
 
-def _leave(settings: RaySettings) -> bool:
+def _undeploy(settings: RaySettings) -> bool:
     """Takes the application away, which lets its replicas answer what they have; whether they did.
 
     `serve.shutdown` alone would cut them off.
@@ -97,7 +100,7 @@ def _leave(settings: RaySettings) -> bool:
     from ray import serve
 
     try:
-        end = time.monotonic() + leave_seconds(settings) + SPARE_SECONDS
+        end = time.monotonic() + shutdown_seconds(settings) + SPARE_SECONDS
         serve.delete(NAME, _blocking=False)
         while NAME in serve.status().applications:
             if time.monotonic() > end:
@@ -109,18 +112,18 @@ def _leave(settings: RaySettings) -> bool:
         ray.shutdown()
 
 
-def _told_by_signals() -> threading.Event:
+def _shutdown_on_signal() -> threading.Event:
     """Is set by the first signal; the second one ends the process at once."""
-    told = threading.Event()
+    shutdown = threading.Event()
 
     def take(number: int, frame: Any) -> None:
-        if told.is_set():
+        if shutdown.is_set():
             os._exit(128 + number)
-        told.set()
+        shutdown.set()
 
     for number in SIGNALS:
         signal.signal(number, take)
-    return told
+    return shutdown
 
 
 def _replicas(settings: RaySettings) -> str:

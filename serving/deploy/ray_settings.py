@@ -116,7 +116,7 @@ def on_every_interface(settings: RaySettings) -> RaySettings:
     return settings
 
 
-def leave_seconds(settings: RaySettings) -> float:
+def shutdown_seconds(settings: RaySettings) -> float:
     """Seconds after which a replica that leaves is ended, whatever it has in hand."""
     return settings.ray_deregister_seconds + settings.drain_seconds + SPARE_SECONDS
 
@@ -132,14 +132,14 @@ def options(settings: RaySettings) -> dict[str, Any]:
         "health_check_period_s": HEALTH_SECONDS,
         "health_check_timeout_s": 6 * HEALTH_SECONDS,
         "graceful_shutdown_wait_loop_s": 0.5,
-        "graceful_shutdown_timeout_s": leave_seconds(settings),
+        "graceful_shutdown_timeout_s": shutdown_seconds(settings),
         "max_constructor_retry_count": CONSTRUCTOR_TRIES,
         "max_surge_percent": SURGE_PERCENT,
         "logging_config": {"enable_access_log": False, "log_level": "WARNING"},
     }
 
 
-def read(arguments: Mapping[str, Any]) -> tuple[Path, RaySettings]:
+def from_arguments(arguments: Mapping[str, Any]) -> tuple[Path, RaySettings]:
     """The folder of models and the settings that the `args` of a Serve config file hold.
 
     Args:
@@ -161,15 +161,15 @@ def read(arguments: Mapping[str, Any]) -> tuple[Path, RaySettings]:
     return Path(models), RaySettings(**given)
 
 
-def written(models: Path, settings: RaySettings) -> dict[str, Any]:
-    """The `args` that `read` reads, without what is as it would be anyway, and without what
-    `options` says."""
+def to_arguments(models: Path, settings: RaySettings) -> dict[str, Any]:
+    """The `args` that `from_arguments` reads: fields that are not their defaults, and not in
+    `options`."""
     said: dict[str, Any] = {"models": str(models), "rollout": "1"}
     kept = {field.name for field in dataclasses.fields(Settings)} | {"ray_deregister_seconds"}
     for field in dataclasses.fields(RaySettings):
         value = getattr(settings, field.name)
         if field.name in kept - ELSEWHERE and value != field.default:
-            said[field.name] = _plain(value)
+            said[field.name] = _yaml_value(value)
     return said
 
 
@@ -186,7 +186,7 @@ def _count(settings: RaySettings) -> dict[str, Any]:
     }
 
 
-def _plain(value: Any) -> Any:
+def _yaml_value(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     return str(value) if isinstance(value, Path) else value

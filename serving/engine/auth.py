@@ -8,7 +8,7 @@ OPEN_PATHS = ("/healthz", "/")
 OPEN_FOLDER = "/page/"
 
 
-class Access:
+class TokenAuth:
     """Lets requests in that bear the token, as `Authorization: Bearer TOKEN`.
 
     The page's own files are open: they hold nothing, and ask for the token themselves.

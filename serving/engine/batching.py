@@ -43,19 +43,19 @@ class Limits:
     threads: int = 1
 
 
-class Watch:
+class BatchObserver:
     """What a batcher tells of itself; does nothing here."""
 
-    def waiting(self, rows: int) -> None:
+    def rows_queued(self, rows: int) -> None:
         """Told when rows join (positive) or leave (negative) the queue."""
 
-    def calling(self) -> None:
+    def call_started(self) -> None:
         """Told when a call begins."""
 
-    def called(self, rows: int, seconds: float) -> None:
+    def call_finished(self, rows: int, seconds: float) -> None:
         """Told after each call."""
 
-    def retried(self) -> None:
+    def batch_retried(self) -> None:
         """Told when a failed batch is tried again row by row."""
 
 
@@ -106,13 +106,18 @@ class Batcher:
     """
 
     def __init__(
-        self, call: Call, padding: Padding, limits: Limits, watch: Watch, name: str = "model"
+        self,
+        call: Call,
+        padding: Padding,
+        limits: Limits,
+        observer: BatchObserver,
+        name: str = "model",
     ):
-        self._call, self._padding, self._limits, self._watch = call, padding, limits, watch
+        self._call, self._padding, self._limits, self._observer = call, padding, limits, observer
         self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix=f"call-{name}")
         self._queues: dict[tuple, collections.deque[_Row]] = {}
         self._waiting_rows = self._waiting_bytes = self.running = 0
-        self._expected_requests, self._held_until = 1, 0.0
+        self._expected_requests, self._delay_until = 1, 0.0
         self._seconds_per_call = 0.0
         self._closed = False
 
@@ -124,8 +129,8 @@ class Batcher:
         Raises TooLarge, Overloaded, DeadlineExceeded, or whatever ServingError the call ended in.
         Rows of a cancelled request that still wait never reach the call.
         """
-        request = self._admitted(signature, self._padding.fit(signature, inputs))
-        self._pump()
+        request = self._enqueued(signature, self._padding.fit(signature, inputs))
+        self._dispatch()
         try:
             async with asyncio.timeout(timeout_seconds):
                 await request.answer
@@ -134,10 +139,10 @@ class Batcher:
                 f"No answer within {timeout_seconds:g} seconds; {self._waiting_rows} rows wait."
             ) from error
         finally:
-            self._forget(request)
+            self._remove_waiting(request)
         if request.result_bytes > LARGE_BYTES:
-            return await asyncio.to_thread(self._whole, request)
-        return self._whole(request)
+            return await asyncio.to_thread(self._assembled, request)
+        return self._assembled(request)
 
     def close(self) -> None:
         """Answers what waits with NotReady, and everything that comes after."""
@@ -145,7 +150,7 @@ class Batcher:
         for row in [row for queue in self._queues.values() for row in queue]:
             _fail(row.request, NotReady("The server is stopping."))
 
-    def _admitted(self, signature: str, fitted: Fitted) -> _Request:
+    def _enqueued(self, signature: str, fitted: Fitted) -> _Request:
         """The request, its rows in the queue."""
         loop, limits = asyncio.get_running_loop(), self._limits
         rows = len(next(iter(fitted.inputs.values())))
@@ -170,13 +175,13 @@ class Batcher:
     def _count(self, request: _Request, rows: int) -> None:
         self._waiting_rows += rows
         self._waiting_bytes += rows * request.bytes_per_row
-        self._watch.waiting(rows)
+        self._observer.rows_queued(rows)
 
     def _retry_seconds(self) -> float:
         calls = self._waiting_rows / self._padding.max_batch / self._limits.threads
         return min(max(1.0, calls * self._seconds_per_call), MAX_RETRY_SECONDS)
 
-    def _forget(self, request: _Request) -> None:
+    def _remove_waiting(self, request: _Request) -> None:
         """Takes the rows that still wait out of the queue."""
         request.answer.cancel()
         queue = self._queues.get(request.fitted.key)
@@ -184,49 +189,49 @@ class Batcher:
             return
         left = collections.deque(row for row in queue if row.request is not request)
         self._count(request, len(left) - len(queue))
-        self._keep(request.fitted.key, left)
+        self._set_queue(request.fitted.key, left)
 
-    def _keep(self, key: tuple, queue: collections.deque[_Row]) -> None:
+    def _set_queue(self, key: tuple, queue: collections.deque[_Row]) -> None:
         if queue:
             self._queues[key] = queue
         else:
             self._queues.pop(key, None)
 
-    def _pump(self) -> None:
+    def _dispatch(self) -> None:
         """Starts as many calls as there are threads for."""
         loop = asyncio.get_running_loop()
         while self._queues and self.running < self._limits.threads:
             key = min(self._queues, key=lambda key: self._queues[key][0].request.arrived)
-            wait_seconds = self._held_until - loop.time()
+            wait_seconds = self._delay_until - loop.time()
             if wait_seconds > 0 and not self._is_worth_a_call(self._queues[key]):
-                loop.call_later(wait_seconds, self._pump)
+                loop.call_later(wait_seconds, self._dispatch)
                 return
-            rows = self._taken(key)
+            rows = self._next_batch(key)
             self.running += 1
-            loop.create_task(self._run(rows)).add_done_callback(self._ran)
+            loop.create_task(self._run(rows)).add_done_callback(self._batch_done)
 
     def _is_worth_a_call(self, queue: collections.deque[_Row]) -> bool:
         requests = len({id(row.request) for row in queue})
         return requests >= self._expected_requests or len(queue) >= self._padding.max_batch
 
-    def _taken(self, key: tuple) -> list[_Row]:
+    def _next_batch(self, key: tuple) -> list[_Row]:
         """The rows of the next call, from the front of a queue."""
         queue = self._queues[key]
         self._expected_requests = len({id(row.request) for row in queue})
         rows = [queue.popleft() for _ in range(min(len(queue), self._padding.size(len(queue))))]
         for row in rows:
             self._count(row.request, -1)
-        self._keep(key, queue)
+        self._set_queue(key, queue)
         return rows
 
     async def _run(self, rows: list[_Row]) -> None:
         loop = asyncio.get_running_loop()
         start = loop.time()
-        self._watch.calling()
+        self._observer.call_started()
         results = await loop.run_in_executor(self._pool, self._outputs, rows)
         seconds = loop.time() - start
         self._seconds_per_call += 0.2 * (seconds - self._seconds_per_call)
-        self._watch.called(len(rows), seconds)
+        self._observer.call_finished(len(rows), seconds)
         for row, result in zip(rows, results, strict=True):
             if isinstance(result, ServingError):
                 _fail(row.request, result)
@@ -235,12 +240,12 @@ class Batcher:
                 if not row.request.missing and not row.request.answer.done():
                     row.request.answer.set_result(None)
 
-    def _ran(self, task: asyncio.Task) -> None:
+    def _batch_done(self, task: asyncio.Task) -> None:
         self.running -= 1
-        self._held_until = asyncio.get_running_loop().time() + self._limits.delay_seconds
+        self._delay_until = asyncio.get_running_loop().time() + self._limits.delay_seconds
         if not task.cancelled() and task.exception():
             LOG.error("a batch was lost", exc_info=task.exception())
-        self._pump()
+        self._dispatch()
 
     def _outputs(self, rows: list[_Row]) -> list[Arrays | ServingError]:
         """The outputs of each row; in a thread."""
@@ -254,11 +259,11 @@ class Batcher:
         except Exception as error:
             if len(rows) == 1:
                 return [_failure(error, request.id)]
-            self._watch.retried()
+            self._observer.batch_retried()
             failed: dict[int, ServingError] = {}
-            return [self._alone(row, failed) for row in rows]
+            return [self._retry_row(row, failed) for row in rows]
 
-    def _alone(self, row: _Row, failed: dict[int, ServingError]) -> Arrays | ServingError:
+    def _retry_row(self, row: _Row, failed: dict[int, ServingError]) -> Arrays | ServingError:
         """The outputs of a row of a failed batch, in a call of its own.
 
         failed: by the `id` of requests one of whose rows has failed already; the others need not.
@@ -272,7 +277,7 @@ class Batcher:
             failed[id(row.request)] = result
         return failed[id(row.request)]
 
-    def _whole(self, request: _Request) -> Arrays:
+    def _assembled(self, request: _Request) -> Arrays:
         """The answer made of its rows."""
         results = [result for result in request.results if result is not None]
         outputs = {name: np.stack([result[name] for result in results]) for name in results[0]}

@@ -10,7 +10,7 @@ import numpy as np
 from serving.errors import InvalidInput
 
 Arrays = dict[str, np.ndarray]
-WASTE = 0.25  # part of a call that may be padding rows
+MAX_PADDING_SHARE = 0.25  # part of a call that may be padding rows
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,7 +36,7 @@ class Padding:
     def __init__(self, serving: Mapping[str, Any]):
         self._padded = serving.get("padded") or {}
         self._cropped = serving.get("cropped") or {}
-        self._alone = (serving.get("streaming") or {}).get("signature")
+        self._unbatched_signature = (serving.get("streaming") or {}).get("signature")
         limit = (serving.get("limits") or {}).get("max_batch")
         allowed = sorted(serving.get("allowed_batches") or [1])
         self.allowed = [size for size in allowed if limit is None or size <= limit] or [1]
@@ -54,12 +54,12 @@ class Padding:
 
         Raises InvalidInput for a length beyond the rows given, or beyond the longest bucket.
         """
-        if signature == self._alone:
+        if signature == self._unbatched_signature:
             return Fitted(inputs, {}, (signature, object()))
         fitted, lengths = dict(inputs), {}
         for name, rule in self._padded.items():
             if name in inputs and rule["length"] in inputs:
-                fitted[name], lengths[name] = _trimmed(name, rule, inputs)
+                fitted[name], lengths[name] = _trimmed_input(name, rule, inputs)
         shapes = tuple(
             (name, lengths.get(name), array.shape[1:] if name not in lengths else ())
             for name, array in fitted.items()
@@ -75,7 +75,7 @@ class Padding:
             return self.max_batch
         place = bisect.bisect_left(self.allowed, rows)
         above = self.allowed[place]
-        if above - rows <= WASTE * above or place == 0:
+        if above - rows <= MAX_PADDING_SHARE * above or place == 0:
             return above
         return self.allowed[place - 1]
 
@@ -95,7 +95,7 @@ class Padding:
             arrays = [row[name] for row in filled]
             if name in lengths:
                 axis = self._padded[name]["axis"] - 1
-                arrays = [_lengthened(array, axis, lengths[name]) for array in arrays]
+                arrays = [_zero_padded(array, axis, lengths[name]) for array in arrays]
             batch[name] = np.stack(arrays)
         return batch
 
@@ -105,11 +105,11 @@ class Padding:
         for name, rule in self._cropped.items():
             if name in outputs and rule["length"] in outputs:
                 longest = int(outputs[rule["length"]].max())
-                cropped[name] = _shortened(outputs[name], rule["axis"], longest)
+                cropped[name] = _truncated(outputs[name], rule["axis"], longest)
         return cropped
 
 
-def _trimmed(name: str, rule: Mapping[str, Any], inputs: Arrays) -> tuple[np.ndarray, int]:
+def _trimmed_input(name: str, rule: Mapping[str, Any], inputs: Arrays) -> tuple[np.ndarray, int]:
     """The input as long as its longest row, and the bucket for it."""
     array, length = inputs[name], rule["length"]
     longest, given = int(inputs[length].max()), array.shape[rule["axis"]]
@@ -119,14 +119,14 @@ def _trimmed(name: str, rule: Mapping[str, Any], inputs: Arrays) -> tuple[np.nda
     if longest > buckets[-1]:
         raise InvalidInput(f"`{length}` must be at most {buckets[-1]}, got {longest}.")
     bucket = buckets[bisect.bisect_left(buckets, longest)]
-    return _shortened(array, rule["axis"], longest), bucket
+    return _truncated(array, rule["axis"], longest), bucket
 
 
-def _shortened(array: np.ndarray, axis: int, length: int) -> np.ndarray:
+def _truncated(array: np.ndarray, axis: int, length: int) -> np.ndarray:
     return array[(slice(None),) * axis + (slice(length),)]
 
 
-def _lengthened(array: np.ndarray, axis: int, length: int) -> np.ndarray:
+def _zero_padded(array: np.ndarray, axis: int, length: int) -> np.ndarray:
     """The array with zeros behind it, `length` long."""
     missing = length - array.shape[axis]
     if not missing:

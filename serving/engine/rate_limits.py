@@ -8,10 +8,10 @@ from collections.abc import Callable
 from serving.errors import TooManyRequests
 
 MAX_CLIENTS = 10_000
-FREE_PATHS = ("/healthz", "/readyz")
+UNLIMITED_PATHS = ("/healthz", "/readyz")
 
 
-class Rates:
+class RateLimiter:
     """A bucket of requests for each client, a minute's worth, that fills up steadily.
 
     A client is an address; of IPv6 the network of 64 bits, which is one customer's.
@@ -26,7 +26,7 @@ class Rates:
 
     def check(self, path: str, client: tuple[str, int] | None) -> None:
         """TooManyRequests, with when to come again, for a client over its limit."""
-        if not self._per_minute or path in FREE_PATHS:
+        if not self._per_minute or path in UNLIMITED_PATHS:
             return
         key = _network(client[0]) if client else ""
         now = self._now()

@@ -1,18 +1,20 @@
 """The models under a folder, loaded, warm, and replaced while they are being asked."""
 
 import asyncio
-import dataclasses
 import gc
+import importlib
 import logging
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from replicator.runs.errors import UserError
-from serving.engine.served_model import Served as Served
-from serving.engine.version_scanner import Found, Scan, scan
+from serving.bundles.protocols import Servable
+from serving.engine.served_model import ServedModel
+from serving.engine.version_scanner import FoundVersion, ScanResult, scan
+from serving.engine.version_set import MAX_ENDED, BrokenVersion, VersionSet, VersionStatus
 from serving.errors import NotFound, NotReady, ServingError
 from serving.observability.logs import event
 from serving.settings import Settings
@@ -23,92 +25,11 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 MAX_DELAY_SECONDS = 60.0
 REPORT_SECONDS = 10.0
-MAX_ENDED = 16  # versions that are remembered to have been served
-UNTOLD = "It cannot be loaded; the server's log has the reason."
+HIDDEN_ERROR = "It cannot be loaded; the server's log has the reason."
 MISSED_SCANS = 3  # after which a name that is gone counts as taken away, not as being replaced
 
-State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
 
-
-@dataclasses.dataclass(frozen=True)
-class VersionStatus:
-    """Where a version stands, in TensorFlow Serving's words.
-
-    error: why it cannot be loaded, or what is wrong with the disk it came from; mostly empty.
-    """
-
-    version: int
-    state: State
-    error: str = ""
-
-
-@dataclasses.dataclass(frozen=True)
-class _Broken:
-    """A version that could not be loaded, and when to try again."""
-
-    error: str
-    stamp: tuple[int, ...]
-    delay_seconds: float
-    again: float
-
-
-@dataclasses.dataclass(eq=False)
-class _Shelf:
-    """All that is known of one name."""
-
-    found: list[Found] = dataclasses.field(default_factory=list)
-    current: Served | None = None
-    loading: int | None = None
-    leaving: list[Served] = dataclasses.field(default_factory=list)
-    broken: dict[int, _Broken] = dataclasses.field(default_factory=dict)
-    ended: set[int] = dataclasses.field(default_factory=set)
-    problem: str = ""
-    missed: int = 0
-
-    @property
-    def was_tried(self) -> bool:
-        """Whether one is loaded, or known to be broken."""
-        return self.current is not None or (self.loading is None and bool(self.broken))
-
-    def complain(self, name: str, problem: str) -> None:
-        """Notes what is wrong with the disk, empty for nothing; what is loaded is kept."""
-        kept = f"{problem}; what is loaded goes on being served" if problem else ""
-        if kept and kept != self.problem:
-            event(LOG, kept, logging.WARNING, model=name)
-        self.problem = kept
-
-    def candidate(self, now: float) -> Found | None:
-        """The version to be loaded next: the highest that is not known to be broken."""
-        current = None if self.current is None else self.current.version
-        for found in self.found:
-            # An older one takes over only when all from the current one on were taken away.
-            if found.number == current or found.number < (current or 0) < self.found[0].number:
-                return None
-            broken = self.broken.get(found.number)
-            if broken is None or broken.stamp != found.stamp or broken.again <= now:
-                return found
-        return None
-
-    def statuses(self) -> list[VersionStatus]:
-        """Of every version, the lowest first."""
-        said = {number: VersionStatus(number, "END") for number in self.ended}
-        for found in self.found:
-            said[found.number] = VersionStatus(found.number, "START")
-            if self.current is not None and found.number < self.current.version:
-                said[found.number] = VersionStatus(found.number, "END")
-        for number, broken in self.broken.items():
-            said[number] = VersionStatus(number, "END", broken.error)
-        for served in self.leaving:
-            said[served.version] = VersionStatus(served.version, "UNLOADING")
-        if self.loading is not None:
-            said[self.loading] = VersionStatus(self.loading, "LOADING")
-        if self.current is not None:
-            version = self.current.version
-            said[version] = VersionStatus(version, "AVAILABLE", self.problem)
-        return [said[number] for number in sorted(said)]
-
-
-class Table:
+class ModelRegistry:
     """The models under a folder by name, of each the highest version that can be loaded.
 
     A new version is loaded and warmed beside the old one, then takes its place; the old one is let
@@ -118,7 +39,7 @@ class Table:
     Args:
       root: of NAME/VERSION/.
       settings: `poll_seconds` between two looks, and what each model may take.
-      load: makes a bundle of a version's folder; None: `serving.bundles.bundle.load`.
+      load: makes a bundle of a version's folder; None: `serving.bundles.loading.load`.
       metrics: told what happens.
     """
 
@@ -126,27 +47,29 @@ class Table:
         self,
         root: Path,
         settings: Settings,
-        load: Callable[[Path], Any] | None = None,
+        load: Callable[[Path], Servable] | None = None,
         metrics: "Metrics | None" = None,
     ):
         self.root, self.settings = Path(root), settings
         self._load_bundle, self._metrics = load or _load_from_disk(settings), metrics
-        self._shelves: dict[str, _Shelf] = {}
-        self._first: set[str] | None = None  # names that lay there at the start
+        self._version_sets: dict[str, VersionSet] = {}
+        self._initial_names: set[str] | None = None  # names that lay there at the start
         self._draining = False
         self._tasks: set[asyncio.Task] = set()
         self._poller: asyncio.Task | None = None
         self._scanner = ThreadPoolExecutor(1, thread_name_prefix="scan")
         self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
-        self._settled = asyncio.Event()
+        self._initial_load = asyncio.Event()
 
     @property
     def ready(self) -> bool:
         """Whether requests can be answered: every model found at first has been loaded or is
         broken, one is there unless none was found, and the server is not stopping."""
-        if self._first is None or self._draining or not self._settled.is_set():
+        if self._initial_names is None or self._draining or not self._initial_load.is_set():
             return False
-        return not self._shelves or any(shelf.current for shelf in self._shelves.values())
+        return not self._version_sets or any(
+            version_set.current for version_set in self._version_sets.values()
+        )
 
     @property
     def draining(self) -> bool:
@@ -157,44 +80,51 @@ class Table:
     def is_busy(self) -> bool:
         """Whether a thread loads, or works for a request."""
         return any(
-            shelf.loading is not None or any(served.is_busy for served in _all_of(shelf))
-            for shelf in self._shelves.values()
+            version_set.loading is not None
+            or any(served.is_busy for served in version_set.loaded())
+            for version_set in self._version_sets.values()
         )
 
     def names(self) -> list[str]:
         """Of all models that were found."""
-        return sorted(self._shelves)
+        return sorted(self._version_sets)
 
     def versions(self, name: str) -> list[VersionStatus]:
         """Where each version of a model stands, the lowest first; NotFound for no model."""
-        return self._shelf(name).statuses()
+        return self._version_set(name).statuses()
 
-    def get(self, name: str, version: int | None = None) -> Served:
+    def get(self, name: str, version: int | None = None) -> ServedModel:
         """The version that is served, or that very version; NotFound or NotReady."""
-        shelf = self._shelf(name)
-        current = shelf.current
+        version_set = self._version_set(name)
+        current = version_set.current
         if current is not None and version in (None, current.version):
             return current
-        for served in shelf.leaving:
+        for served in version_set.unloading:
             if served.version == version:
                 return served
-        if current is None and version in (None, shelf.loading, *(f.number for f in shelf.found)):
-            broken = shelf.loading is None and bool(shelf.broken)
+        if current is None and version in (
+            None,
+            version_set.loading,
+            *(f.number for f in version_set.found),
+        ):
+            broken = version_set.loading is None and bool(version_set.broken)
             raise NotReady(f"`{name}` {'cannot be loaded' if broken else 'is being loaded'}.")
-        if version is not None and version == shelf.loading:
+        if version is not None and version == version_set.loading:
             raise NotReady(f"Version {version} of `{name}` is being loaded.")
         raise NotFound(f"There is no version {version} of `{name}` being served.")
 
     async def start(self) -> None:
         """Looks at the folder, and goes on looking; models are loaded behind it."""
-        await self._look()
-        self._first = {name for name, shelf in self._shelves.items() if shelf.found}
-        self._settle()
+        await self._scan_folder()
+        self._initial_names = {
+            name for name, version_set in self._version_sets.items() if version_set.found
+        }
+        self._check_initial_load()
         self._poller = asyncio.create_task(self._poll())
 
-    async def settled(self) -> None:
+    async def initial_load_done(self) -> None:
         """Returns when every model found at first is loaded, or known to be broken."""
-        await self._settled.wait()
+        await self._initial_load.wait()
 
     def drain(self) -> None:
         """Is no longer ready; requests are answered as before."""
@@ -206,18 +136,20 @@ class Table:
         if self._poller is not None:
             self._poller.cancel()
             await asyncio.wait([self._poller])
-        served = [one for shelf in self._shelves.values() for one in _all_of(shelf)]
+        served = [
+            one for version_set in self._version_sets.values() for one in version_set.loaded()
+        ]
         try:
             async with asyncio.timeout(drain_seconds):
                 for one in served:
-                    await one.idle()
+                    await one.wait_idle()
             return True
         except TimeoutError:
             return False
         finally:
             self._close(served)
 
-    def _close(self, served: list[Served]) -> None:
+    def _close(self, served: list[ServedModel]) -> None:
         for one in served:
             one.close()
         for task in self._tasks:
@@ -225,9 +157,9 @@ class Table:
         for pool in (self._scanner, self._loader):
             pool.shutdown(wait=False, cancel_futures=True)
 
-    async def look(self) -> None:
+    async def rescan(self) -> None:
         """Looks at the folder once, and waits for what is loaded because of it."""
-        await self._look()
+        await self._scan_folder()
         while self._tasks:
             await asyncio.wait(self._tasks)
 
@@ -235,70 +167,72 @@ class Table:
         while True:
             await asyncio.sleep(self.settings.poll_seconds)
             try:
-                await self._look()
+                await self._scan_folder()
             except Exception:
                 LOG.exception("looking at the folder of models failed")
 
-    async def _look(self) -> None:
+    async def _scan_folder(self) -> None:
         loop = asyncio.get_running_loop()
-        self._note(await loop.run_in_executor(self._scanner, scan, self.root))
-        for name, shelf in self._shelves.items():
-            found = None if shelf.loading is not None else shelf.candidate(time.monotonic())
+        self._apply_scan(await loop.run_in_executor(self._scanner, scan, self.root))
+        for name, version_set in self._version_sets.items():
+            found = (
+                None if version_set.loading is not None else version_set.candidate(time.monotonic())
+            )
             if found is not None:
-                shelf.loading = found.number
-                self._begin(self._load(name, shelf, found))
+                version_set.loading = found.number
+                self._start_task(self._load(name, version_set, found))
 
-    def _note(self, seen: Scan) -> None:
+    def _apply_scan(self, seen: ScanResult) -> None:
         """Takes in what was seen, as far as it may be believed."""
         for name, found in seen.versions.items():
-            if found or name in self._shelves:
-                shelf = self._shelves.setdefault(name, _Shelf())
-                shelf.missed = 0
-                shelf.found = found
-                shelf.broken = {
-                    f.number: shelf.broken[f.number]
-                    for f in shelf.found
-                    if f.number in shelf.broken
+            if found or name in self._version_sets:
+                version_set = self._version_sets.setdefault(name, VersionSet())
+                version_set.missed_scans = 0
+                version_set.found = found
+                version_set.broken = {
+                    f.number: version_set.broken[f.number]
+                    for f in version_set.found
+                    if f.number in version_set.broken
                 }
                 problem = "" if found else seen.problems.get(name, "its folder has no version")
-                shelf.complain(name, problem)
+                version_set.report_problem(name, problem)
         is_empty = not any(seen.versions.values())
-        for name in self._shelves.keys() - seen.versions.keys():
-            shelf = self._shelves[name]
-            shelf.complain(name, seen.error or "its folder is gone")
-            shelf.missed += not is_empty
-            if shelf.missed >= MISSED_SCANS and shelf.loading is None:
-                self._take_away(name, shelf)
+        for name in self._version_sets.keys() - seen.versions.keys():
+            version_set = self._version_sets[name]
+            version_set.report_problem(name, seen.error or "its folder is gone")
+            version_set.missed_scans += not is_empty
+            if version_set.missed_scans >= MISSED_SCANS and version_set.loading is None:
+                self._remove(name, version_set)
 
-    def _take_away(self, name: str, shelf: _Shelf) -> None:
-        shelf.found = []
-        if shelf.current is not None:
+    def _remove(self, name: str, version_set: VersionSet) -> None:
+        version_set.found = []
+        if version_set.current is not None:
             event(LOG, "taken away", model=name)
-            self._retire(shelf)
-        elif not shelf.leaving:
-            del self._shelves[name]
+            self._unload_current(version_set)
+        elif not version_set.unloading:
+            del self._version_sets[name]
 
-    async def _load(self, name: str, shelf: _Shelf, found: Found) -> None:
+    async def _load(self, name: str, version_set: VersionSet, found: FoundVersion) -> None:
         start = time.monotonic()
         try:
-            bundle = await self._in_loader(name, found)
+            bundle = await self._load_in_thread(name, found)
         except Exception as error:
-            self._note_broken(name, shelf, found, error)
+            self._record_failure(name, version_set, found, error)
         else:
-            self._retire(shelf)
-            shelf.current = Served(bundle, self.settings, self._metrics, name)
-            shelf.broken.pop(found.number, None)
+            self._unload_current(version_set)
+            version_set.current = ServedModel(bundle, self.settings, self._metrics, name)
+            version_set.broken.pop(found.number, None)
             if self._metrics:
                 self._metrics.loaded(name, found.number)
             seconds = time.monotonic() - start
             event(LOG, "ready", model=name, version=found.number, seconds=seconds)
-        shelf.loading = None
-        self._settle()
+        version_set.loading = None
+        self._check_initial_load()
 
-    async def _in_loader(self, name: str, found: Found) -> Any:
+    async def _load_in_thread(self, name: str, found: FoundVersion) -> Servable:
         """The bundle of a version, warm; meanwhile the log says that it is coming."""
 
-        def warm() -> Any:
+        def warm() -> Servable:
             event(LOG, "loading", model=name, version=found.number)
             bundle = self._load_bundle(found.path)
             bundle.warm()
@@ -309,65 +243,64 @@ class Table:
             event(LOG, "still loading or warming", model=name, version=found.number)
         return loading.result()
 
-    def _note_broken(self, name: str, shelf: _Shelf, found: Found, error: Exception) -> None:
-        before, delay_seconds = shelf.broken.get(found.number), self.settings.poll_seconds
+    def _record_failure(
+        self, name: str, version_set: VersionSet, found: FoundVersion, error: Exception
+    ) -> None:
+        before, delay_seconds = version_set.broken.get(found.number), self.settings.poll_seconds
         if before is not None and before.stamp == found.stamp:
             delay_seconds = min(2 * before.delay_seconds, MAX_DELAY_SECONDS)
-        told = isinstance(error, UserError | ServingError)
-        text = _without_paths(str(error), found.path, self.root) if told else UNTOLD
-        again = time.monotonic() + delay_seconds
-        shelf.broken[found.number] = _Broken(text, found.stamp, delay_seconds, again)
+        is_public = isinstance(error, UserError | ServingError)
+        text = _without_paths(str(error), found.path, self.root) if is_public else HIDDEN_ERROR
+        retry_at = time.monotonic() + delay_seconds
+        version_set.broken[found.number] = BrokenVersion(text, found.stamp, delay_seconds, retry_at)
         if self._metrics:
-            self._metrics.broken(name)
+            self._metrics.load_failed(name)
         fields = {"model": name, "version": found.number, "again_in_seconds": delay_seconds}
         LOG.error(
             "cannot be loaded: %s",
-            error if told else type(error).__name__,
-            exc_info=None if told else error,
+            error if is_public else type(error).__name__,
+            exc_info=None if is_public else error,
             extra={"fields": fields},
         )
 
-    def _retire(self, shelf: _Shelf) -> None:
+    def _unload_current(self, version_set: VersionSet) -> None:
         """Lets the current version go once its last request is answered."""
-        if shelf.current is not None:
-            shelf.leaving.append(shelf.current)
-            shelf.current = None
-            self._begin(self._unload(shelf, shelf.leaving[-1]))
+        if version_set.current is not None:
+            version_set.unloading.append(version_set.current)
+            version_set.current = None
+            self._start_task(self._unload(version_set, version_set.unloading[-1]))
 
-    async def _unload(self, shelf: _Shelf, served: Served) -> None:
-        # Whoever took it from the table and has not asked yet is still answered: it works until
+    async def _unload(self, version_set: VersionSet, served: ServedModel) -> None:
+        # Whoever took it from the registry and has not asked yet is still answered: it works until
         # nobody has it any more.
-        await served.idle()
+        await served.wait_idle()
         event(LOG, "unloaded", model=served.name, version=served.version)
-        shelf.leaving.remove(served)
-        shelf.ended = {*list(shelf.ended)[-MAX_ENDED:], served.version}
+        version_set.unloading.remove(served)
+        version_set.ended = {*list(version_set.ended)[-MAX_ENDED:], served.version}
         del served
         await asyncio.to_thread(gc.collect)  # a model is full of cycles
 
-    def _begin(self, work: Coroutine[Any, Any, None]) -> None:
+    def _start_task(self, work: Coroutine[Any, Any, None]) -> None:
         task = asyncio.create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._ended)
+        task.add_done_callback(self._task_done)
 
-    def _ended(self, task: asyncio.Task) -> None:
+    def _task_done(self, task: asyncio.Task) -> None:
         self._tasks.discard(task)
         if not task.cancelled() and task.exception():
             LOG.error("loading or unloading failed", exc_info=task.exception())
 
-    def _settle(self) -> None:
-        if self._first is not None and all(
-            name not in self._shelves or self._shelves[name].was_tried for name in self._first
+    def _check_initial_load(self) -> None:
+        if self._initial_names is not None and all(
+            name not in self._version_sets or self._version_sets[name].load_attempted
+            for name in self._initial_names
         ):
-            self._settled.set()
+            self._initial_load.set()
 
-    def _shelf(self, name: str) -> _Shelf:
-        if name not in self._shelves:
+    def _version_set(self, name: str) -> VersionSet:
+        if name not in self._version_sets:
             raise NotFound(f"There is no model `{name[:64]}`.")
-        return self._shelves[name]
-
-
-def _all_of(shelf: _Shelf) -> list[Served]:
-    return [*shelf.leaving, *([] if shelf.current is None else [shelf.current])]
+        return self._version_sets[name]
 
 
 def _without_paths(text: str, path: Path, root: Path) -> str:
@@ -378,12 +311,8 @@ def _without_paths(text: str, path: Path, root: Path) -> str:
     return " ".join(text.split())[:300]
 
 
-def _load_from_disk(settings: Settings) -> Callable[[Path], Any]:
-    def load(path: Path) -> Any:
-        from serving.bundles.bundle import (
-            load as load_bundle,  # here, since it may bring TensorFlow
-        )
-
-        return load_bundle(path, settings.backend)
-
-    return load
+def _load_from_disk(settings: Settings) -> Callable[[Path], Servable]:
+    # Looked up at each call: it is imported late, and tests put another one in its place.
+    return lambda path: importlib.import_module("serving.bundles.loading").load(
+        path, settings.backend
+    )

@@ -4,13 +4,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
 from replicator.runs.errors import UserError
+from serving.bundles.protocols import Servable, SpeechServable
 from serving.bundles.signature import Signature
-from serving.engine.batching import LARGE_BYTES, Batcher, Limits, Watch
+from serving.engine.batching import LARGE_BYTES, Batcher, BatchObserver, Limits
 from serving.engine.padding import Arrays, Padding
 from serving.engine.streams import Streams
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, ServingError, TooLarge
@@ -23,11 +24,11 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 
 
-class Served:
+class ServedModel:
     """One version of a model, with its queue, its threads and its streams.
 
     Args:
-      bundle: see `serving.bundles.bundle`; loaded and warm.
+      bundle: loaded and warm.
       settings: how much at once.
       metrics: told what happens.
       name: that it is served under; the bundle's own if not given.
@@ -35,7 +36,7 @@ class Served:
 
     def __init__(
         self,
-        bundle: Any,
+        bundle: Servable,
         settings: Settings,
         metrics: "Metrics | None" = None,
         name: str | None = None,
@@ -47,7 +48,7 @@ class Served:
         self.spec: dict[str, Any] = bundle.spec
         self.signatures: dict[str, Signature] = bundle.signatures
         self._seconds, self._most_bytes = settings.timeout_seconds, settings.max_body_bytes
-        watch = metrics.of_model(self.name) if metrics else None
+        observer = metrics.for_model(self.name) if metrics else None
         self._batcher = Batcher(
             bundle.call,
             Padding(_serving(bundle)),
@@ -58,10 +59,10 @@ class Served:
                 settings.batch_delay_ms / 1000,
                 settings.threads,
             ),
-            watch or Watch(),
+            observer or BatchObserver(),
             f"{self.name}-{self.version}",
         )
-        changed = watch.streaming if watch else lambda number: None
+        changed = observer.streaming if observer else lambda number: None
         self._streams = Streams(settings.max_streams, settings.timeout_seconds, changed)
         self._active = 0
         self._idle = asyncio.Event()
@@ -72,7 +73,14 @@ class Served:
         """Whether a request is being answered, or a thread works for one that was given up."""
         return bool(self._active or self._batcher.running or self._streams.running)
 
-    async def idle(self) -> None:
+    @property
+    def speech_bundle(self) -> SpeechServable:
+        """The bundle of a model of sound; InvalidInput for a model of images."""
+        if self.kind != "sound":
+            raise InvalidInput(f"`{self.name}` makes images, not sound.")
+        return cast(SpeechServable, self.bundle)
+
+    async def wait_idle(self) -> None:
         """Returns when no request is being answered."""
         await self._idle.wait()
 
@@ -128,8 +136,7 @@ class Served:
 
         Raises, at the first chunk, InvalidInput or Overloaded; DeadlineExceeded or Internal at any.
         """
-        if self.kind != "sound":
-            raise InvalidInput(f"`{self.name}` makes pictures, not sound.")
+        bundle = self.speech_bundle
         given = {
             "frames": condition,
             "num_frames": None if condition is None else len(condition),
@@ -144,7 +151,7 @@ class Served:
             await self._checked_row(given)
 
         def make() -> Iterator[np.ndarray]:
-            return self.bundle.stream(
+            return bundle.stream(
                 condition,
                 seed=seed,
                 row=row,
@@ -163,9 +170,9 @@ class Served:
         if timeout_seconds is not None and not timeout_seconds > 0:
             raise DeadlineExceeded("The time for this request is over.")
         with traces.span("stream", model=self.name, version=self.version), self._counted():
-            async with contextlib.aclosing(self._streams.stream(make, timeout_seconds)) as pieces:
-                async for piece in pieces:
-                    yield piece
+            async with contextlib.aclosing(self._streams.stream(make, timeout_seconds)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
 
     def _limit(self, timeout_seconds: float | None) -> float:
         if timeout_seconds is None:
@@ -213,7 +220,7 @@ class Served:
                 self._idle.set()
 
 
-def _serving(bundle: Any) -> dict[str, Any]:
+def _serving(bundle: Servable) -> dict[str, Any]:
     """What model.json says of serving it; the engine `numba` makes rows one after the other, so
     that a call of several would only keep the first from being answered."""
     said = bundle.spec.get("serving", {})

@@ -12,10 +12,10 @@ from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded,
 from serving.observability.logs import request_id
 
 LOG = logging.getLogger(__name__)
-AHEAD = 2  # pieces that may be made before they are asked for
-WHOLE = 10  # a stream may take so many times as long as one piece
+LOOKAHEAD = 2  # pieces that may be made before they are asked for
+STREAM_TIMEOUT_FACTOR = 10  # a stream may take so many times as long as one piece
 
-Piece = TypeVar("Piece")
+Chunk = TypeVar("Chunk")
 
 
 class Streams:
@@ -32,8 +32,8 @@ class Streams:
         self.running = 0
 
     async def stream(
-        self, make: Callable[[], Iterator[Piece]], timeout_seconds: float | None = None
-    ) -> AsyncGenerator[Piece, None]:
+        self, make: Callable[[], Iterator[Chunk]], timeout_seconds: float | None = None
+    ) -> AsyncGenerator[Chunk, None]:
         """What the iterator yields. Closing the generator ends the work after the piece at hand.
 
         Args:
@@ -45,15 +45,15 @@ class Streams:
         if self.running >= self._most:
             raise Overloaded(f"{self.running} streams are open, as many as there may be.")
         if timeout_seconds is None:
-            timeout_seconds = WHOLE * self._seconds
-        work = _Work(make, self._seconds, self._ended)
+            timeout_seconds = STREAM_TIMEOUT_FACTOR * self._seconds
+        work = _StreamThread(make, self._seconds, self._ended)
         self.running += 1
         self._changed(1)
         work.start()
         end = asyncio.get_running_loop().time() + timeout_seconds
         try:
-            while (piece := await work.next(min(end, self._next_end()))) is not _END:
-                yield piece
+            while (chunk := await work.next(min(end, self._next_end()))) is not _END:
+                yield chunk
         finally:
             work.stop()
 
@@ -72,19 +72,19 @@ class _End:
 _END = _End()
 
 
-class _Work(Generic[Piece]):
+class _StreamThread(Generic[Chunk]):
     """A thread that draws from an iterator, and the queue through which it hands over."""
 
     def __init__(
         self,
-        make: Callable[[], Iterator[Piece]],
+        make: Callable[[], Iterator[Chunk]],
         reader_seconds: float,
         ended: Callable[[], None],
     ):
         self._make, self._reader_seconds, self._ended = make, reader_seconds, ended
         self._loop = asyncio.get_running_loop()
         self._made: asyncio.Queue[Any] = asyncio.Queue()
-        self._room = threading.Semaphore(AHEAD)
+        self._slots = threading.Semaphore(LOOKAHEAD)
         self._stopped = threading.Event()
         self._request = request_id()
 
@@ -95,32 +95,32 @@ class _Work(Generic[Piece]):
     def stop(self) -> None:
         """Ends it, at the latest after the piece at hand."""
         self._stopped.set()
-        self._room.release()
+        self._slots.release()
 
     async def next(self, end: float) -> Any:
         """The next piece, or _END; raises what the work failed in."""
         try:
             async with asyncio.timeout_at(end):
-                piece = await self._made.get()
+                chunk = await self._made.get()
         except TimeoutError as error:
             raise DeadlineExceeded("The stream did not end in its time.") from error
-        if isinstance(piece, ServingError):
-            raise piece
-        self._room.release()
-        return piece
+        if isinstance(chunk, ServingError):
+            raise chunk
+        self._slots.release()
+        return chunk
 
     def _run(self) -> None:
         try:
-            self._hand_over(self._draw())
+            self._put(self._run_iterator())
         finally:
-            self._tell(self._ended)
+            self._call_in_loop(self._ended)
 
-    def _draw(self) -> _End | ServingError:
+    def _run_iterator(self) -> _End | ServingError:
         """Draws from the iterator to its end; what comes last."""
         try:
             iterator = self._make()
             try:
-                return self._drawn(iterator)
+                return self._consume(iterator)
             finally:
                 if isinstance(iterator, Generator):
                     iterator.close()
@@ -132,21 +132,21 @@ class _Work(Generic[Piece]):
             LOG.error("a stream failed", exc_info=error, extra={"request": self._request})
             return Internal()
 
-    def _drawn(self, iterator: Iterator[Piece]) -> _End | ServingError:
-        while self._has_room():
-            piece = next(iterator, _END)
-            if isinstance(piece, _End):
+    def _consume(self, iterator: Iterator[Chunk]) -> _End | ServingError:
+        while self._acquire_slot():
+            chunk = next(iterator, _END)
+            if isinstance(chunk, _End):
                 return _END
-            self._hand_over(piece)
+            self._put(chunk)
         return _END if self._stopped.is_set() else DeadlineExceeded("Nobody reads the stream.")
 
-    def _has_room(self) -> bool:
-        has_room = self._room.acquire(timeout=self._reader_seconds)
-        return has_room and not self._stopped.is_set()
+    def _acquire_slot(self) -> bool:
+        acquired = self._slots.acquire(timeout=self._reader_seconds)
+        return acquired and not self._stopped.is_set()
 
-    def _hand_over(self, piece: Any) -> None:
-        self._tell(lambda: self._made.put_nowait(piece))
+    def _put(self, chunk: Any) -> None:
+        self._call_in_loop(lambda: self._made.put_nowait(chunk))
 
-    def _tell(self, what: Callable[[], None]) -> None:
+    def _call_in_loop(self, what: Callable[[], None]) -> None:
         with contextlib.suppress(RuntimeError):  # the loop has gone, and with it every reader
             self._loop.call_soon_threadsafe(what)

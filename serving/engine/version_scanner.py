@@ -11,7 +11,7 @@ MANIFEST = "manifest.json"
 
 
 @dataclasses.dataclass(frozen=True)
-class Found:
+class FoundVersion:
     """A version on disk.
 
     path: with no link in it. stamp: changes when the version is written anew.
@@ -23,19 +23,19 @@ class Found:
 
 
 @dataclasses.dataclass(frozen=True)
-class Scan:
+class ScanResult:
     """What lies under a folder.
 
     versions: of every name, the highest first; empty where there is none. problems: why a name's
     versions cannot be read. error: why nothing can; empty where all is well.
     """
 
-    versions: dict[str, list[Found]] = dataclasses.field(default_factory=dict)
+    versions: dict[str, list[FoundVersion]] = dataclasses.field(default_factory=dict)
     problems: dict[str, str] = dataclasses.field(default_factory=dict)
     error: str = ""
 
 
-def scan(root: Path) -> Scan:
+def scan(root: Path) -> ScanResult:
     """What lies under the folder now.
 
     Only names of letters, digits and `._-`, only versions that are whole numbers and have a
@@ -45,7 +45,7 @@ def scan(root: Path) -> Scan:
         real = Path(root).resolve(strict=True)
         names = sorted(name for name in os.listdir(real) if NAME.fullmatch(name))
     except OSError as error:
-        return Scan(error=f"the folder of models cannot be read: {_reason(error)}")
+        return ScanResult(error=f"the folder of models cannot be read: {_reason(error)}")
     found, problems = {}, {}
     for name in names:
         try:
@@ -53,11 +53,11 @@ def scan(root: Path) -> Scan:
                 found[name] = _versions(real, name)
         except OSError as error:
             found[name], problems[name] = [], f"its folder cannot be read: {_reason(error)}"
-    return Scan(found, problems)
+    return ScanResult(found, problems)
 
 
-def _versions(root: Path, name: str) -> list[Found]:
-    versions: dict[int, Found] = {}
+def _versions(root: Path, name: str) -> list[FoundVersion]:
+    versions: dict[int, FoundVersion] = {}
     for word in sorted(os.listdir(root / name)):
         if VERSION.fullmatch(word) and int(word) not in versions:
             found = _version(root, root / name / word, int(word))
@@ -66,7 +66,7 @@ def _versions(root: Path, name: str) -> list[Found]:
     return sorted(versions.values(), key=lambda found: -found.number)
 
 
-def _version(root: Path, path: Path, number: int) -> Found | None:
+def _version(root: Path, path: Path, number: int) -> FoundVersion | None:
     """The version, None if it is not (or not yet) one."""
     try:
         real = path.resolve(strict=True)
@@ -75,7 +75,7 @@ def _version(root: Path, path: Path, number: int) -> Found | None:
         stat = (real / MANIFEST).stat()
     except (FileNotFoundError, NotADirectoryError, RuntimeError):
         return None
-    return Found(number, real, (stat.st_mtime_ns, stat.st_size, stat.st_ino))
+    return FoundVersion(number, real, (stat.st_mtime_ns, stat.st_size, stat.st_ino))
 
 
 def _reason(error: OSError) -> str:

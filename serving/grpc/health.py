@@ -7,21 +7,22 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2
 
+from serving.engine.registry import ModelRegistry
 from serving.errors import NotFound, Overloaded, ServingError
 
-LOOK_SECONDS = 0.25
+POLL_SECONDS = 0.25
 MAX_WATCHES = 64
 Status = health_pb2.HealthCheckResponse.ServingStatus
 
 
 class Health:
-    """Answers `Check` and `Watch` from the table of models.
+    """Answers `Check` and `Watch` from the model registry.
 
     "" and the names of the services are the server; any other name is a model's.
     """
 
-    def __init__(self, table: Any, services: tuple[str, ...]):
-        self._table, self._services, self._watches = table, services, 0
+    def __init__(self, registry: ModelRegistry, services: tuple[str, ...]):
+        self._registry, self._services, self._watches = registry, services, 0
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The methods, as a server takes them."""
@@ -46,26 +47,26 @@ class Health:
             raise Overloaded(f"There are {MAX_WATCHES} watches already.", 10.0)
         self._watches += 1
         try:
-            told = None
+            last_sent = None
             while True:
-                leaving = self._table.draining  # before the state, which is told once more then
+                stopping = self._registry.draining  # before the state, which is told once more then
                 status = self._status(request.service)
-                if status != told:
+                if status != last_sent:
                     yield health_pb2.HealthCheckResponse(status=status)
-                    told = status
-                if leaving:
+                    last_sent = status
+                if stopping:
                     return
-                await asyncio.sleep(LOOK_SECONDS)
+                await asyncio.sleep(POLL_SECONDS)
         finally:
             self._watches -= 1
 
     def _status(self, name: str) -> int:
         if not name or name in self._services:
-            return Status.SERVING if self._table.ready else Status.NOT_SERVING
+            return Status.SERVING if self._registry.ready else Status.NOT_SERVING
         try:
-            self._table.get(name)
+            self._registry.get(name)
         except NotFound:
             return Status.SERVICE_UNKNOWN
         except ServingError:
             return Status.NOT_SERVING
-        return Status.SERVING if self._table.ready else Status.NOT_SERVING
+        return Status.SERVING if self._registry.ready else Status.NOT_SERVING

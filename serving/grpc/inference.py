@@ -3,9 +3,13 @@
 from collections.abc import Callable
 from typing import Any
 
+import grpc
 import numpy as np
+from google.protobuf.message import Message
 
 from serving.bundles.dtypes import DATATYPES, NAMES
+from serving.engine.registry import ModelRegistry
+from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound, ServingError
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import message
@@ -29,8 +33,8 @@ SIGNATURE = "signature_name"  # the parameter that names one
 class Inference:
     """Health, metadata and inference by the protocol's names."""
 
-    def __init__(self, table: Any, settings: Settings):
-        self._table, self._settings = table, settings
+    def __init__(self, registry: ModelRegistry, settings: Settings):
+        self._registry, self._settings = registry, settings
 
     def methods(self) -> dict[str, Callable]:
         """Every method by its name."""
@@ -43,38 +47,38 @@ class Inference:
             "ModelInfer": self.model_infer,
         }
 
-    async def server_live(self, request: Any, context: Any) -> Any:
+    async def server_live(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """True: this answers."""
         return message("inference.ServerLiveResponse")(live=True)
 
-    async def server_ready(self, request: Any, context: Any) -> Any:
+    async def server_ready(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Whether the server takes requests."""
-        return message("inference.ServerReadyResponse")(ready=self._table.ready)
+        return message("inference.ServerReadyResponse")(ready=self._registry.ready)
 
-    async def model_ready(self, request: Any, context: Any) -> Any:
+    async def model_ready(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Whether a model is served; NotFound if there is none of that name."""
         response = message("inference.ModelReadyResponse")
         try:
-            self._chosen(request.name, request.version)
+            self._resolve_model(request.name, request.version)
         except (NotFound, InvalidInput):
             raise
         except ServingError:
             return response(ready=False)
-        return response(ready=self._table.ready)
+        return response(ready=self._registry.ready)
 
-    async def server_metadata(self, request: Any, context: Any) -> Any:
+    async def server_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """What this server is."""
         return message("inference.ServerMetadataResponse")(name="onepass", version="2")
 
-    async def model_metadata(self, request: Any, context: Any) -> Any:
+    async def model_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Inputs and outputs of a model's `serving_default`."""
-        served = self._chosen(request.name, request.version)
+        served = self._resolve_model(request.name, request.version)
         response = message("inference.ModelMetadataResponse")(
             name=served.name, platform="tensorflow_savedmodel"
         )
         response.versions.extend(
             str(status.version)
-            for status in self._table.versions(served.name)
+            for status in self._registry.versions(served.name)
             if status.state == "AVAILABLE"
         )
         signature = signature_of(served, DEFAULT_SIGNATURE)
@@ -90,9 +94,9 @@ class Inference:
                 )
         return response
 
-    async def model_infer(self, request: Any, context: Any) -> Any:
+    async def model_infer(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """The outputs for the request's inputs; they come as raw bytes."""
-        served = self._chosen(request.model_name, request.model_version)
+        served = self._resolve_model(request.model_name, request.model_version)
         name = request.parameters[SIGNATURE].string_param if SIGNATURE in request.parameters else ""
         name = name or DEFAULT_SIGNATURE
         signature = signature_of(served, name)
@@ -111,15 +115,15 @@ class Inference:
             _add_output(response, output, outputs[output])
         return response
 
-    def _chosen(self, name: str, version: str) -> Any:
+    def _resolve_model(self, name: str, version: str) -> ServedModel:
         if not name:
             raise InvalidInput("The model's name must be given.")
         if version and not (version.isascii() and version.isdecimal() and len(version) < 19):
             raise InvalidInput(f"The version must be a number, got `{shortened(version)}`.")
-        return self._table.get(name, int(version) if version else None)
+        return self._registry.get(name, int(version) if version else None)
 
 
-def _inputs(request: Any, known: dict[str, Any], limit_bytes: int) -> dict[str, np.ndarray]:
+def _inputs(request: Message, known: dict[str, Any], limit_bytes: int) -> dict[str, np.ndarray]:
     """The arrays of a request, `limit_bytes` at most of all together."""
     raw = request.raw_input_contents
     if len(raw) and len(raw) != len(request.inputs):
@@ -162,7 +166,7 @@ def _array(tensor: Any, raw: bytes | None, limit_bytes: int) -> np.ndarray:
         raise InvalidInput(f"`{tensor.name}` has values beyond {tensor.datatype}.") from None
 
 
-def _add_output(response: Any, name: str, array: np.ndarray) -> None:
+def _add_output(response: Message, name: str, array: np.ndarray) -> None:
     array = np.asarray(array)
     response.outputs.add(name=name, datatype=NAMES[array.dtype], shape=array.shape)
     response.raw_output_contents.append(array.tobytes())

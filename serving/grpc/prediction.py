@@ -4,7 +4,11 @@ from typing import Any
 
 import grpc
 import numpy as np
+from google.protobuf.message import Message
 
+from serving.bundles.signature import Signature
+from serving.engine.registry import ModelRegistry
+from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import message
@@ -18,12 +22,12 @@ METADATA = "signature_def"
 STATES = ENUMS["tensorflow.serving.ModelVersionStatus.State"]
 
 
-def chosen(table: Any, spec: Any) -> Any:
+def resolve_model(registry: ModelRegistry, spec: Any) -> ServedModel:
     """The served model that a ModelSpec names; InvalidInput, NotFound or NotReady otherwise."""
-    return table.get(_name(spec), _version(spec))
+    return registry.get(_name(spec), _version(spec))
 
 
-def signature_of(served: Any, name: str) -> Any:
+def signature_of(served: ServedModel, name: str) -> Signature:
     """A model's signature by name; InvalidInput, with the names there are, if it has none such."""
     if name not in served.signatures:
         known = ", ".join(served.signatures)
@@ -31,7 +35,7 @@ def signature_of(served: Any, name: str) -> Any:
     return served.signatures[name]
 
 
-def fill_spec(spec: Any, served: Any, signature: str = "") -> None:
+def fill_spec(spec: Any, served: ServedModel, signature: str = "") -> None:
     """Says in a ModelSpec which model, version and signature answered."""
     spec.name, spec.signature_name = served.name, signature
     spec.version.value = served.version
@@ -40,12 +44,12 @@ def fill_spec(spec: Any, served: Any, signature: str = "") -> None:
 class Prediction:
     """PredictionService; what is not a prediction of tensors is not implemented."""
 
-    def __init__(self, table: Any, settings: Settings):
-        self._table, self._settings = table, settings
+    def __init__(self, registry: ModelRegistry, settings: Settings):
+        self._registry, self._settings = registry, settings
 
-    async def predict(self, request: Any, context: Any) -> Any:
+    async def predict(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """The outputs of a signature for the request's inputs."""
-        served = chosen(self._table, request.model_spec)
+        served = resolve_model(self._registry, request.model_spec)
         name = request.model_spec.signature_name or DEFAULT_SIGNATURE
         signature = signature_of(served, name)
         wanted = _wanted(request.output_filter, signature.outputs)
@@ -58,11 +62,11 @@ class Prediction:
             encode(outputs[output], response.outputs[output])
         return response
 
-    async def get_model_metadata(self, request: Any, context: Any) -> Any:
+    async def get_model_metadata(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """The signatures of a model."""
         if list(request.metadata_field) != [METADATA]:
             raise InvalidInput(f"`metadata_field` must be `{METADATA}` and nothing else.")
-        served = chosen(self._table, request.model_spec)
+        served = resolve_model(self._registry, request.model_spec)
         signatures = message("tensorflow.serving.SignatureDefMap")()
         for name, signature in served.signatures.items():
             definition = signatures.signature_def[name]
@@ -74,15 +78,15 @@ class Prediction:
         response.metadata[METADATA].Pack(signatures)
         return response
 
-    async def classify(self, request: Any, context: Any) -> None:
+    async def classify(self, request: Message, context: grpc.aio.ServicerContext) -> None:
         """Not implemented."""
         await _refuse(context, "Classify")
 
-    async def regress(self, request: Any, context: Any) -> None:
+    async def regress(self, request: Message, context: grpc.aio.ServicerContext) -> None:
         """Not implemented."""
         await _refuse(context, "Regress")
 
-    async def multi_inference(self, request: Any, context: Any) -> None:
+    async def multi_inference(self, request: Message, context: grpc.aio.ServicerContext) -> None:
         """Not implemented."""
         await _refuse(context, "MultiInference")
 
@@ -90,14 +94,14 @@ class Prediction:
 class Models:
     """ModelService."""
 
-    def __init__(self, table: Any):
-        self._table = table
+    def __init__(self, registry: ModelRegistry):
+        self._registry = registry
 
-    async def get_model_status(self, request: Any, context: Any) -> Any:
+    async def get_model_status(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """The state of every version of a model, or of the one that is asked for."""
         name, version = _name(request.model_spec), _version(request.model_spec)
         response = message("tensorflow.serving.GetModelStatusResponse")()
-        for status in self._table.versions(name):
+        for status in self._registry.versions(name):
             if version in (None, status.version):
                 said = response.model_version_status.add(version=status.version)
                 said.state = STATES[status.state]
@@ -139,7 +143,7 @@ def _describe(place: Any, signature: str, tensors: dict[str, Any]) -> None:
             place[name].tensor_shape.dim.add(size=-1 if side is None else side)
 
 
-async def _refuse(context: Any, method: str) -> None:
+async def _refuse(context: grpc.aio.ServicerContext, method: str) -> None:
     await context.abort(
         grpc.StatusCode.UNIMPLEMENTED,
         f"{method} is for tf.Example models, of which there are none here: use Predict.",

@@ -1,20 +1,21 @@
 """The models over gRPC: TensorFlow Serving's protocol, version 2 of inference, health, our own."""
 
 from collections.abc import Callable, Mapping
-from typing import Any
 
 import grpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from serving.engine.auth import Access
-from serving.engine.rate_limits import Rates
+from serving.engine.auth import TokenAuth
+from serving.engine.rate_limits import RateLimiter
+from serving.engine.registry import ModelRegistry
 from serving.grpc.health import Health
 from serving.grpc.inference import Inference
-from serving.grpc.interceptor import Guard
+from serving.grpc.interceptor import RequestInterceptor
 from serving.grpc.messages import method_types, pool
 from serving.grpc.prediction import Models, Prediction
 from serving.grpc.speech import Speech
+from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
 HEALTH = "grpc.health.v1.Health"
@@ -27,12 +28,15 @@ ONLY_IDENTITY = 1  # a compressed message could unfold without end
 
 
 def make_server(
-    table: Any, settings: Settings, metrics: Any = None, rates: Rates | None = None
+    registry: ModelRegistry,
+    settings: Settings,
+    metrics: Metrics | None = None,
+    rate_limiter: RateLimiter | None = None,
 ) -> grpc.aio.Server:
-    """A gRPC server of the table's models, neither bound to a port nor started.
+    """A gRPC server of the registry's models, neither bound to a port nor started.
 
     Args:
-      table: a `serving.engine.registry.Table`.
+      table: a `serving.engine.registry.ModelRegistry`.
       settings: of it are used the token, `max_body_mib` (of a message, both ways),
         `timeout_seconds` and `requests_per_minute_per_client`.
       metrics: a `serving.observability.metrics.Metrics`, or None.
@@ -40,17 +44,19 @@ def make_server(
 
     Must be called where the event loop runs.
     """
-    rates = rates or Rates(settings.requests_per_minute_per_client)
-    access = Access(settings.token())
-    guard = Guard(settings, access, rates, metrics, lambda: table.draining)
-    server = grpc.aio.server(
-        interceptors=(guard,), options=_options(settings), maximum_concurrent_rpcs=MAX_CALLS
+    rate_limiter = rate_limiter or RateLimiter(settings.requests_per_minute_per_client)
+    auth = TokenAuth(settings.token())
+    interceptor = RequestInterceptor(
+        settings, auth, rate_limiter, metrics, lambda: registry.draining
     )
-    services = _services(table, settings)
+    server = grpc.aio.server(
+        interceptors=(interceptor,), options=_options(settings), maximum_concurrent_rpcs=MAX_CALLS
+    )
+    services = _services(registry, settings)
     for name, methods in services.items():
         server.add_generic_rpc_handlers((_handler(name, methods),))
     named = (*services, HEALTH, reflection.SERVICE_NAME)
-    server.add_generic_rpc_handlers((Health(table, named).handler(),))
+    server.add_generic_rpc_handlers((Health(registry, named).handler(),))
     described = pool()
     for module in (health_pb2, reflection_pb2):
         described.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
@@ -58,8 +64,8 @@ def make_server(
     return server
 
 
-def _services(table: Any, settings: Settings) -> dict[str, Mapping[str, Callable]]:
-    prediction, models = Prediction(table, settings), Models(table)
+def _services(registry: ModelRegistry, settings: Settings) -> dict[str, Mapping[str, Callable]]:
+    prediction, models = Prediction(registry, settings), Models(registry)
     return {
         "tensorflow.serving.PredictionService": {
             "Predict": prediction.predict,
@@ -69,8 +75,8 @@ def _services(table: Any, settings: Settings) -> dict[str, Mapping[str, Callable
             "MultiInference": prediction.multi_inference,
         },
         "tensorflow.serving.ModelService": {"GetModelStatus": models.get_model_status},
-        "inference.GRPCInferenceService": Inference(table, settings).methods(),
-        "onepass.Models": Speech(table, settings).methods(),
+        "inference.GRPCInferenceService": Inference(registry, settings).methods(),
+        "onepass.Models": Speech(registry, settings).methods(),
     }
 
 

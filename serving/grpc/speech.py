@@ -5,35 +5,44 @@ import json
 from collections.abc import AsyncGenerator, Callable
 from typing import Any
 
+import grpc
 import numpy as np
+from google.protobuf.message import Message
 
 from serving.bundles.signature import checked
-from serving.engine.streams import WHOLE
+from serving.engine.registry import ModelRegistry
+from serving.engine.served_model import ServedModel
+from serving.engine.streams import STREAM_TIMEOUT_FACTOR
 from serving.errors import InvalidInput, ServingError
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import message
-from serving.grpc.prediction import chosen
+from serving.grpc.prediction import resolve_model
 from serving.grpc.tensors import decode
-from serving.http.synthesis_requests import Wish, is_conditional, signature, wish
+from serving.http.synthesis_requests import (
+    SynthesisRequest,
+    is_conditional,
+    signature,
+    synthesis_request,
+)
 from serving.settings import Settings
 
 
 class Speech:
     """Lists the models and streams sound."""
 
-    def __init__(self, table: Any, settings: Settings):
-        self._table, self._settings = table, settings
+    def __init__(self, registry: ModelRegistry, settings: Settings):
+        self._registry, self._settings = registry, settings
 
     def methods(self) -> dict[str, Callable]:
         """Every method by its name."""
         return {"List": self.list_models, "Speak": self.speak}
 
-    async def list_models(self, request: Any, context: Any) -> Any:
+    async def list_models(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """Every model that is served now, with its model.json."""
         response = message("onepass.ListResponse")()
-        for name in self._table.names():
+        for name in self._registry.names():
             with contextlib.suppress(ServingError):  # one that is loading or has just gone
-                served = self._table.get(name)
+                served = self._registry.get(name)
                 response.models.add(
                     name=name,
                     version=served.version,
@@ -42,21 +51,23 @@ class Speech:
                 )
         return response
 
-    async def speak(self, request: Any, context: Any) -> AsyncGenerator[Any, None]:
+    async def speak(
+        self, request: Message, context: grpc.aio.ServicerContext
+    ) -> AsyncGenerator[Any, None]:
         """Samples, float32 in the order of little-endian bytes, chunk by chunk."""
-        served = chosen(self._table, request.model_spec)
+        served = resolve_model(self._registry, request.model_spec)
         if served.kind != "sound":
             raise InvalidInput(f"`{served.name}` draws pictures, it does not speak.")
         rate_hz = served.spec["sample_rate_hz"]
-        found = _wish(served, request, self._settings.max_body_bytes)
+        synthesis = _synthesis_request(served, request, self._settings.max_body_bytes)
         chunks = served.stream(
-            found.frames,
-            seed=found.seed,
-            row=found.row,
-            num_samples=found.num_samples,
-            speaker=found.speaker,
-            temperature=found.temperature,
-            timeout_seconds=seconds_left(context, self._settings, WHOLE),
+            synthesis.frames,
+            seed=synthesis.seed,
+            row=synthesis.row,
+            num_samples=synthesis.num_samples,
+            speaker=synthesis.speaker,
+            temperature=synthesis.temperature,
+            timeout_seconds=seconds_left(context, self._settings, STREAM_TIMEOUT_FACTOR),
         )
         response = message("onepass.SpeakResponse")
         async with contextlib.aclosing(chunks):
@@ -65,7 +76,7 @@ class Speech:
                 yield response(samples=samples, sample_rate_hz=rate_hz)
 
 
-def _wish(served: Any, request: Any, limit_bytes: int) -> Wish:
+def _synthesis_request(served: ServedModel, request: Message, limit_bytes: int) -> SynthesisRequest:
     """The sound that a request asks for, checked as over HTTP."""
     frames = _frames(request, limit_bytes)
     if (frames is not None) != is_conditional(served):
@@ -82,10 +93,10 @@ def _wish(served: Any, request: Any, limit_bytes: int) -> Wish:
         "temperature": request.temperature if request.HasField("temperature") else None,
         "seconds": request.num_samples / served.spec["sample_rate_hz"] or None,
     }
-    return wish(served, fields, frames)
+    return synthesis_request(served, fields, frames)
 
 
-def _frames(request: Any, limit_bytes: int) -> np.ndarray | None:
+def _frames(request: Message, limit_bytes: int) -> np.ndarray | None:
     """The frames to speak, float32 [frames, channels]; None for a model without."""
     if not request.HasField("frames"):
         return None

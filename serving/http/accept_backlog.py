@@ -19,7 +19,7 @@ _DROP_SYN = (
 )
 
 
-def refuse_new(listener: socket.socket) -> None:
+def reject_new_connections(listener: socket.socket) -> None:
     """Ends handshakes before they begin, on Linux; those that have begun go on to their end.
 
     A client that comes later is not reset: it asks again, after a second, and finds the listener

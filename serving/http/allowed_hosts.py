@@ -23,7 +23,7 @@ class Misdirected(ServingError):  # noqa: N818 - the condition, as the other err
     http_status, grpc_status, code = 421, "PERMISSION_DENIED", "misdirected"
 
 
-class Hosts:
+class AllowedHosts:
     """The hosts that are served: the address, localhost, and those that the settings name.
 
     A server that others can reach is also served under any address in numbers: a page of a foreign

@@ -1,18 +1,18 @@
-"""The HTTP application: every route of every protocol, behind the guard."""
+"""The HTTP application: every route of every protocol, behind the middleware."""
 
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serving.engine.registry import Table
-from serving.http.draw import Drawing
+from serving.engine.registry import ModelRegistry
+from serving.http.draw import DrawRoute
 from serving.http.health import Health
-from serving.http.middleware import Guard
-from serving.http.model_listing import Listing
+from serving.http.middleware import RequestMiddleware
+from serving.http.model_listing import ModelListing
 from serving.http.openai_images import OpenaiImages
 from serving.http.openai_speech import OpenaiSpeech
 from serving.http.openapi import OpenApi
 from serving.http.page import Page
-from serving.http.speak import Audio
+from serving.http.speak import SpeakRoute
 from serving.http.tensorflow_rest import TensorflowRest
 from serving.http.v2 import V2
 from serving.observability.metrics import Metrics
@@ -25,16 +25,16 @@ class Routes:
     A table of routes is looked through from the start: what is asked most comes first.
     """
 
-    def __init__(self, table: Table, settings: Settings, metrics: Metrics):
+    def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics):
         parts = (
-            V2(table, settings),
-            TensorflowRest(table, settings),
-            Audio(table, settings),
-            Drawing(table, settings),
-            OpenaiSpeech(table, settings),
-            OpenaiImages(table, settings),
-            Listing(table),
-            Health(table, metrics),
+            V2(registry, settings),
+            TensorflowRest(registry, settings),
+            SpeakRoute(registry, settings),
+            DrawRoute(registry, settings),
+            OpenaiSpeech(registry, settings),
+            OpenaiImages(registry, settings),
+            ModelListing(registry),
+            Health(registry, metrics),
             OpenApi(settings),
             Page(),
         )
@@ -47,9 +47,9 @@ class Routes:
         await self._router(scope, receive, send)
 
 
-def make_app(table: Table, settings: Settings, metrics: Metrics) -> ASGIApp:
-    """The application that answers over HTTP for a table of models.
+def make_app(registry: ModelRegistry, settings: Settings, metrics: Metrics) -> ASGIApp:
+    """The application that answers over HTTP for a model registry.
 
     Raises UserError for a token that cannot be used.
     """
-    return Guard(Routes(table, settings, metrics), settings, metrics)
+    return RequestMiddleware(Routes(registry, settings, metrics), settings, metrics)

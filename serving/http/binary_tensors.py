@@ -15,7 +15,7 @@ import orjson
 from serving.bundles.dtypes import NAMES
 from serving.bundles.signature import Signature, TensorInfo
 from serving.errors import InvalidInput
-from serving.http.fields import json_object, refused, shown
+from serving.http.fields import excerpt, invalid_field, json_object
 from serving.http.json_tensors import flat_tensor, input_info
 
 MAX_SIDE = 2**31
@@ -76,7 +76,7 @@ def parameters_of(fields: dict[str, Any]) -> dict[str, Any]:
     if parameters is None:
         return {}
     if not isinstance(parameters, dict):
-        raise refused("parameters", "an object", parameters)
+        raise invalid_field("parameters", "an object", parameters)
     if "shared_memory_region" in parameters:
         raise InvalidInput("`shared_memory_region` is not served.")
     return parameters
@@ -92,7 +92,7 @@ def _name(tensor: object) -> str:
 def _shape(name: str, tensor: dict[str, Any], info: TensorInfo) -> tuple[int, ...]:
     wanted = NAMES[info.dtype]
     if tensor.get("datatype") != wanted:
-        raise refused(f"{name}.datatype", wanted, tensor.get("datatype"))
+        raise invalid_field(f"{name}.datatype", wanted, tensor.get("datatype"))
     shape = tensor.get("shape")
     rank = len(info.shape)
     if not isinstance(shape, list) or len(shape) != rank:
@@ -100,7 +100,7 @@ def _shape(name: str, tensor: dict[str, Any], info: TensorInfo) -> tuple[int, ..
     for side, want in zip(shape, info.shape, strict=True):
         if type(side) is not int or not 1 <= side < MAX_SIDE or want not in (None, side):
             told = [-1 if side is None else side for side in info.shape]
-            raise InvalidInput(f"`{name}.shape` must be {told}, got {shown(side)} in it.")
+            raise InvalidInput(f"`{name}.shape` must be {told}, got {excerpt(side)} in it.")
     return tuple(shape)
 
 
@@ -110,7 +110,7 @@ def _check_size(
     needed = math.prod(shape) * dtype.itemsize
     if type(size) is not int or size != needed:
         rule = f"{needed}, as the shape and the datatype say"
-        raise refused(f"{name}.binary_data_size", rule, size)
+        raise invalid_field(f"{name}.binary_data_size", rule, size)
     if size > left:
         raise InvalidInput(f"`{name}` must have {size} bytes, got {left} behind the JSON.")
     if "data" in tensor:

@@ -11,16 +11,16 @@ from serving.errors import Cancelled
 Result = TypeVar("Result")
 
 
-async def gone(receive: Receive) -> None:
+async def wait_for_disconnect(receive: Receive) -> None:
     """Returns when the client has left; the body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
-async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
+async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
     """The result of the work, which is cancelled if the client leaves first; then Cancelled."""
     task = asyncio.ensure_future(work)
-    watch = asyncio.ensure_future(gone(receive))
+    watch = asyncio.ensure_future(wait_for_disconnect(receive))
     try:
         await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
@@ -29,10 +29,10 @@ async def unless_gone(receive: Receive, work: Coroutine[Any, Any, Result]) -> Re
     finally:
         watch.cancel()
         if not task.done():
-            await _stopped(task)
+            await _cancelled(task)
 
 
-async def _stopped(task: asyncio.Future) -> None:
+async def _cancelled(task: asyncio.Future) -> None:
     task.cancel()
     await asyncio.wait((task,))
     if not task.cancelled():

@@ -12,46 +12,53 @@ import orjson
 from starlette.requests import Request
 from starlette.routing import Route
 
-from serving.engine.registry import Served, Table
+from serving.engine.registry import ModelRegistry
+from serving.engine.served_model import ServedModel
 from serving.errors import ServingError
 from serving.http.fields import MAX_SEED, integer, json_object
-from serving.http.image_requests import CONDITIONS, condition, file_of, inputs, scale_signatures
-from serving.http.model_lookup import of_kind, served_at
+from serving.http.image_requests import (
+    CONDITIONS,
+    condition,
+    encode_image,
+    inputs,
+    scale_signatures,
+)
+from serving.http.model_lookup import model_from_path, require_kind
 from serving.http.request_bodies import body_of
-from serving.http.streamed_responses import StreamedAnswer
+from serving.http.streamed_responses import StreamedResponse
 from serving.settings import Settings
 
 MEDIA_TYPE = "application/x-ndjson"
 Outputs = dict[str, np.ndarray]
 
 
-class Drawing:
-    """The endpoint, over a table of models."""
+class DrawRoute:
+    """The endpoint, over a model registry."""
 
-    def __init__(self, table: Table, settings: Settings):
-        self._table, self._settings = table, settings
+    def __init__(self, registry: ModelRegistry, settings: Settings):
+        self._registry, self._settings = registry, settings
 
     def routes(self) -> list[Route]:
         """Draw."""
         return [Route("/v1/models/{name:name}:draw", self.draw, methods=["POST"])]
 
-    async def draw(self, request: Request) -> StreamedAnswer:
+    async def draw(self, request: Request) -> StreamedResponse:
         """Streams pictures as lines of JSON, a line a scale."""
-        served = of_kind(served_at(self._table, request), "picture")
+        served = require_kind(model_from_path(self._registry, request), "picture")
         body = await body_of(request, self._settings.timeout_seconds)
         fields = json_object(body)
-        wishes = {n: fields[n] for n in CONDITIONS.values() if fields.get(n) is not None}
-        wished = condition(served, wishes)
+        given = {n: fields[n] for n in CONDITIONS.values() if fields.get(n) is not None}
+        value = condition(served, given)
         seed = integer(fields, "seed", 0, 0, MAX_SEED)
         num = integer(fields, "num", 1, 1, self._settings.max_rows)
         rows = [
-            inputs(served, wished, seed, range(n, n + 1), fields.get("temperature"))
+            inputs(served, value, seed, range(n, n + 1), fields.get("temperature"))
             for n in range(num)
         ]
-        return StreamedAnswer(_lines(served, rows), MEDIA_TYPE, self._settings.timeout_seconds)
+        return StreamedResponse(_lines(served, rows), MEDIA_TYPE, self._settings.timeout_seconds)
 
 
-async def _lines(served: Served, rows: list[Outputs]) -> AsyncGenerator[bytes, None]:
+async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[bytes, None]:
     """A line for every scale of every picture; an error after the first is a line of its own."""
     begun = False
     try:
@@ -66,7 +73,7 @@ async def _lines(served: Served, rows: list[Outputs]) -> AsyncGenerator[bytes, N
 
 
 async def _pictures(
-    served: Served, rows: list[Outputs]
+    served: ServedModel, rows: list[Outputs]
 ) -> AsyncGenerator[tuple[int, np.ndarray, bool], None]:
     """Pictures in order, their scales as they come, with as many under way as a batch may hold.
 
@@ -89,7 +96,7 @@ async def _pictures(
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _growing(served: Served, inputs: Outputs) -> list[asyncio.Task]:
+def _growing(served: ServedModel, inputs: Outputs) -> list[asyncio.Task]:
     """The scales of a picture, each of which waits for the one before."""
     tasks: list[asyncio.Task] = []
     for signature in scale_signatures(served):
@@ -99,7 +106,7 @@ def _growing(served: Served, inputs: Outputs) -> list[asyncio.Task]:
 
 
 async def _scale(
-    served: Served, inputs: Outputs, signature: str, smaller: asyncio.Task | None
+    served: ServedModel, inputs: Outputs, signature: str, smaller: asyncio.Task | None
 ) -> np.ndarray:
     """uint8 [side, side, channels]."""
     start = {} if smaller is None else {"start": (await smaller)[np.newaxis]}
@@ -107,6 +114,6 @@ async def _scale(
 
 
 def _line(number: int, picture: np.ndarray, last: bool) -> bytes:
-    png = base64.b64encode(file_of(picture)).decode()
+    png = base64.b64encode(encode_image(picture)).decode()
     line = {"picture": number, "side": picture.shape[0], "last": last, "png": png}
     return orjson.dumps(line) + b"\n"

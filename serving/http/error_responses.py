@@ -10,14 +10,14 @@ OPENAI_PATHS = ("/v1/images/", "/v1/audio/")
 OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
 
 
-def speaks_openai(path: str) -> bool:
+def is_openai_path(path: str) -> bool:
     """Whether the path is one of OpenAI's; `/v1/models` is a list that only OpenAI has."""
     return path == "/v1/models" or path.startswith(OPENAI_PATHS)
 
 
 def protocol_of(path: str) -> str:
     """The protocol that a path belongs to, in a word."""
-    if speaks_openai(path):
+    if is_openai_path(path):
         return "openai"
     if path == "/v2" or path.startswith("/v2/"):
         return "v2"
@@ -31,7 +31,7 @@ def error_body(path: str, status: int, message: str, code: str) -> bytes:
     OpenAI: `{"error": {"message", "type", "param", "code"}}`. TensorFlow Serving, the v2 protocol
     and everything else: `{"error": "text"}`.
     """
-    if not speaks_openai(path):
+    if not is_openai_path(path):
         return orjson.dumps({"error": message})
     kind = OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
     error = {"message": message, "type": kind, "param": None, "code": code}

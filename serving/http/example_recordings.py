@@ -26,8 +26,8 @@ def examples() -> Mapping[str, Example]:
     """The shipped recordings that no shipped model was trained on, by name."""
     folder = recordings_folder()
     found = {}
-    with (folder / "dev.tsv").open(encoding="utf-8", newline="") as table:
-        for row in csv.DictReader(table, delimiter="\t"):
+    with (folder / "dev.tsv").open(encoding="utf-8", newline="") as registry:
+        for row in csv.DictReader(registry, delimiter="\t"):
             path = folder / "dev" / row["file"]
             seconds = soundfile.info(str(path)).duration
             found[path.stem] = Example(path.stem, row["text"], round(seconds, 2), path)

@@ -14,7 +14,7 @@ MAX_SEED = 2**63 - 1
 Fields = Mapping[str, Any]
 
 
-def shown(value: object) -> str:
+def excerpt(value: object) -> str:
     """The value as JSON, cut off where it is long."""
     if isinstance(value, list | dict):
         return "a list" if isinstance(value, list) else "an object"
@@ -34,13 +34,13 @@ def json_object(body: bytes | memoryview) -> dict[str, Any]:
     except orjson.JSONDecodeError as error:
         raise InvalidInput(f"The body must be JSON: {error}.") from error
     if not isinstance(value, dict):
-        raise InvalidInput(f"The body must be a JSON object, got {shown(value)}.")
+        raise InvalidInput(f"The body must be a JSON object, got {excerpt(value)}.")
     return value
 
 
-def refused(name: str, rule: str, value: object) -> InvalidInput:
+def invalid_field(name: str, rule: str, value: object) -> InvalidInput:
     """The error that names the field, its rule and what came."""
-    return InvalidInput(f"`{name}` must be {rule}, got {shown(value)}.")
+    return InvalidInput(f"`{name}` must be {rule}, got {excerpt(value)}.")
 
 
 def integer(fields: Fields, name: str, default: int, low: int, high: int) -> int:
@@ -49,7 +49,7 @@ def integer(fields: Fields, name: str, default: int, low: int, high: int) -> int
     if value is None:
         return default
     if type(value) is not int or not low <= value <= high:
-        raise refused(name, f"an integer from {low} to {high}", value)
+        raise invalid_field(name, f"an integer from {low} to {high}", value)
     return value
 
 
@@ -59,7 +59,7 @@ def number(fields: Fields, name: str, default: float | None, low: float, high: f
     if value is None:
         return default
     if type(value) not in (int, float) or not (math.isfinite(value) and low <= value <= high):
-        raise refused(name, f"a number from {low:g} to {high:g}", value)
+        raise invalid_field(name, f"a number from {low:g} to {high:g}", value)
     return float(value)
 
 
@@ -69,7 +69,7 @@ def text(fields: Fields, name: str, max_characters: int) -> str | None:
     if value is None:
         return None
     if not isinstance(value, str) or len(value) > max_characters:
-        raise refused(name, f"a text of at most {max_characters:,} characters", value)
+        raise invalid_field(name, f"a text of at most {max_characters:,} characters", value)
     return value
 
 
@@ -87,5 +87,5 @@ def choice(fields: Fields, name: str, default: str, choices: Iterable[str]) -> s
     if value is None:
         return default
     if not isinstance(value, str) or value not in choices:
-        raise refused(name, f"one of {', '.join(choices)}", value)
+        raise invalid_field(name, f"one of {', '.join(choices)}", value)
     return value

@@ -4,17 +4,17 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serving.engine.registry import Table
+from serving.engine.registry import ModelRegistry
 from serving.errors import NotReady
-from serving.http.json_responses import json_answer
+from serving.http.json_responses import json_response
 from serving.observability.metrics import Metrics
 
 
 class Health:
-    """The endpoints, over a table of models."""
+    """The endpoints, over a model registry."""
 
-    def __init__(self, table: Table, metrics: Metrics):
-        self._table, self._metrics = table, metrics
+    def __init__(self, registry: ModelRegistry, metrics: Metrics):
+        self._registry, self._metrics = registry, metrics
 
     def routes(self) -> list[Route]:
         """Liveness, readiness, and metrics where TensorFlow Serving has them."""
@@ -26,13 +26,13 @@ class Health:
 
     async def live(self, request: Request) -> Response:
         """That there is somebody; without a token too."""
-        return json_answer({"status": "ok"})
+        return json_response({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:
         """200 when requests are taken, 503 when not yet or no more."""
-        if not self._table.ready:
+        if not self._registry.ready:
             raise NotReady("The server is not ready.")
-        return json_answer({"status": "ready"})
+        return json_response({"status": "ready"})
 
     async def metrics(self, request: Request) -> Response:
         """For Prometheus."""

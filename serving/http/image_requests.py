@@ -9,11 +9,11 @@ from PIL import Image
 
 from replicator.runs.errors import UserError
 from serving.bundles.signature import Signature, scale_name
-from serving.engine.registry import Served
+from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
-from serving.http.fields import refused, shown
+from serving.http.fields import excerpt, invalid_field
 from serving.http.json_tensors import json_tensor
-from serving.http.model_lookup import fastest
+from serving.http.model_lookup import preferred_signature
 
 SCALE = re.compile(r"picture_([0-9]{1,5})")
 CONDITIONS = {"label": "class", "caption": "caption", "map": "map"}
@@ -21,17 +21,17 @@ NUMBER = re.compile(r"[0-9]{1,9}")
 WHOLE = "picture"
 
 
-def signature(served: Served) -> Signature:
+def signature(served: ServedModel) -> Signature:
     """What pictures are drawn with."""
-    return served.signatures[fastest(served)]
+    return served.signatures[preferred_signature(served)]
 
 
-def condition_input(served: Served) -> str | None:
+def condition_input(served: ServedModel) -> str | None:
     """The input that says what to draw: label, caption or map; None for a model without."""
     return next((name for name in CONDITIONS if name in signature(served).inputs), None)
 
 
-def scales(served: Served) -> list[tuple[int, str]]:
+def scales(served: ServedModel) -> list[tuple[int, str]]:
     """The side and the output of every scale that comes out, smallest first, the picture last."""
     outputs = signature(served).outputs
     sides = [(int(match[1]), name) for name in outputs if (match := SCALE.fullmatch(name))]
@@ -39,17 +39,19 @@ def scales(served: Served) -> list[tuple[int, str]]:
     return [pair for pair in sorted(sides) if pair[0] != whole] + [(whole, WHOLE)]
 
 
-def scale_signatures(served: Served) -> list[str]:
+def scale_signatures(served: ServedModel) -> list[str]:
     """The signatures that draw a picture, each the next scale; one that draws all if there is none.
 
     All but the first of several take the picture before as `start`.
     """
     names = [scale_name(side) for side, _ in scales(served)]
-    return names if all(name in served.signatures for name in names) else [fastest(served)]
+    return (
+        names if all(name in served.signatures for name in names) else [preferred_signature(served)]
+    )
 
 
 def inputs(
-    served: Served, wished: np.ndarray | None, seed: int, rows: range, temperature: Any = None
+    served: ServedModel, value: np.ndarray | None, seed: int, rows: range, temperature: Any = None
 ) -> dict[str, np.ndarray]:
     """The inputs of a batch of pictures, the rows of a seed; all of the same condition.
 
@@ -62,12 +64,12 @@ def inputs(
         "temperature": np.repeat(_temperature(served, temperature), count, 0),
     }
     name = condition_input(served)
-    if name is not None and wished is not None:
-        values[name] = np.repeat(wished[None], count, 0)
+    if name is not None and value is not None:
+        values[name] = np.repeat(value[None], count, 0)
     return {name: value for name, value in values.items() if name in known}
 
 
-def _temperature(served: Served, value: Any) -> np.ndarray:
+def _temperature(served: ServedModel, value: Any) -> np.ndarray:
     """float32 [1, scales]: of each scale, base first, or one for all."""
     info = signature(served).inputs["temperature"]
     count = info.shape[1] or 1
@@ -78,7 +80,7 @@ def _temperature(served: Served, value: Any) -> np.ndarray:
     return json_tensor("temperature", [value], info)
 
 
-def condition(served: Served, wishes: dict[str, Any]) -> np.ndarray | None:
+def condition(served: ServedModel, given: dict[str, Any]) -> np.ndarray | None:
     """What the model is told of one picture: a class, a caption or a map, whichever it needs.
 
     Args:
@@ -86,31 +88,31 @@ def condition(served: Served, wishes: dict[str, Any]) -> np.ndarray | None:
     """
     name = condition_input(served)
     needed = CONDITIONS.get(name or "")
-    for other in wishes:
+    for other in given:
         if other != needed:
             needs = f"`{needed}`" if needed else "nothing"
             raise InvalidInput(f"`{other}` must not be given: the model needs {needs}.")
     if name is None or needed is None:
         return None
-    if needed not in wishes:
+    if needed not in given:
         raise InvalidInput(f"`{needed}` must be given; {_known(served)}.")
-    return _condition(served, name, wishes[needed])
+    return _condition(served, name, given[needed])
 
 
-def _condition(served: Served, name: str, wished: Any) -> np.ndarray:
+def _condition(served: ServedModel, name: str, value: Any) -> np.ndarray:
     if name == "label":
-        return np.array(label(served, "class", wished), np.int32)
+        return np.array(label(served, "class", value), np.int32)
     if name == "caption":
-        return caption(wished)
-    return json_tensor("map", [wished], signature(served).inputs["map"])[0]
+        return caption(value)
+    return json_tensor("map", [value], signature(served).inputs["map"])[0]
 
 
-def label(served: Served, field: str, wished: Any) -> int:
+def label(served: ServedModel, field: str, value: Any) -> int:
     """The number of a class, by its name in any case or by its number."""
     classes = served.spec.get("classes") or []
-    said = str(wished).strip() if type(wished) in (int, str) else None
+    said = str(value).strip() if type(value) in (int, str) else None
     if said is None:
-        raise refused(field, "the name or the number of a class", wished)
+        raise invalid_field(field, "the name or the number of a class", value)
     names = {name.casefold(): place for place, name in reversed(list(enumerate(classes)))}
     if said in classes:
         return classes.index(said)
@@ -120,27 +122,27 @@ def label(served: Served, field: str, wished: Any) -> int:
     high = len(classes) - 1 if classes else int(info.high or 0)
     if NUMBER.fullmatch(said) and int(said) <= high:
         return int(said)
-    raise InvalidInput(f"`{field}` names no class: {shown(wished)}; {_known(served)}.")
+    raise InvalidInput(f"`{field}` names no class: {excerpt(value)}; {_known(served)}.")
 
 
-def caption(wished: Any) -> np.ndarray:
+def caption(value: Any) -> np.ndarray:
     """int32 [characters], the codes of a caption."""
     from pixelcnn.data.captions import encode_caption
 
-    if not isinstance(wished, str):
-        raise refused("caption", "a text", wished)
+    if not isinstance(value, str):
+        raise invalid_field("caption", "a text", value)
     try:
-        return encode_caption(wished)
+        return encode_caption(value)
     except UserError as error:
         raise InvalidInput(str(error)) from error
 
 
-def _known(served: Served) -> str:
+def _known(served: ServedModel) -> str:
     classes = served.spec.get("classes") or []
     return f"there are {', '.join(classes)}" if classes else "the classes have numbers"
 
 
-def file_of(picture: np.ndarray, container: str = "PNG") -> bytes:
+def encode_image(picture: np.ndarray, container: str = "PNG") -> bytes:
     """The PNG, JPEG or WEBP file of a picture uint8 [side, side, 1 or 3]."""
     memory = io.BytesIO()
     grey = picture.shape[-1] == 1

@@ -10,7 +10,7 @@ import numpy as np
 
 from serving.bundles.signature import Signature, TensorInfo
 from serving.errors import InvalidInput
-from serving.http.fields import refused, shown
+from serving.http.fields import excerpt, invalid_field
 
 JSON_TYPES: dict[str, set[type]] = {"f": {float, int}, "i": {int}, "u": {int}, "b": {bool}}
 WORDS = {"f": "numbers", "i": "integers", "u": "integers", "b": "booleans"}
@@ -55,7 +55,7 @@ def _array(name: str, leaves: list, dtype: np.dtype) -> np.ndarray:
     allowed = JSON_TYPES.get(dtype.kind, set())
     if not set(map(type, leaves)) <= allowed:
         wrong = next(leaf for leaf in leaves if type(leaf) not in allowed)
-        raise InvalidInput(f"`{name}` must hold {WORDS[dtype.kind]}, got {shown(wrong)}.")
+        raise InvalidInput(f"`{name}` must hold {WORDS[dtype.kind]}, got {excerpt(wrong)}.")
     try:
         with np.errstate(over="ignore"):
             return np.array(leaves, dtype)
@@ -92,11 +92,11 @@ def _from_base64(name: str, value: Any, shape: Sequence[int | None]) -> np.ndarr
 def base64_bytes(name: str, value: object) -> bytes:
     """The bytes that a base64 text stands for."""
     if not isinstance(value, str):
-        raise refused(name, "base64", value)
+        raise invalid_field(name, "base64", value)
     try:
         return base64.b64decode(value, validate=True)
     except ValueError as error:
-        raise refused(name, "base64", value) from error
+        raise invalid_field(name, "base64", value) from error
 
 
 def from_rows(instances: object, signature: Signature) -> dict[str, np.ndarray]:

@@ -7,12 +7,12 @@ from typing import ClassVar
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.engine.auth import Access
-from serving.engine.rate_limits import Rates
+from serving.engine.auth import TokenAuth
+from serving.engine.rate_limits import RateLimiter
 from serving.errors import Internal, NotFound, Overloaded, ServingError
-from serving.http.allowed_hosts import Hosts
+from serving.http.allowed_hosts import AllowedHosts
 from serving.http.error_responses import error_body, error_headers, protocol_of
-from serving.http.request_bodies import CappedBody, Store
+from serving.http.request_bodies import BodyBudget, CappedBody
 from serving.observability import traces
 from serving.observability.logs import begin_request, event
 from serving.observability.metrics import Metrics
@@ -48,7 +48,7 @@ class WrongMethod(ServingError):  # noqa: N818
         self.allowed = allowed
 
 
-class Answer:
+class ResponseRecorder:
     """A `send` that adds the headers every answer has, and knows what was sent.
 
     code: "ok", or what it ended in.
@@ -72,7 +72,7 @@ class Answer:
         await self._send(message)
 
 
-class Guard:
+class RequestMiddleware:
     """The ASGI application around another one.
 
     In this order: the host, the encoding, the token, the rate, the declared size; then the body as
@@ -84,9 +84,9 @@ class Guard:
 
     def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
         self._app, self._metrics = app, metrics
-        self._hosts, self._access = Hosts(settings), Access(settings.token())
-        self._rates = Rates(settings.requests_per_minute_per_client)
-        self._store = Store(settings.max_body_bytes)
+        self._allowed_hosts, self._auth = AllowedHosts(settings), TokenAuth(settings.token())
+        self._rate_limiter = RateLimiter(settings.requests_per_minute_per_client)
+        self._budget = BodyBudget(settings.max_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
@@ -99,50 +99,56 @@ class Guard:
         started = time.perf_counter()
         headers = dict(scope["headers"])
         request_id = begin_request(headers.get(b"x-request-id", b"").decode("latin-1"))
-        answer = Answer(send, request_id)
-        body = CappedBody(receive, scope["headers"], self._store)
+        response = ResponseRecorder(send, request_id)
+        body = CappedBody(receive, scope["headers"], self._budget)
         try:
             with traces.span("http", _trace(headers), method=scope["method"]):
-                await self._answer(scope, headers, body, answer)
+                await self._respond(scope, headers, body, response)
         finally:
-            self._note(scope, body, answer, time.perf_counter() - started)
+            self._note(scope, body, response, time.perf_counter() - started)
             body.release()
 
-    async def _answer(
-        self, scope: Scope, headers: dict[bytes, bytes], body: CappedBody, answer: Answer
+    async def _respond(
+        self,
+        scope: Scope,
+        headers: dict[bytes, bytes],
+        body: CappedBody,
+        response: ResponseRecorder,
     ) -> None:
         try:
             self._check(scope, headers)
             body.check()
-            await self._app(scope, body.receive, answer.send)
+            await self._app(scope, body.receive, response.send)
         except Exception as raised:
             error = _error_of(raised)
-            answer.code = error.code
-            if not answer.status:  # else the server closes the connection: its answer has no end
-                await _send_error(error, scope, body, answer)
+            response.code = error.code
+            if not response.status:  # else the server closes the connection: its answer has no end
+                await _send_error(error, scope, body, response)
 
     def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
-        self._hosts.check(scope["method"], headers)
+        self._allowed_hosts.check(scope["method"], headers)
         if headers.get(b"content-encoding", b"identity").lower() not in (b"identity", b""):
             raise UnsupportedEncoding("The body must not be compressed (`Content-Encoding`).")
-        self._access.check(scope["path"], headers)
-        self._rates.check(scope["path"], scope.get("client"))
+        self._auth.check(scope["path"], headers)
+        self._rate_limiter.check(scope["path"], scope.get("client"))
 
-    def _note(self, scope: Scope, body: CappedBody, answer: Answer, seconds: float) -> None:
+    def _note(
+        self, scope: Scope, body: CappedBody, response: ResponseRecorder, seconds: float
+    ) -> None:
         path = scope["path"]
         self._metrics.request(
             scope.get("model") or scope.get("path_params", {}).get("name"),
             protocol_of(path),
-            answer.code,
+            response.code,
             seconds,
             received_bytes=body.received_bytes,
-            sent_bytes=answer.sent_bytes,
+            sent_bytes=response.sent_bytes,
         )
         event(
             LOG,
             f"{scope['method']} {path}",
-            status=answer.status,
-            code=answer.code,
+            status=response.status,
+            code=response.code,
             seconds=seconds,
         )
 
@@ -170,7 +176,7 @@ async def _send_error(
     error: ServingError,
     scope: Scope,
     body: CappedBody,
-    answer: Answer,
+    response: ResponseRecorder,
 ) -> None:
     named = {"content-type": "application/json", **error_headers(error)}
     if error.http_status == 401:
@@ -183,9 +189,9 @@ async def _send_error(
     named["content-length"] = str(len(content))
     encoded = [(name.encode(), value.encode("latin-1")) for name, value in named.items()]
     start = {"type": "http.response.start", "status": error.http_status, "headers": encoded}
-    await answer.send(start)
+    await response.send(start)
     if scope["method"] == "HEAD":
         content = b""
-    await answer.send({"type": "http.response.body", "body": content, "more_body": True})
+    await response.send({"type": "http.response.body", "body": content, "more_body": True})
     await body.linger()
-    await answer.send({"type": "http.response.body", "body": b"", "more_body": False})
+    await response.send({"type": "http.response.body", "body": b"", "more_body": False})

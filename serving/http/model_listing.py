@@ -8,12 +8,13 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serving.engine.registry import Served, Table
+from serving.engine.registry import ModelRegistry
+from serving.engine.served_model import ServedModel
 from serving.errors import ServingError
 from serving.http.image_requests import CONDITIONS, condition_input, scales
-from serving.http.json_responses import json_answer
+from serving.http.json_responses import json_response
 from serving.http.model_lookup import version_at
-from serving.http.synthesis_requests import is_conditional, max_seconds, reads_text, speakers
+from serving.http.synthesis_requests import is_conditional, max_seconds, speakers, supports_text
 from serving.http.tensorflow_rest import statuses
 
 OWNER = "onepass"
@@ -21,11 +22,11 @@ FACTS = ("preset", "data_licence", "quality", "size", "channels", "sample_rate_h
 RENAMED = {"data_licence": "licence"}
 
 
-class Listing:
-    """The endpoints, over a table of models."""
+class ModelListing:
+    """The endpoints, over a model registry."""
 
-    def __init__(self, table: Table):
-        self._table = table
+    def __init__(self, registry: ModelRegistry):
+        self._registry = registry
 
     def routes(self) -> list[Route]:
         """The list, and a model of it; `GET /v1/models/ID` is in two protocols."""
@@ -37,33 +38,33 @@ class Listing:
 
     async def models(self, request: Request) -> Response:
         """Every model."""
-        entries = [await self._entry(name) for name in sorted(self._table.names())]
-        return json_answer({"object": "list", "data": entries})
+        entries = [await self._entry(name) for name in sorted(self._registry.names())]
+        return json_response({"object": "list", "data": entries})
 
     async def model(self, request: Request) -> Response:
         """A model of OpenAI's list, with `model_version_status` as TensorFlow Serving has it."""
-        found = statuses(self._table, request)
+        found = statuses(self._registry, request)
         entry = await self._entry(request.path_params["name"], version_at(request))
-        return json_answer({**entry, "model_version_status": found})
+        return json_response({**entry, "model_version_status": found})
 
     async def _entry(self, name: str, version: int | None = None) -> dict[str, Any]:
         entry: dict[str, Any] = {"id": name, "object": "model", "created": 0, "owned_by": OWNER}
         entry["versions"] = [
             {"version": status.version, "state": status.state}
-            for status in self._table.versions(name)
+            for status in self._registry.versions(name)
         ]
         with contextlib.suppress(ServingError):  # one that is loading has no facts yet
-            entry |= await asyncio.to_thread(_facts, self._table.get(name, version))
+            entry |= await asyncio.to_thread(_facts, self._registry.get(name, version))
         return entry
 
 
-def _facts(served: Served) -> dict[str, Any]:
+def _facts(served: ServedModel) -> dict[str, Any]:
     known = {RENAMED.get(n, n): served.spec[n] for n in FACTS if served.spec.get(n) is not None}
     facts = {"created": _created(served), "kind": served.kind, "version": served.version, **known}
     if served.kind == "sound":
         return facts | {
             "condition": "frames" if is_conditional(served) else None,
-            "text": is_conditional(served) and reads_text(served),
+            "text": is_conditional(served) and supports_text(served),
             "speakers": speakers(served),
             "max_seconds": max_seconds(served),
         }
@@ -74,7 +75,7 @@ def _facts(served: Served) -> dict[str, Any]:
     }
 
 
-def _created(served: Served) -> int:
+def _created(served: ServedModel) -> int:
     try:
         return int((served.bundle.path / "model.json").stat().st_mtime)
     except OSError:

@@ -1,4 +1,4 @@
-"""Names, versions and signatures as requests say them, looked up in the table of models."""
+"""Names, versions and signatures as requests say them, looked up in the model registry."""
 
 import contextlib
 import re
@@ -6,7 +6,8 @@ import re
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 
-from serving.engine.registry import Served, Table
+from serving.engine.registry import ModelRegistry
+from serving.engine.served_model import ServedModel
 from serving.errors import NotFound, ServingError
 from serving.http.fields import Fields, required_text, text
 
@@ -32,9 +33,9 @@ class NameConvertor(Convertor[str]):
 register_url_convertor("name", NameConvertor())
 
 
-def served_at(table: Table, request: Request) -> Served:
+def model_from_path(registry: ModelRegistry, request: Request) -> ServedModel:
     """The model that the path names, at the version that it names or the highest one."""
-    return table.get(request.path_params["name"], version_at(request))
+    return registry.get(request.path_params["name"], version_at(request))
 
 
 def version_at(request: Request) -> int | None:
@@ -47,36 +48,36 @@ def version_at(request: Request) -> int | None:
     return int(said)
 
 
-def served_in(table: Table, fields: Fields, kind: str) -> Served:
+def model_from_fields(registry: ModelRegistry, fields: Fields, kind: str) -> ServedModel:
     """The model that the field `model` names, which must be of the kind "sound" or "picture".
 
     Where there is one of that kind only, it need not be named.
     """
     named = text(fields, "model", MAX_NAME_CHARACTERS)
     if named is None:
-        found = [served for served in available(table) if served.kind == kind]
+        found = [served for served in available_models(registry) if served.kind == kind]
         if len(found) == 1:
             return found[0]
         named = required_text(fields, "model", MAX_NAME_CHARACTERS)
-    return of_kind(table.get(named), kind)
+    return require_kind(registry.get(named), kind)
 
 
-def of_kind(served: Served, kind: str) -> Served:
+def require_kind(served: ServedModel, kind: str) -> ServedModel:
     """The same model; NotFound if it makes something else."""
     if served.kind != kind:
         raise NotFound(f"The model `{served.name}` makes no {kind}s, but {served.kind}s.")
     return served
 
 
-def available(table: Table) -> list[Served]:
+def available_models(registry: ModelRegistry) -> list[ServedModel]:
     """The highest version of every model that has one ready, by name."""
     found = []
-    for name in sorted(table.names()):
+    for name in sorted(registry.names()):
         with contextlib.suppress(ServingError):  # one that is loading, or has just gone
-            found.append(table.get(name))
+            found.append(registry.get(name))
     return found
 
 
-def fastest(served: Served) -> str:
+def preferred_signature(served: ServedModel) -> str:
     """The signature to draw with: the compiled one, where there is one."""
     return COMPILED if COMPILED in served.signatures else DEFAULT

@@ -11,13 +11,21 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serving.engine.registry import Served, Table
+from serving.engine.registry import ModelRegistry
+from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
-from serving.http.disconnects import unless_gone
+from serving.http.disconnects import cancel_on_disconnect
 from serving.http.fields import MAX_SEED, Fields, choice, integer, json_object, required_text
-from serving.http.image_requests import caption, condition_input, file_of, inputs, label, scales
-from serving.http.json_responses import json_answer
-from serving.http.model_lookup import fastest, served_in
+from serving.http.image_requests import (
+    caption,
+    condition_input,
+    encode_image,
+    inputs,
+    label,
+    scales,
+)
+from serving.http.json_responses import json_response
+from serving.http.model_lookup import model_from_fields, preferred_signature
 from serving.http.request_bodies import body_of
 from serving.settings import Settings
 
@@ -28,10 +36,10 @@ SEED_BITS = 62
 
 
 class OpenaiImages:
-    """The endpoint, over a table of models."""
+    """The endpoint, over a model registry."""
 
-    def __init__(self, table: Table, settings: Settings):
-        self._table, self._settings = table, settings
+    def __init__(self, registry: ModelRegistry, settings: Settings):
+        self._registry, self._settings = registry, settings
 
     def routes(self) -> list[Route]:
         """Generate."""
@@ -40,7 +48,7 @@ class OpenaiImages:
     async def generate(self, request: Request) -> Response:
         """Pictures as base64; what has no meaning here, such as `quality`, is passed over."""
         fields = json_object(await body_of(request, self._settings.timeout_seconds))
-        served = served_in(self._table, fields, "picture")
+        served = model_from_fields(self._registry, fields, "picture")
         request.scope["model"] = served.name
         prompt = required_text(fields, "prompt", MAX_PROMPT_CHARACTERS)
         choice(fields, "response_format", "b64_json", ("b64_json",))
@@ -51,12 +59,14 @@ class OpenaiImages:
         num = integer(fields, "n", 1, 1, min(MAX_PICTURES, self._settings.max_rows))
         seed = integer(fields, "seed", secrets.randbits(SEED_BITS), 0, MAX_SEED)
         batch = inputs(served, _condition(served, prompt), seed, range(num))
-        drawn = await unless_gone(request.receive, served.predict(batch, fastest(served)))
+        drawn = await cancel_on_disconnect(
+            request.receive, served.predict(batch, preferred_signature(served))
+        )
         data = await asyncio.to_thread(_encoded, drawn[output], FILES[file])
-        return json_answer(_answer(data, side, file))
+        return json_response(_response(data, side, file))
 
 
-def _answer(data: list[str], side: int, file: str) -> dict[str, Any]:
+def _response(data: list[str], side: int, file: str) -> dict[str, Any]:
     return {
         "created": int(time.time()),
         "data": [{"b64_json": encoded} for encoded in data],
@@ -66,14 +76,14 @@ def _answer(data: list[str], side: int, file: str) -> dict[str, Any]:
     }
 
 
-def _scale(served: Served, fields: Fields) -> tuple[int, str]:
+def _scale(served: ServedModel, fields: Fields) -> tuple[int, str]:
     """The side and the output that `size` asks for, by default the largest."""
     there = {f"{side}x{side}": (side, output) for side, output in scales(served)}
     size = choice(fields, "size", "auto", ("auto", *there))
     return scales(served)[-1] if size == "auto" else there[size]
 
 
-def _condition(served: Served, prompt: str) -> np.ndarray | None:
+def _condition(served: ServedModel, prompt: str) -> np.ndarray | None:
     needed = condition_input(served)
     if needed == "label":
         return np.array(label(served, "prompt", prompt), np.int32)
@@ -85,4 +95,4 @@ def _condition(served: Served, prompt: str) -> np.ndarray | None:
 
 
 def _encoded(pictures: np.ndarray, container: str) -> list[str]:
-    return [base64.b64encode(file_of(picture, container)).decode() for picture in pictures]
+    return [base64.b64encode(encode_image(picture, container)).decode() for picture in pictures]

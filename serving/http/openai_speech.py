@@ -11,7 +11,8 @@ from starlette.responses import Response
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from serving.engine.registry import Served, Table
+from serving.engine.registry import ModelRegistry
+from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
 from serving.http.audio_formats import (
     FILE_FORMATS,
@@ -23,19 +24,19 @@ from serving.http.audio_formats import (
     stream_format,
     streamed,
 )
-from serving.http.disconnects import unless_gone
-from serving.http.fields import Fields, choice, json_object, number, required_text, shown
-from serving.http.model_lookup import served_in
+from serving.http.disconnects import cancel_on_disconnect
+from serving.http.fields import Fields, choice, excerpt, json_object, number, required_text
+from serving.http.model_lookup import model_from_fields
 from serving.http.request_bodies import body_of
-from serving.http.streamed_responses import StreamedAnswer
+from serving.http.streamed_responses import StreamedResponse
 from serving.http.synthesis_requests import (
-    Wish,
-    Workshop,
-    chunks_of,
+    SynthesisRequest,
+    WorkerPool,
     is_conditional,
     speakers,
+    synthesis_request,
+    synthesize,
     text_frames,
-    wish,
 )
 from serving.settings import Settings
 
@@ -48,11 +49,11 @@ PCM = StreamFormat(f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", b"", little_end
 
 
 class OpenaiSpeech:
-    """The endpoint, over a table of models."""
+    """The endpoint, over a model registry."""
 
-    def __init__(self, table: Table, settings: Settings):
-        self._table, self._settings = table, settings
-        self._workshop = Workshop(settings.timeout_seconds)
+    def __init__(self, registry: ModelRegistry, settings: Settings):
+        self._registry, self._settings = registry, settings
+        self._workers = WorkerPool(settings.timeout_seconds)
 
     def routes(self) -> list[Route]:
         """Speech."""
@@ -64,56 +65,58 @@ class OpenaiSpeech:
         `pcm` has 24,000 samples a second, as OpenAI's has. `instructions` are passed over.
         """
         fields = json_object(await body_of(request, self._settings.timeout_seconds))
-        served = served_in(self._table, fields, "sound")
+        served = model_from_fields(self._registry, fields, "sound")
         request.scope["model"] = served.name
         name = choice(fields, "response_format", "mp3", FORMATS)
         streaming = choice(fields, "stream_format", "audio", STREAM_FORMATS)
-        found = await unless_gone(request.receive, self._wish(served, fields))
+        synthesis = await cancel_on_disconnect(
+            request.receive, self._synthesis_request(served, fields)
+        )
         if name not in FILE_FORMATS:
-            form, sound = _live(served, found, name)
+            form, sound = _live(served, synthesis, name)
             return self._streamed(streamed(sound, form), form.media_type, streaming)
         media_type = FILE_FORMATS[name].media_type
-        content = await unless_gone(request.receive, self._whole(served, found, name))
+        content = await cancel_on_disconnect(request.receive, self._whole(served, synthesis, name))
         if streaming == "audio":
             return Response(content, media_type=media_type)
         return self._streamed(_once(content), media_type, streaming)
 
     def _streamed(
         self, data: AsyncGenerator[bytes, None], media_type: str, streaming: str
-    ) -> StreamedAnswer:
+    ) -> StreamedResponse:
         if streaming == "sse":
             data, media_type = _events(data), "text/event-stream"
-        return StreamedAnswer(data, media_type, self._settings.timeout_seconds)
+        return StreamedResponse(data, media_type, self._settings.timeout_seconds)
 
-    async def _wish(self, served: Served, fields: Fields) -> Wish:
+    async def _synthesis_request(self, served: ServedModel, fields: Fields) -> SynthesisRequest:
         words = required_text(fields, "input", MAX_INPUT_CHARACTERS)
         speaker = _speaker(served, fields.get("voice"))
         if not is_conditional(served):
             raise InvalidInput(f"`model` must be one that reads; `{served.name}` only makes sound.")
         speed = number(fields, "speed", 1.0, SLOWEST, FASTEST)
-        frames = await self._workshop.do(text_frames, served.bundle, words, speed)
+        frames = await self._workers.run(text_frames, served.bundle, words, speed)
         known = {"seed": fields.get("seed"), "temperature": fields.get("temperature")}
-        return wish(served, {**known, "speaker": speaker}, frames)
+        return synthesis_request(served, {**known, "speaker": speaker}, frames)
 
-    async def _whole(self, served: Served, found: Wish, name: str) -> bytes:
+    async def _whole(self, served: ServedModel, synthesis: SynthesisRequest, name: str) -> bytes:
         chunks = []
-        async with contextlib.aclosing(chunks_of(served, found)) as sound:
+        async with contextlib.aclosing(synthesize(served, synthesis)) as sound:
             async for chunk in sound:
                 chunks.append(chunk)
         whole, rate_hz = np.concatenate(chunks), served.spec["sample_rate_hz"]
-        return await self._workshop.do(file_bytes, whole, rate_hz, FILE_FORMATS[name])
+        return await self._workers.run(file_bytes, whole, rate_hz, FILE_FORMATS[name])
 
 
 def _live(
-    served: Served, found: Wish, name: str
+    served: ServedModel, synthesis: SynthesisRequest, name: str
 ) -> tuple[StreamFormat, AsyncGenerator[np.ndarray, None]]:
-    rate_hz, sound = served.spec["sample_rate_hz"], chunks_of(served, found)
+    rate_hz, sound = served.spec["sample_rate_hz"], synthesize(served, synthesis)
     if name == "pcm":
         return PCM, resampled(sound, rate_hz, OPENAI_PCM_HZ)
     return stream_format(name, rate_hz), sound
 
 
-def _speaker(served: Served, voice: object) -> str | None:
+def _speaker(served: ServedModel, voice: object) -> str | None:
     """The speaker that a voice names; a model of one speaker has but that one for every voice."""
     name = voice.get("id") if isinstance(voice, dict) else voice
     known = speakers(served)
@@ -123,7 +126,7 @@ def _speaker(served: Served, voice: object) -> str | None:
         return None
     if name not in known:
         known_names = ", ".join((DEFAULT_VOICE, *known))
-        raise InvalidInput(f"`voice` must be one of {known_names}, got {shown(name)}.")
+        raise InvalidInput(f"`voice` must be one of {known_names}, got {excerpt(name)}.")
     return name
 
 

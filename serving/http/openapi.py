@@ -8,8 +8,8 @@ from starlette.routing import Route
 
 from serving.http import openapi_schemas as schemas
 from serving.http.binary_tensors import HEADER
-from serving.http.error_responses import speaks_openai
-from serving.http.json_responses import json_answer
+from serving.http.error_responses import is_openai_path
+from serving.http.json_responses import json_response
 from serving.http.openapi_schemas import Schema, fields, listed
 from serving.http.speak import NUMBERS, RECORDING_TYPES, WORDS
 from serving.settings import Settings
@@ -36,7 +36,7 @@ class OpenApi:
 
     async def openapi(self, request: Request) -> Response:
         """The document."""
-        return json_answer(self._document)
+        return json_response(self._document)
 
 
 def document(needs_token: bool) -> dict[str, Any]:
@@ -81,7 +81,7 @@ def _parameter(name: str, place: str, schema: Schema) -> Operation:
 
 def _completed(path: str, operation: Operation) -> Operation:
     """With the parameters that the path has, and the errors that any operation may end in."""
-    error = "OpenaiError" if speaks_openai(path) else "Error"
+    error = "OpenaiError" if is_openai_path(path) else "Error"
     content = _content({JSON: {"$ref": f"#/components/schemas/{error}"}})
     parameters = list(operation.get("parameters", ()))
     if "{name}" in path:

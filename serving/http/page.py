@@ -47,13 +47,13 @@ class Page:
 
     async def front(self, request: Request) -> Response:
         """The page itself."""
-        return self._answer(FRONT)
+        return self._response(FRONT)
 
     async def file(self, request: Request) -> Response:
         """One of its files."""
-        return self._answer(request.path_params["file"])
+        return self._response(request.path_params["file"])
 
-    def _answer(self, name: str) -> Response:
+    def _response(self, name: str) -> Response:
         if name not in self._files:
             raise NotFound("There is nothing at this path.")
         content, content_type = self._files[name]

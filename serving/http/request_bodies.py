@@ -23,7 +23,7 @@ class BodyTooSlow(ServingError):  # noqa: N818 - the condition, as the other err
     http_status, grpc_status, code = 408, "DEADLINE_EXCEEDED", "body_too_slow"
 
 
-class Store:
+class BodyBudget:
     """How many bytes of bodies the requests in flight hold, and the most of them.
 
     Args:
@@ -32,17 +32,17 @@ class Store:
 
     def __init__(self, body_bytes: int):
         self.body_bytes = body_bytes
-        self.held_bytes = 0
+        self.used_bytes = 0
 
-    def take(self, count: int) -> None:
+    def reserve(self, count: int) -> None:
         """Counts bytes as held; Overloaded if there were too many."""
-        if self.held_bytes + count > self.body_bytes * BODIES_AT_ONCE:
+        if self.used_bytes + count > self.body_bytes * BODIES_AT_ONCE:
             raise Overloaded("Too many large requests at once.")
-        self.held_bytes += count
+        self.used_bytes += count
 
-    def give_back(self, count: int) -> None:
+    def release(self, count: int) -> None:
         """Counts them as free again."""
-        self.held_bytes -= count
+        self.used_bytes -= count
 
 
 class CappedBody:
@@ -54,8 +54,8 @@ class CappedBody:
     received_bytes: so far. ended: whether all of it has come.
     """
 
-    def __init__(self, receive: Receive, headers: list[tuple[bytes, bytes]], store: Store):
-        self._receive, self._store = receive, store
+    def __init__(self, receive: Receive, headers: list[tuple[bytes, bytes]], budget: BodyBudget):
+        self._receive, self._budget = receive, budget
         self._declared = _declared(headers)
         self.received_bytes = 0
         self.ended = not (self._declared or any(k == b"transfer-encoding" for k, _ in headers))
@@ -64,7 +64,7 @@ class CappedBody:
         """TooLarge for a body that says itself that it is; InvalidInput if it says nonsense."""
         if self._declared < 0:
             raise InvalidInput("`Content-Length` must be a number of bytes.")
-        if self._declared > self._store.body_bytes:
+        if self._declared > self._budget.body_bytes:
             raise self._too_large()
 
     async def receive(self) -> Message:
@@ -73,20 +73,20 @@ class CappedBody:
         if message["type"] == "http.request":
             self.ended = not message.get("more_body", False)
             count = len(message.get("body", b""))
-            if self.received_bytes + count > self._store.body_bytes:
+            if self.received_bytes + count > self._budget.body_bytes:
                 raise self._too_large()
-            self._store.take(count)
+            self._budget.reserve(count)
             self.received_bytes += count
         return message
 
     def release(self) -> None:
         """To be called when the request is done."""
-        self._store.give_back(self.received_bytes)
+        self._budget.release(self.received_bytes)
 
     async def linger(self) -> None:
         """Throws the rest of the body away, for a moment: a client that is still sending when the
         connection closes may never read its answer."""
-        left = LINGER_BODIES * self._store.body_bytes
+        left = LINGER_BODIES * self._budget.body_bytes
         try:
             async with asyncio.timeout(LINGER_SECONDS):
                 while not self.ended and left > 0:
@@ -97,7 +97,7 @@ class CappedBody:
             return
 
     def _too_large(self) -> TooLarge:
-        return TooLarge(f"The body must have at most {self._store.body_bytes:,} bytes.")
+        return TooLarge(f"The body must have at most {self._budget.body_bytes:,} bytes.")
 
 
 def _declared(headers: list[tuple[bytes, bytes]]) -> int:

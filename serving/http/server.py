@@ -10,14 +10,14 @@ import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from serving.http.accept_backlog import SETTLE_SECONDS, refuse_new
+from serving.http.accept_backlog import SETTLE_SECONDS, reject_new_connections
 
 HEAD_BYTES = 64 * 1024
 HEAD_FIELDS = 128
 IDLE_SECONDS = 30.0  # without a whole head, without the next request, without taking an answer
 LINGER_SECONDS = 2.0  # that a connection has for one more request, once the server stops
 MAX_CONNECTIONS = 1024
-CROWDED = b'{"error": "There are too many connections."}'
+TOO_MANY_CONNECTIONS = b'{"error": "There are too many connections."}'
 
 
 class HeadTooLarge(Exception):  # noqa: N818 - the condition, as the errors of requests
@@ -75,18 +75,18 @@ class Connection(HttpToolsProtocol):
         super().on_message_complete()
 
 
-class Farewell:
-    """The application; once `leaving`, every answer asks the client to close its connection."""
+class GracefulShutdown:
+    """The application; while `shutting_down`, every response asks the client to disconnect."""
 
     def __init__(self, app: ASGIApp):
         self._app = app
-        self.leaving = False
+        self.shutting_down = False
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
 
         async def send_on(message: Message) -> None:
-            if self.leaving and message["type"] == "http.response.start":
+            if self.shutting_down and message["type"] == "http.response.start":
                 headers = [*message.get("headers", ()), (b"connection", b"close")]
                 message = {**message, "headers": headers}
             await send(message)
@@ -94,7 +94,7 @@ class Farewell:
         await self._app(scope, receive, send_on)
 
 
-class Room:
+class ConnectionLimit:
     """The application, unless there are too many connections: those are told to come again.
 
     Args:
@@ -111,12 +111,12 @@ class Room:
             return
         headers = [
             (b"content-type", b"application/json"),
-            (b"content-length", str(len(CROWDED)).encode()),
+            (b"content-length", str(len(TOO_MANY_CONNECTIONS)).encode()),
             (b"retry-after", b"1"),
             (b"connection", b"close"),
         ]
         await send({"type": "http.response.start", "status": 503, "headers": headers})
-        await send({"type": "http.response.body", "body": CROWDED})
+        await send({"type": "http.response.body", "body": TOO_MANY_CONNECTIONS})
 
 
 class HttpServer(uvicorn.Server):
@@ -127,9 +127,13 @@ class HttpServer(uvicorn.Server):
     """
 
     def __init__(self, app: ASGIApp):
-        self._app = Farewell(Room(app, lambda: len(self.server_state.connections)))
+        self._app = GracefulShutdown(
+            ConnectionLimit(app, lambda: len(self.server_state.connections))
+        )
         self._listeners: list[socket.socket] = []
-        self._still: dict[Any, tuple[tuple[int, int], float]] = {}  # since when, of connections
+        self._idle_since: dict[
+            Any, tuple[tuple[int, int], float]
+        ] = {}  # since when, of connections
         super().__init__(
             uvicorn.Config(
                 self._app,
@@ -157,10 +161,10 @@ class HttpServer(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         """Ends connections that have been idle for too long; whether to stop."""
         if counter % 10 == 0:
-            self._end_idle(asyncio.get_running_loop().time())
+            self._close_idle(asyncio.get_running_loop().time())
         return await super().on_tick(counter)
 
-    async def leave(self, seconds: float) -> bool:
+    async def drain(self, seconds: float) -> bool:
         """Accepts no connection from now on, and ends; whether all requests were answered.
 
         A connection has LINGER_SECONDS for a request that is under way to it, and its answer then
@@ -168,13 +172,13 @@ class HttpServer(uvicorn.Server):
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        self._app.leaving = True
-        for door in self._listeners:
-            refuse_new(door)
+        self._app.shutting_down = True
+        for listener in self._listeners:
+            reject_new_connections(listener)
         await asyncio.sleep(min(SETTLE_SECONDS, seconds))
-        waiting = self._at_the_door()
-        for listener in self.servers:
-            listener.close()
+        waiting = self._accept_backlog()
+        for server in self.servers:
+            server.close()
         for connection in waiting:
             await loop.connect_accepted_socket(self._protocol, connection)
         linger_end = min(end, loop.time() + LINGER_SECONDS)
@@ -190,7 +194,7 @@ class HttpServer(uvicorn.Server):
         self.should_exit = True
         return is_answered
 
-    def _at_the_door(self) -> list[socket.socket]:
+    def _accept_backlog(self) -> list[socket.socket]:
         """Clients that the system has connected already; closing the listener would reset them."""
         found = []
         for listener in self._listeners:
@@ -211,15 +215,15 @@ class HttpServer(uvicorn.Server):
     def _busy(self) -> list[Any]:
         return [c for c in self._open if c.is_answering or c.unsent_bytes]
 
-    def _end_idle(self, now: float) -> None:
-        still = {}
+    def _close_idle(self, now: float) -> None:
+        idle_since = {}
         for connection in self._open:
             if not connection.is_answering:
-                progress, since = self._still.get(connection, (None, now))
+                progress, since = self._idle_since.get(connection, (None, now))
                 since = since if progress == connection.progress else now
-                still[connection] = (connection.progress, since)
-        self._still = still
-        for connection, (_, since) in still.items():
+                idle_since[connection] = (connection.progress, since)
+        self._idle_since = idle_since
+        for connection, (_, since) in idle_since.items():
             if now - since > IDLE_SECONDS and connection.unsent_bytes:
                 connection.transport.abort()  # to close it is to wait until the client reads
             elif now - since > IDLE_SECONDS:

@@ -9,26 +9,27 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serving.engine.registry import Served, Table
+from serving.engine.registry import ModelRegistry
+from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
 from serving.http.audio_formats import stream_format, streamed
-from serving.http.disconnects import unless_gone
+from serving.http.disconnects import cancel_on_disconnect
 from serving.http.example_recordings import examples
-from serving.http.fields import Fields, choice, json_object, refused, shown, text
-from serving.http.json_responses import json_answer
+from serving.http.fields import Fields, choice, excerpt, invalid_field, json_object, text
+from serving.http.json_responses import json_response
 from serving.http.json_tensors import base64_bytes, json_tensor
-from serving.http.model_lookup import MAX_NAME_CHARACTERS, of_kind, served_at
+from serving.http.model_lookup import MAX_NAME_CHARACTERS, model_from_path, require_kind
 from serving.http.request_bodies import body_of, read_with
-from serving.http.streamed_responses import StreamedAnswer
+from serving.http.streamed_responses import StreamedResponse
 from serving.http.synthesis_requests import (
-    Wish,
-    Workshop,
-    chunks_of,
+    SynthesisRequest,
+    WorkerPool,
     is_conditional,
     max_seconds,
     signature,
+    synthesis_request,
+    synthesize,
     text_frames,
-    wish,
 )
 from serving.settings import Settings
 
@@ -40,12 +41,12 @@ RECORDING_TYPES = ("audio/wav", "audio/x-wav", "audio/wave", "audio/flac", "audi
 MAX_TEXT_CHARACTERS = 4096
 
 
-class Audio:
-    """The endpoints, over a table of models."""
+class SpeakRoute:
+    """The endpoints, over a model registry."""
 
-    def __init__(self, table: Table, settings: Settings):
-        self._table, self._settings = table, settings
-        self._workshop = Workshop(settings.timeout_seconds)
+    def __init__(self, registry: ModelRegistry, settings: Settings):
+        self._registry, self._settings = registry, settings
+        self._workers = WorkerPool(settings.timeout_seconds)
 
     def routes(self) -> list[Route]:
         """Speak, and what there is to re-speak."""
@@ -54,24 +55,26 @@ class Audio:
             Route("/v1/models/{name:name}/examples", self.list_examples),
         ]
 
-    async def speak(self, request: Request) -> StreamedAnswer:
+    async def speak(self, request: Request) -> StreamedResponse:
         """Streams the sound of a recording, of frames or of a text."""
-        served = of_kind(served_at(self._table, request), "sound")
+        served = require_kind(model_from_path(self._registry, request), "sound")
         body = await body_of(request, self._settings.timeout_seconds)
         fields = await read_with(_fields, body, request)
         name = choice(fields, "format", "wav", FORMATS)
         form = stream_format(name, served.spec["sample_rate_hz"])
-        found = await unless_gone(request.receive, self._wish(served, fields))
-        chunks = chunks_of(served, found)
-        headers = {"x-num-samples": str(found.num_samples)}
+        synthesis = await cancel_on_disconnect(
+            request.receive, self._synthesis_request(served, fields)
+        )
+        chunks = synthesize(served, synthesis)
+        headers = {"x-num-samples": str(synthesis.num_samples)}
         stall_seconds = self._settings.timeout_seconds
-        return StreamedAnswer(streamed(chunks, form), form.media_type, stall_seconds, headers)
+        return StreamedResponse(streamed(chunks, form), form.media_type, stall_seconds, headers)
 
     async def list_examples(self, request: Request) -> Response:
         """The recordings to re-speak; none for a model that needs none."""
-        served = served_at(self._table, request)
+        served = model_from_path(self._registry, request)
         usable = served.kind == "sound" and is_conditional(served)
-        return json_answer(
+        return json_response(
             {
                 "examples": [
                     {"name": example.name, "text": example.text, "seconds": example.seconds}
@@ -80,44 +83,44 @@ class Audio:
             }
         )
 
-    async def _wish(self, served: Served, fields: Fields) -> Wish:
+    async def _synthesis_request(self, served: ServedModel, fields: Fields) -> SynthesisRequest:
         given = [name for name in SOURCES if fields.get(name) is not None]
         if not is_conditional(served):
             if given:
                 raise InvalidInput(f"`{given[0]}` must not be given: the model needs none.")
-            return wish(served, fields, None)
+            return synthesis_request(served, fields, None)
         if len(given) != 1:
             raise InvalidInput(f"The body must have one of {', '.join(SOURCES)}.")
-        return wish(served, fields, await self._frames(served, given[0], fields))
+        return synthesis_request(served, fields, await self._frames(served, given[0], fields))
 
-    async def _frames(self, served: Served, source: str, fields: Fields) -> np.ndarray:
+    async def _frames(self, served: ServedModel, source: str, fields: Fields) -> np.ndarray:
         if source == "frames":
             info = signature(served).inputs["frames"]
-            return (await self._workshop.do(json_tensor, "frames", [fields["frames"]], info))[0]
+            return (await self._workers.run(json_tensor, "frames", [fields["frames"]], info))[0]
         if source == "text":
             words = text(fields, "text", MAX_TEXT_CHARACTERS)
-            return await self._workshop.do(text_frames, served.bundle, words)
+            return await self._workers.run(text_frames, served.bundle, words)
         if source == "example":
             data = await asyncio.to_thread(_example, text(fields, "example", MAX_NAME_CHARACTERS))
         elif isinstance(fields["recording"], bytes):
             data = fields["recording"]
         else:
             data = base64_bytes("recording", fields["recording"])
-        return await self._workshop.do(frames_of_recording, served, data)
+        return await self._workers.run(frames_from_recording, served, data)
 
 
-def frames_of_recording(served: Served, data: bytes) -> np.ndarray:
+def frames_from_recording(served: ServedModel, data: bytes) -> np.ndarray:
     """The frames that describe a recording, float32 [frames, channels]."""
-    from serving.http.uploaded_recordings import waveform_of
+    from serving.http.uploaded_recordings import decode_recording
 
-    waveform = waveform_of(data, served.spec["sample_rate_hz"], max_seconds(served))
-    return np.asarray(served.bundle.frames(waveform), np.float32)
+    waveform = decode_recording(data, served.spec["sample_rate_hz"], max_seconds(served))
+    return np.asarray(served.speech_bundle.frames(waveform), np.float32)
 
 
 def _example(name: str | None) -> bytes:
     example = examples().get(name or "")
     if example is None:
-        raise NotFound(f"There is no example {shown(name)}; there are {', '.join(examples())}.")
+        raise NotFound(f"There is no example {excerpt(name)}; there are {', '.join(examples())}.")
     return example.path.read_bytes()
 
 
@@ -139,4 +142,4 @@ def _number(name: str, value: str) -> Any:
     try:
         return orjson.loads(value)
     except orjson.JSONDecodeError as error:
-        raise refused(name, "a number", value) from error
+        raise invalid_field(name, "a number", value) from error

@@ -6,10 +6,10 @@ from collections.abc import AsyncGenerator, Mapping
 from starlette.types import Receive, Scope, Send
 
 from serving.errors import DeadlineExceeded
-from serving.http.disconnects import unless_gone
+from serving.http.disconnects import cancel_on_disconnect
 
 
-class StreamedAnswer:
+class StreamedResponse:
     """An ASGI answer of chunks of bytes, each sent at once.
 
     Nothing is sent before the first chunk is there, so what fails until then has its own status.
@@ -29,7 +29,7 @@ class StreamedAnswer:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Sends the chunks."""
-        await unless_gone(receive, self._send_all(send))
+        await cancel_on_disconnect(receive, self._send_all(send))
 
     async def _send_all(self, send: Send) -> None:
         started = False

@@ -11,10 +11,11 @@ from typing import Any
 import numpy as np
 
 from replicator.runs.errors import UserError
+from serving.bundles.protocols import Servable
 from serving.bundles.signature import Signature
-from serving.engine.registry import Served
+from serving.engine.served_model import ServedModel
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
-from serving.http.fields import MAX_SEED, Fields, integer, number, shown, text
+from serving.http.fields import MAX_SEED, Fields, excerpt, integer, number, text
 from serving.http.model_lookup import DEFAULT, MAX_NAME_CHARACTERS
 
 LOG = logging.getLogger(__name__)
@@ -26,7 +27,7 @@ WORKERS = 2
 
 
 @dataclasses.dataclass(frozen=True)
-class Wish:
+class SynthesisRequest:
     """A sound: frames float32 [frames, channels] or None, and how to speak them.
 
     num_samples: of the sound, known before it is made.
@@ -40,32 +41,34 @@ class Wish:
     speaker: str | None
 
 
-def signature(served: Served) -> Signature:
+def signature(served: ServedModel) -> Signature:
     """What the whole sound is made from."""
     return served.signatures[DEFAULT]
 
 
-def is_conditional(served: Served) -> bool:
+def is_conditional(served: ServedModel) -> bool:
     """Whether the model needs frames."""
     return "frames" in signature(served).inputs
 
 
-def speakers(served: Served) -> list[str]:
+def speakers(served: ServedModel) -> list[str]:
     """The names of the speakers that can be chosen."""
     return list(served.spec.get("speakers", ())) if "speaker" in signature(served).inputs else []
 
 
-def max_frames(served: Served) -> int:
+def max_frames(served: ServedModel) -> int:
     """The most frames of a sound."""
     return int(served.spec["serving"]["limits"]["max_frames"])
 
 
-def max_seconds(served: Served) -> float:
+def max_seconds(served: ServedModel) -> float:
     """How long a sound may last."""
     return max_frames(served) * served.spec["hop_samples"] / served.spec["sample_rate_hz"]
 
 
-def wish(served: Served, fields: Fields, frames: np.ndarray | None) -> Wish:
+def synthesis_request(
+    served: ServedModel, fields: Fields, frames: np.ndarray | None
+) -> SynthesisRequest:
     """The sound that the fields ask for, of these frames; InvalidInput, with field and rule."""
     rate_hz, hop = served.spec["sample_rate_hz"], served.spec["hop_samples"]
     wanted = number(fields, "seconds", None, 1 / rate_hz, MAX_SECONDS)
@@ -81,7 +84,7 @@ def wish(served: Served, fields: Fields, frames: np.ndarray | None) -> Wish:
         num_samples = len(frames) * hop
         if wanted is not None:
             num_samples = max(1, min(num_samples, round(wanted * rate_hz)))
-    return Wish(
+    return SynthesisRequest(
         frames,
         num_samples,
         integer(fields, "seed", 0, 0, MAX_SEED),
@@ -91,28 +94,30 @@ def wish(served: Served, fields: Fields, frames: np.ndarray | None) -> Wish:
     )
 
 
-def _speaker(served: Served, name: str | None) -> str | None:
+def _speaker(served: ServedModel, name: str | None) -> str | None:
     known = speakers(served)
     if name is None or name in known:
         return name
     if not known:
         raise InvalidInput("`speaker` must not be given: the model has one voice.")
-    raise InvalidInput(f"`speaker` must be one of {', '.join(known)}, got {shown(name)}.")
+    raise InvalidInput(f"`speaker` must be one of {', '.join(known)}, got {excerpt(name)}.")
 
 
-def chunks_of(served: Served, found: Wish) -> AsyncGenerator[np.ndarray, None]:
+def synthesize(
+    served: ServedModel, synthesis: SynthesisRequest
+) -> AsyncGenerator[np.ndarray, None]:
     """The sound in chunks float32 [samples], as it is made."""
     return served.stream(
-        found.frames,
-        seed=found.seed,
-        row=found.row,
-        num_samples=found.num_samples,
-        speaker=found.speaker,
-        temperature=found.temperature,
+        synthesis.frames,
+        seed=synthesis.seed,
+        row=synthesis.row,
+        num_samples=synthesis.num_samples,
+        speaker=synthesis.speaker,
+        temperature=synthesis.temperature,
     )
 
 
-class Workshop:
+class WorkerPool:
     """A few threads for what comes before a model: decoding, features, phonemes.
 
     Args:
@@ -123,7 +128,7 @@ class Workshop:
         self._seconds = seconds
         self._threads = ThreadPoolExecutor(WORKERS, thread_name_prefix="reading")
 
-    async def do(self, function: Callable[..., Any], *arguments: Any) -> Any:
+    async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What the function returns, called in a thread; DeadlineExceeded if it takes too long."""
         work = asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
         try:
@@ -133,7 +138,7 @@ class Workshop:
             raise DeadlineExceeded("The input took too long to read.") from error
 
 
-def reads_text(served: Served) -> bool:
+def supports_text(served: ServedModel) -> bool:
     """Whether the model can speak a text, here and now."""
     import speech
     from speech.phonemes import PROGRAM
@@ -145,7 +150,7 @@ def reads_text(served: Served) -> bool:
     return shutil.which(PROGRAM) is not None
 
 
-def text_frames(bundle: Any, words: str, speed: float = 1.0) -> np.ndarray:
+def text_frames(bundle: Servable, words: str, speed: float = 1.0) -> np.ndarray:
     """The frames of a text, float32 [frames, channels].
 
     Raises:

@@ -13,13 +13,14 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from serving.bundles.signature import Signature, TensorInfo
-from serving.engine.registry import Served, Table
+from serving.engine.registry import ModelRegistry
+from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
-from serving.http.disconnects import unless_gone
+from serving.http.disconnects import cancel_on_disconnect
 from serving.http.fields import Fields, json_object, text
-from serving.http.json_responses import json_answer
+from serving.http.json_responses import json_response
 from serving.http.json_tensors import from_columns, from_rows
-from serving.http.model_lookup import DEFAULT, MAX_NAME_CHARACTERS, served_at, version_at
+from serving.http.model_lookup import DEFAULT, MAX_NAME_CHARACTERS, model_from_path, version_at
 from serving.http.request_bodies import body_of, read_with
 from serving.settings import Settings
 
@@ -34,10 +35,10 @@ METHOD = "tensorflow/serving/predict"
 
 
 class TensorflowRest:
-    """The endpoints, over a table of models."""
+    """The endpoints, over a model registry."""
 
-    def __init__(self, table: Table, settings: Settings):
-        self._table, self._settings = table, settings
+    def __init__(self, registry: ModelRegistry, settings: Settings):
+        self._registry, self._settings = registry, settings
 
     def routes(self) -> list[Route]:
         """Predict first: it is asked for most."""
@@ -49,17 +50,19 @@ class TensorflowRest:
 
     async def predict(self, request: Request) -> Response:
         """Runs a signature on `instances`, row by row, or on `inputs`, tensor by tensor."""
-        served = served_at(self._table, request)
+        served = model_from_path(self._registry, request)
         body = await body_of(request, self._settings.timeout_seconds)
         asked = await read_with(_asked, body, served)
-        outputs = await unless_gone(request.receive, served.predict(asked.inputs, asked.signature))
-        return json_answer(_as_rows(outputs) if asked.by_rows else _as_columns(outputs))
+        outputs = await cancel_on_disconnect(
+            request.receive, served.predict(asked.inputs, asked.signature)
+        )
+        return json_response(_as_rows(outputs) if asked.by_rows else _as_columns(outputs))
 
     async def metadata(self, request: Request) -> Response:
         """What the signatures take and give."""
-        served = served_at(self._table, request)
+        served = model_from_path(self._registry, request)
         described = {name: _described(s) for name, s in served.signatures.items()}
-        return json_answer(
+        return json_response(
             {
                 "model_spec": {
                     "name": served.name,
@@ -71,7 +74,7 @@ class TensorflowRest:
         )
 
 
-def signature_of(served: Served, name: str) -> Signature:
+def signature_of(served: ServedModel, name: str) -> Signature:
     """The signature of that name; InvalidInput if there is none."""
     signature = served.signatures.get(name)
     if signature is None:
@@ -80,12 +83,12 @@ def signature_of(served: Served, name: str) -> Signature:
     return signature
 
 
-def statuses(table: Table, request: Request) -> list[dict[str, Any]]:
+def statuses(registry: ModelRegistry, request: Request) -> list[dict[str, Any]]:
     """`model_version_status` of the model, or of the version, that the path names."""
     name, wanted = request.path_params["name"], version_at(request)
-    if name not in table.names():
+    if name not in registry.names():
         raise NotFound(f"There is no model `{name[:80]}`.")
-    found = [s for s in table.versions(name) if wanted in (None, s.version)]
+    found = [s for s in registry.versions(name) if wanted in (None, s.version)]
     if wanted is not None and not found:
         raise NotFound(f"There is no version {wanted} of the model `{name}`.")
     return [_status(s.version, s.state, s.error) for s in found]
@@ -106,7 +109,7 @@ class _Asked:
     by_rows: bool
 
 
-def _asked(body: bytes, served: Served) -> _Asked:
+def _asked(body: bytes, served: ServedModel) -> _Asked:
     fields = json_object(body)
     name = text(fields, "signature_name", MAX_NAME_CHARACTERS) or DEFAULT
     inputs = _inputs(fields, signature_of(served, name))

@@ -14,7 +14,7 @@ MAX_CHANNELS = 8
 BLOCK_SAMPLES = 1 << 16
 
 
-def waveform_of(data: bytes, sample_rate_hz: int, max_seconds: float) -> np.ndarray:
+def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np.ndarray:
     """The mono waveform, float32 [samples] at a rate, of a WAV or a FLAC file.
 
     Raises:

@@ -10,13 +10,14 @@ from starlette.routing import Route
 
 from serving.bundles.dtypes import NAMES
 from serving.bundles.signature import TensorInfo
-from serving.engine.registry import Served, Table
+from serving.engine.registry import ModelRegistry
+from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotReady
 from serving.http.binary_tensors import HEADER, parameters_of, read_inputs, split, written
-from serving.http.disconnects import unless_gone
+from serving.http.disconnects import cancel_on_disconnect
 from serving.http.fields import Fields, text
-from serving.http.json_responses import json_answer
-from serving.http.model_lookup import DEFAULT, MAX_NAME_CHARACTERS, served_at
+from serving.http.json_responses import json_response
+from serving.http.model_lookup import DEFAULT, MAX_NAME_CHARACTERS, model_from_path
 from serving.http.request_bodies import body_of, read_with
 from serving.http.tensorflow_rest import signature_of
 from serving.settings import Settings
@@ -28,10 +29,10 @@ VERSION = "1"
 
 
 class V2:
-    """The endpoints, over a table of models."""
+    """The endpoints, over a model registry."""
 
-    def __init__(self, table: Table, settings: Settings):
-        self._table, self._settings = table, settings
+    def __init__(self, registry: ModelRegistry, settings: Settings):
+        self._registry, self._settings = registry, settings
 
     def routes(self) -> list[Route]:
         """Infer first: it is asked for most."""
@@ -48,7 +49,7 @@ class V2:
 
     async def infer(self, request: Request) -> Response:
         """Runs a signature: `serving_default`, or what the parameter `signature_name` says."""
-        served = served_at(self._table, request)
+        served = model_from_path(self._registry, request)
         body = await body_of(request, self._settings.timeout_seconds)
         length = request.headers.get(HEADER)
         header, name, inputs = await read_with(_asked, body, length, served)
@@ -56,19 +57,19 @@ class V2:
         wanted = _wanted(header, parameters, served, name)
         seconds = _seconds(parameters, self._settings.timeout_seconds)
         work = served.predict(inputs, name, timeout_seconds=seconds)
-        outputs = await unless_gone(request.receive, work)
-        return _answer(header, served, {name: outputs[name] for name in wanted}, wanted)
+        outputs = await cancel_on_disconnect(request.receive, work)
+        return _response(header, served, {name: outputs[name] for name in wanted}, wanted)
 
     async def metadata(self, request: Request) -> Response:
         """What `serving_default` takes and gives."""
-        served = served_at(self._table, request)
+        served = model_from_path(self._registry, request)
         signature = signature_of(served, DEFAULT)
-        return json_answer(
+        return json_response(
             {
                 "name": served.name,
                 "versions": [
                     str(status.version)
-                    for status in self._table.versions(served.name)
+                    for status in self._registry.versions(served.name)
                     if status.state == "AVAILABLE"
                 ],
                 "platform": PLATFORM,
@@ -79,28 +80,28 @@ class V2:
 
     async def model_ready(self, request: Request) -> Response:
         """Whether the model can be asked: 200, or 503 and 404 with the reason."""
-        served = served_at(self._table, request)
-        return json_answer({"name": served.name, "ready": True})
+        served = model_from_path(self._registry, request)
+        return json_response({"name": served.name, "ready": True})
 
     async def server(self, request: Request) -> Response:
         """Who this is."""
-        return json_answer({"name": "onepass", "version": VERSION, "extensions": EXTENSIONS})
+        return json_response({"name": "onepass", "version": VERSION, "extensions": EXTENSIONS})
 
     async def live(self, request: Request) -> Response:
         """That there is somebody."""
-        return json_answer({"live": True})
+        return json_response({"live": True})
 
     async def ready(self, request: Request) -> Response:
         """Whether the server takes requests: 200 or 503."""
-        if not self._table.ready:
+        if not self._registry.ready:
             raise NotReady("The server is not ready.")
-        return json_answer({"ready": True})
+        return json_response({"ready": True})
 
     async def index(self, request: Request) -> Response:
         """Every version of every model."""
         rows = []
-        for name in sorted(self._table.names()):
-            for status in self._table.versions(name):
+        for name in sorted(self._registry.names()):
+            for status in self._registry.versions(name):
                 state = "READY" if status.state == "AVAILABLE" else "UNAVAILABLE"
                 rows.append(
                     {
@@ -110,11 +111,11 @@ class V2:
                         "reason": status.error,
                     }
                 )
-        return json_answer(rows)
+        return json_response(rows)
 
 
 def _asked(
-    body: bytes, length: str | None, served: Served
+    body: bytes, length: str | None, served: ServedModel
 ) -> tuple[dict[str, Any], str, dict[str, np.ndarray]]:
     """The JSON of a request, the signature that it names, and the inputs."""
     header, tail = split(body, length)
@@ -122,7 +123,7 @@ def _asked(
     return header, name, read_inputs(header, tail, signature_of(served, name))
 
 
-def _wanted(header: Fields, parameters: Fields, served: Served, name: str) -> dict[str, bool]:
+def _wanted(header: Fields, parameters: Fields, served: ServedModel, name: str) -> dict[str, bool]:
     """The outputs asked for, and whether each is to go behind the JSON."""
     default = _flag(parameters, "binary_data_output", False)
     known = served.signatures[name].outputs
@@ -158,8 +159,8 @@ def _seconds(parameters: Fields, most: float) -> float:
     return min(most, value / MICROSECONDS) if value else most
 
 
-def _answer(
-    header: Fields, served: Served, outputs: dict[str, np.ndarray], binary: dict[str, bool]
+def _response(
+    header: Fields, served: ServedModel, outputs: dict[str, np.ndarray], binary: dict[str, bool]
 ) -> Response:
     said: dict[str, Any] = {"model_name": served.name, "model_version": str(served.version)}
     identity = text(header, "id", MAX_NAME_CHARACTERS)

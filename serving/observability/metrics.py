@@ -4,7 +4,7 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric, UnknownMetricFamily
 
-from serving.engine.batching import Watch
+from serving.engine.batching import BatchObserver
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -95,10 +95,10 @@ class Metrics:
         self._bytes.labels(protocol, "received").inc(received_bytes)
         self._bytes.labels(protocol, "sent").inc(sent_bytes)
 
-    def of_model(self, model: str) -> "ModelWatch":
+    def for_model(self, model: str) -> "ModelMetrics":
         """What tells of one model; its name is a label from now on."""
         self._models.add(model)
-        return ModelWatch(self, model)
+        return ModelMetrics(self, model)
 
     def loaded(self, model: str, version: int) -> None:
         """Counts a version that is served from now on."""
@@ -106,7 +106,7 @@ class Metrics:
         self._loads.labels(model, "loaded").inc()
         self._version.labels(model).set(version)
 
-    def broken(self, model: str) -> None:
+    def load_failed(self, model: str) -> None:
         """Counts a version that could not be loaded."""
         self._models.add(model)
         self._loads.labels(model, "broken").inc()
@@ -116,7 +116,7 @@ class Metrics:
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
 
-class ModelWatch(Watch):
+class ModelMetrics(BatchObserver):
     """Tells the metrics about one model."""
 
     def __init__(self, metrics: Metrics, model: str):
@@ -127,21 +127,21 @@ class ModelWatch(Watch):
         self._retries = metrics._retries.labels(model)
         self._streams = metrics._streams.labels(model)
 
-    def waiting(self, rows: int) -> None:
+    def rows_queued(self, rows: int) -> None:
         """Moves the gauge of the queue."""
         self._queue_rows.inc(rows)
 
-    def calling(self) -> None:
+    def call_started(self) -> None:
         """Moves the gauge of calls."""
         self._running.inc()
 
-    def called(self, rows: int, seconds: float) -> None:
+    def call_finished(self, rows: int, seconds: float) -> None:
         """Counts a call."""
         self._running.dec()
         self._batch_rows.observe(rows)
         self._call_seconds.observe(seconds)
 
-    def retried(self) -> None:
+    def batch_retried(self) -> None:
         """Counts a failed batch."""
         self._retries.inc()
 

@@ -11,7 +11,7 @@ import grpc_running
 import http_running
 import numpy as np
 import pytest
-from fake_bundle import CHANNELS, HOP, RATE, FakePicture, FakeSound, Shelf
+from fake_bundle import CHANNELS, HOP, RATE, FakeModelStore, FakePicture, FakeSound
 from http_running import Running
 from processes import ROOT
 
@@ -78,9 +78,9 @@ def test_the_null_bundle_is_one_and_gives_back_what_it_is_given(tmp_path):
 def running(tmp_path_factory):
     """Fake bundles over HTTP and, a shelf of the same, over gRPC: addresses, and a bundle."""
     folders = [tmp_path_factory.mktemp(name) for name in ("http", "grpc")]
-    shelves = [http_running.shelf(folders[0]), grpc_running.shelf(folders[1])]
-    shelves[1].add("shapes", kind=FakePicture)
-    with Running(shelves[0]) as over_http, grpc_running.Running(shelves[1]) as over_grpc:
+    stores = [http_running.store(folders[0]), grpc_running.store(folders[1])]
+    stores[1].add("shapes", kind=FakePicture)
+    with Running(stores[0]) as over_http, grpc_running.Running(stores[1]) as over_grpc:
         yield types.SimpleNamespace(
             http=f"127.0.0.1:{over_http.port}",
             grpc=over_grpc.address,
@@ -154,10 +154,10 @@ class Slow:
 
 def test_a_loop_counts_what_all_clients_were_answered():
     connections = [Slow(0.02) for _ in range(4)]
-    told = serving_client._looped(connections, {}, 0.3)
+    report = serving_client._looped(connections, {}, 0.3)
     asked = sum(each.asked - 1 for each in connections)
-    assert 0.3 <= asked / told["rate"] < 1.0
-    assert 0 < told["cores"] < 0.5
+    assert 0.3 <= asked / report["rate"] < 1.0
+    assert 0 < report["cores"] < 0.5
 
 
 @pytest.mark.parametrize("fails_after", [0, 3])
@@ -168,9 +168,9 @@ def test_a_client_that_is_refused_fails_the_loop(fails_after):
 
 def test_a_call_is_timed_from_arrays_to_arrays(running, tmp_path):
     client = Client(running.http, running.grpc)
-    told = client.call(V2, "shapes", str(stored(tmp_path)), 3)
+    report = client.call(V2, "shapes", str(stored(tmp_path)), 3)
     client._kept[V2, "shapes"].close()
-    assert 0 < told["seconds"] < 1
+    assert 0 < report["seconds"] < 1
 
 
 METRICS = """
@@ -193,8 +193,8 @@ def test_calls_are_counted_by_their_rows():
 
 
 def test_rows_of_a_call_are_those_of_the_measurement(monkeypatch):
-    told = iter([({"1": 3.0}, 3.0), ({"1": 5.0, "4": 2.0}, 13.0)])
-    monkeypatch.setattr(Looped, "_told", lambda looped: next(told))
+    report = iter([({"1": 3.0}, 3.0), ({"1": 5.0, "4": 2.0}, 13.0)])
+    monkeypatch.setattr(Looped, "_told", lambda looped: next(report))
     client = types.SimpleNamespace(ask=lambda **asked: [{"rate": 7.0, "cores": 0.5}])
     looped = Looped(client, None, V2, CASE, 2, 1.0)
     assert looped.measure() == 7.0
@@ -266,8 +266,8 @@ def test_the_first_sound_comes_in_a_quarter_of_the_time(value, word):
 
 
 def fakes_in(folder, **controls):
-    shelf = Shelf(folder)
-    shelf.add("null", kind=FakePicture, **controls)
+    store = FakeModelStore(folder)
+    store.add("null", kind=FakePicture, **controls)
     return folder
 
 
@@ -318,7 +318,7 @@ def children():
 def fake_bundles(folder, names, given):
     kinds = {name: FakeSound if name == serving_models.STUDENT else FakePicture for name in names}
     for name, kind in kinds.items():
-        Shelf(folder / f"models-{name}").add(name, kind=kind)
+        FakeModelStore(folder / f"models-{name}").add(name, kind=kind)
     return {name: folder / f"models-{name}" / name / "1" for name in names}
 
 
@@ -348,20 +348,24 @@ def bench(tmp_path_factory):
         patch.setattr(serving_models, "inputs_by_case", lambda: called)
         words = [*options.split(), "--json", str(json_), "--plot", str(plot)]
         assert serving.run(onepass.command.parse(BenchArguments, words, "onepass bench")) == 0
-    return types.SimpleNamespace(told=json.loads(json_.read_text()), plot=plot)
+    return types.SimpleNamespace(report=json.loads(json_.read_text()), plot=plot)
 
 
 def test_json_keeps_the_contract(bench):
-    assert set(bench.told) == {"machine", "rows"}
+    assert set(bench.report) == {"machine", "rows"}
     keys = {"what", "size", "batch", "value", "unit", "against", "ratio", "spread"}
-    assert all(keys <= set(row) for row in bench.told["rows"])
-    assert all(row["ratio"] > 0 for row in bench.told["rows"] if row["against"])
+    assert all(keys <= set(row) for row in bench.report["rows"])
+    assert all(row["ratio"] > 0 for row in bench.report["rows"] if row["against"])
 
 
 def test_every_target_is_measured(bench):
-    told = [(row["what"], row["size"], row["batch"], row["value"]) for row in bench.told["rows"]]
-    rows = [Row(what, size, batch, "", None, values=[value]) for what, size, batch, value in told]
-    for row, said in zip(rows, bench.told["rows"], strict=True):
+    report = [
+        (row["what"], row["size"], row["batch"], row["value"]) for row in bench.report["rows"]
+    ]
+    rows = [
+        Row(what, size, batch, "", None, values=[value]) for what, size, batch, value in report
+    ]
+    for row, said in zip(rows, bench.report["rows"], strict=True):
         row.against = said["against"]
     lines = serving_targets.verdicts(BenchArguments(backends=("numba",)), rows)
     added, others = lines[:6], lines[6:]  # a machine in use may be too noisy for the first
@@ -371,7 +375,7 @@ def test_every_target_is_measured(bench):
 
 
 def test_no_batch_has_more_rows_than_there_are_clients(bench):
-    rows = {r["what"]: r for r in bench.told["rows"] if r["unit"] == "rows"}
+    rows = {r["what"]: r for r in bench.report["rows"] if r["unit"] == "rows"}
     assert {"rows, 1 client", "rows, 2 clients", "rows, gRPC Predict"} <= set(rows)
     assert all(1 <= row["value"] <= row["batch"] for row in rows.values())
 

@@ -7,7 +7,7 @@ from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from serving.http.accept_backlog import refuse_new
+from serving.http.accept_backlog import reject_new_connections
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="filters of sockets are Linux's")
 
@@ -31,7 +31,7 @@ def client_of(listener, seconds=10):
 
 def test_who_is_in_is_heard_and_who_comes_later_waits(listener):
     with client_of(listener) as early:
-        refuse_new(listener)
+        reject_new_connections(listener)
         with pytest.raises(TimeoutError):
             client_of(listener, 0.2)
         early.sendall(b"question")
@@ -42,7 +42,7 @@ def test_who_is_in_is_heard_and_who_comes_later_waits(listener):
 
 
 def test_who_waited_finds_it_closed(listener):
-    refuse_new(listener)
+    reject_new_connections(listener)
     with ThreadPoolExecutor(1) as pool:
         late = pool.submit(client_of, listener)
         time.sleep(0.2)

@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 import pytest
 import soundfile
-from fake_bundle import CHANNELS, FakePicture, Shelf
+from fake_bundle import CHANNELS, FakeModelStore, FakePicture
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from PIL import Image
 from serve_command import METRICS, Command, is_discreet
@@ -38,7 +38,7 @@ GROWTH_MIB = 48  # that attacks may cost: a few bodies of the largest size
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """`voice`, `shapes` and one that fails; beside their folder lies a secret."""
-    models = Shelf(tmp_path_factory.mktemp("attacks") / "models")
+    models = FakeModelStore(tmp_path_factory.mktemp("attacks") / "models")
     models.add("voice")
     models.add("shapes", kind=FakePicture)
     models.add("failing", fails_on=13)
@@ -362,10 +362,10 @@ def test_a_failure_tells_nothing_of_its_reason_but_to_the_log(server, channel):
 
 
 def test_metrics_and_all_of_models_need_the_token_and_health_does_not(tmp_path):
-    models = Shelf(tmp_path / "models")
+    models = FakeModelStore(tmp_path / "models")
     models.add()
-    told = {"ONEPASS_TOKEN": TOKEN}
-    with Command(models, environment=told) as command, command.channel() as channel:
+    environment = {"ONEPASS_TOKEN": TOKEN}
+    with Command(models, environment=environment) as command, command.channel() as channel:
         paths = (METRICS, "/v1/models", "/v2", "/v2/health/ready", "/openapi.json", "/readyz")
         for given in ({}, {"Authorization": "Bearer wrong"}, {"Authorization": TOKEN}):
             assert [command.asked("GET", path, **given)[0] for path in paths] == [401] * 6

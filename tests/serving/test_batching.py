@@ -5,9 +5,9 @@ import numpy as np
 import pytest
 from fake_bundle import HOP, SOUND, FakePicture, FakeSound
 
-from serving.engine.batching import Batcher, Limits, Watch
+from serving.engine.batching import Batcher, BatchObserver, Limits
 from serving.engine.padding import Padding
-from serving.engine.served_model import Served
+from serving.engine.served_model import ServedModel
 from serving.errors import (
     DeadlineExceeded,
     Internal,
@@ -21,7 +21,7 @@ from serving.settings import Settings
 
 def batcher(bundle, watch=None, **limits):
     padding = Padding(bundle.spec["serving"])
-    return Batcher(bundle.call, padding, Limits(**limits), watch or Watch())
+    return Batcher(bundle.call, padding, Limits(**limits), watch or BatchObserver())
 
 
 def sound(bundle, seeds, lengths, rows=0, signature="serving_default"):
@@ -214,32 +214,32 @@ def test_forty_clients_at_a_small_queue_are_all_answered():
     bundle.control.seconds = 0.002
     most = []
 
-    class Peak(Watch):
+    class Peak(BatchObserver):
         rows = 0
 
-        def waiting(self, rows):
+        def rows_queued(self, rows):
             Peak.rows += rows
             most.append(Peak.rows)
 
     async def client(engine, number):
-        told = []
+        results = []
         for turn in range(10):
             seed = number * 100 + turn
             try:
                 answer = await engine.submit("serving_default", sound(bundle, [seed], [3]), 5.0)
-                told.append(answer["num_samples"][0])
+                results.append(answer["num_samples"][0])
             except Overloaded as error:
-                told.append(error.retry_after_seconds)
+                results.append(error.retry_after_seconds)
                 await asyncio.sleep(0.001)
-        return told
+        return results
 
     async def run():
         engine = batcher(bundle, Peak(), rows=16)
         return await asyncio.gather(*(client(engine, number) for number in range(40)))
 
-    told = [answer for answers in asyncio.run(run()) for answer in answers]
-    assert len(told) == 400
-    assert {3 * HOP, 1.0} == set(told)
+    results = [answer for answers in asyncio.run(run()) for answer in answers]
+    assert len(results) == 400
+    assert {3 * HOP, 1.0} == set(results)
     assert max(most) <= 16 and most[-1] == 0
     assert max(bundle.control.rows) == 8
 
@@ -298,10 +298,10 @@ def test_one_bad_row_fails_alone(caplog):
     bundle, quiet = FakeSound(), FakeSound()
     bundle.control.fails_on = 13
 
-    class Retries(Watch):
+    class Retries(BatchObserver):
         count = 0
 
-        def retried(self):
+        def batch_retried(self):
             Retries.count += 1
 
     async def run():
@@ -448,7 +448,7 @@ def test_an_engine_that_makes_rows_one_by_one_gets_them_one_by_one():
     bundle.engine = "numba"
 
     async def run():
-        return await Served(bundle, Settings()).predict(sound(bundle, [1, 2, 3], [3, 3, 3]))
+        return await ServedModel(bundle, Settings()).predict(sound(bundle, [1, 2, 3], [3, 3, 3]))
 
     assert asyncio.run(run())["sound"].shape == (3, 3 * HOP)
     assert bundle.control.rows == [1, 1, 1]

@@ -17,14 +17,14 @@ import http_running
 import numpy as np
 import pytest
 import soundfile
-from fake_bundle import FakePicture, FakeSound, Shelf
+from fake_bundle import FakeModelStore, FakePicture, FakeSound
 from PIL import Image
 
 import onepass
 from replicator.runs.errors import UserError
 from serving import Client
 from serving.client.client import Stream
-from serving.client.retrying import Again, ClientError, Deadline, Retrying
+from serving.client.retrying import Retry, ClientError, Deadline, Retrying
 
 TOKEN = "a token of sixteen characters"
 HALF_STEP = 0.5 / 32767.5
@@ -32,7 +32,7 @@ FRAMES = np.linspace(-1, 1, 120, dtype=np.float32).reshape(40, 3)
 
 
 def models(root):
-    made = Shelf(root)
+    made = FakeModelStore(root)
     made.add("voice")
     made.add("shapes", kind=FakePicture)
     return made
@@ -40,11 +40,11 @@ def models(root):
 
 @contextlib.contextmanager
 def served(kind, root, **settings):
-    """A server of `voice` and `shapes`; yields its address and the shelf."""
+    """A server of `voice` and `shapes`; yields its address and the store."""
     runner = http_running if kind == "http" else grpc_running
-    shelf = models(root)
-    with runner.Running(shelf, **settings) as running:
-        yield f"{kind}://127.0.0.1:{running.port}", shelf
+    store = models(root)
+    with runner.Running(store, **settings) as running:
+        yield f"{kind}://127.0.0.1:{running.port}", store
 
 
 @pytest.fixture(scope="module", params=["http", "grpc"])
@@ -181,7 +181,7 @@ def test_a_recording_is_spoken_again(tmp_path):
 
 def test_pictures_come_scale_by_scale(client):
     drawn = list(client.draw("shapes", label="class 2", num=2, seed=3))
-    assert [(d.picture, d.side, d.last) for d in drawn] == [
+    assert [(d.image, d.side, d.last) for d in drawn] == [
         (0, 8, False),
         (0, 16, True),
         (1, 8, False),
@@ -193,8 +193,8 @@ def test_pictures_come_scale_by_scale(client):
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
 def test_the_first_chunk_is_here_before_the_last_is_made(kind, tmp_path):
-    with served(kind, tmp_path) as (address, shelf), Client(address) as client:
-        control = shelf.controls["voice", 1]
+    with served(kind, tmp_path) as (address, store), Client(address) as client:
+        control = store.controls["voice", 1]
         control.chunk_seconds = 0.05
         chunks = iter(client.speak("voice", frames=FRAMES))
         next(chunks)
@@ -205,8 +205,8 @@ def test_the_first_chunk_is_here_before_the_last_is_made(kind, tmp_path):
 @pytest.mark.parametrize("kind", ["http", "grpc"])
 @pytest.mark.parametrize("taken", [0, 1])
 def test_leaving_a_stream_stops_the_server(kind, taken, tmp_path):
-    with served(kind, tmp_path) as (address, shelf), Client(address) as client:
-        control = shelf.controls["voice", 1]
+    with served(kind, tmp_path) as (address, store), Client(address) as client:
+        control = store.controls["voice", 1]
         control.chunk_seconds = 0.1
         with client.speak("voice", frames=FRAMES) as speech:
             for _ in range(taken):
@@ -347,7 +347,7 @@ def test_what_will_not_change_is_not_asked_again(status):
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
 def test_a_server_that_comes_late_is_waited_for(kind, tmp_path):
-    port, shelf = free_port(), models(tmp_path)
+    port, store = free_port(), models(tmp_path)
     came = []
 
     def ask():
@@ -357,17 +357,17 @@ def test_a_server_that_comes_late_is_waited_for(kind, tmp_path):
     asking = threading.Thread(target=ask)
     asking.start()
     time.sleep(0.3)
-    with listening(kind, shelf, port):
+    with listening(kind, store, port):
         asking.join(10)
     assert len(came) == 2
 
 
 @contextlib.contextmanager
-def listening(kind, shelf, port):
+def listening(kind, store, port):
     """A server at a given port: a relay of bytes to one at a port of its own."""
     runner = http_running if kind == "http" else grpc_running
     with (
-        runner.Running(shelf) as running,
+        runner.Running(store) as running,
         socket.create_server(("127.0.0.1", port)) as front,
         socket.create_connection(("127.0.0.1", running.port)) as back,
     ):
@@ -397,7 +397,7 @@ def test_pauses_double_and_are_never_shorter_than_the_server_asked_for():
     retrying = Retrying(4, pauses.append, lambda: 1.0)
 
     def attempt():
-        raise Again(ClientError("busy", "overloaded"), next(asked_for))
+        raise Retry(ClientError("busy", "overloaded"), next(asked_for))
 
     with pytest.raises(ClientError, match="busy"):
         retrying.do(attempt, Deadline(60))
@@ -418,7 +418,7 @@ def test_no_pause_goes_beyond_the_deadline():
 
     def attempt():
         clock[0] += 0.5
-        raise Again(ClientError("busy", "overloaded"), 2.0)
+        raise Retry(ClientError("busy", "overloaded"), 2.0)
 
     with pytest.raises(ClientError, match="busy"):
         Retrying(100, sleep).do(attempt, Deadline(6.0, lambda: clock[0]))
@@ -460,8 +460,8 @@ def test_an_answer_that_drips_ends_at_the_deadline():
 
 
 def test_the_server_stops_at_the_clients_deadline(tmp_path):
-    with served("http", tmp_path) as (address, shelf), Client(address) as client:
-        shelf.controls["shapes", 1].seconds = 1.0
+    with served("http", tmp_path) as (address, store), Client(address) as client:
+        store.controls["shapes", 1].seconds = 1.0
         start = time.monotonic()
         with pytest.raises(ClientError):
             client.predict("shapes", {"seed": np.zeros(1, np.int64)}, timeout_seconds=0.2)
@@ -489,12 +489,12 @@ def test_pictures_that_stop_coming_are_missed():
             list(client.draw("shapes", num=3))
 
 
-@pytest.mark.parametrize(("side", "told"), [(10_000, 10_000), (10_000, 8), (8, 16)])
-def test_a_picture_is_measured_before_it_is_decoded(side, told):
+@pytest.mark.parametrize(("side", "declared_side"), [(10_000, 10_000), (10_000, 8), (8, 16)])
+def test_a_picture_is_measured_before_it_is_decoded(side, declared_side):
     file = io.BytesIO()
     Image.new("1", (side, side)).save(file, "PNG")
     png = base64.b64encode(file.getvalue()).decode()
-    line = json.dumps({"picture": 0, "side": told, "last": True, "png": png}).encode()
+    line = json.dumps({"picture": 0, "side": declared_side, "last": True, "png": png}).encode()
     with (
         Scripted((200, {}, line + b"\n")) as server,
         Client(server.address) as client,
@@ -539,7 +539,7 @@ def test_the_command_writes_sounds_and_their_pictures(address, tmp_path, capsys)
 @pytest.mark.parametrize("kind", ["http", "grpc"])
 def test_an_interrupted_command_keeps_what_has_come(kind, tmp_path, monkeypatch):
     np.save(tmp_path / "mel.npy", FRAMES)
-    with served(kind, tmp_path / "models") as (address, shelf):
+    with served(kind, tmp_path / "models") as (address, store):
         words = ["--mel", str(tmp_path / "mel.npy"), "--out", str(tmp_path / "out")]
         begun = Stream.__next__
         taken = []
@@ -551,7 +551,7 @@ def test_an_interrupted_command_keeps_what_has_come(kind, tmp_path, monkeypatch)
             return taken[0]
 
         monkeypatch.setattr(Stream, "__next__", interrupted)
-        shelf.controls["voice", 1].chunk_seconds = 0.05
+        store.controls["voice", 1].chunk_seconds = 0.05
         assert onepass.main(["sample", f"{address}/voice", *words]) == 130
     sound, _ = soundfile.read(tmp_path / "out/sample_0_0.wav")
     assert len(sound) == len(taken[0]) > 0
@@ -573,7 +573,7 @@ def test_the_command_draws_all_classes_in_turn_or_one(address, tmp_path):
 def test_the_command_says_in_one_line_what_is_wrong(address, tmp_path, capsys):
     out = ["--out", str(tmp_path / "out")]
     nowhere = f"http://127.0.0.1:{free_port()}"
-    for words, told in (
+    for words, expected in (
         ([f"{address}/voise", *out], "did you mean `voice`?"),
         ([address, *out], "The model must be"),
         ([f"{nowhere}/voice", *out], f"There is no server at {nowhere}."),
@@ -583,4 +583,4 @@ def test_the_command_says_in_one_line_what_is_wrong(address, tmp_path, capsys):
     ):
         assert onepass.main(["sample", *words]) == 2
         error = capsys.readouterr().err
-        assert told in error and len(error.splitlines()) == 1
+        assert expected in error and len(error.splitlines()) == 1

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import yaml
-from fake_bundle import Shelf
+from fake_bundle import FakeModelStore
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
 
 import onepass
@@ -27,17 +27,17 @@ def without_tensorflow(monkeypatch):
 @pytest.fixture
 def models(tmp_path):
     """Bundles `voice`, of lengths and batches to 8, and `shapes`, of batches to 4."""
-    shelf = Shelf(tmp_path / "the models")
+    store = FakeModelStore(tmp_path / "the models")
     said = {
         "voice": {"allowed_batches": [1, 2, 8, 4], "padded": {"frames": {"buckets": [8]}}},
         "shapes": {"allowed_batches": [1, 2, 4]},
     }
     for name, serving in said.items():
         for version in (1, 3):
-            shelf.add(name, version)
-            path = shelf.root / name / str(version) / "model.json"
+            store.add(name, version)
+            path = store.root / name / str(version) / "model.json"
             path.write_text(json.dumps({"serving": serving if version == 3 else {}}))
-    return shelf.root
+    return store.root
 
 
 @pytest.fixture
@@ -201,7 +201,7 @@ def test_ray_reads_its_config_file_and_the_application_its_arguments(printed):
     config = yaml.safe_load(text)
     schema = checked_by_ray(config)
     application = schema.applications[0]
-    models, settings = ray_settings.read(application.args)
+    models, settings = ray_settings.from_arguments(application.args)
     assert (str(models), settings.queue_rows) == ("/m", 5)
     assert application.import_path == "serving.deploy.ray_app:app"
     deployment = application.deployments[0]
@@ -227,7 +227,7 @@ def test_kuberay_gets_a_cluster_with_the_variables_and_the_token(printed):
         variables = {entry["name"]: entry.get("value") for entry in container["env"]}
         assert ray_settings.environment(RaySettings()).items() <= variables.items()
         assert "ONEPASS_TOKEN" in variables and variables["ONEPASS_TOKEN"] is None
-        assert pod["terminationGracePeriodSeconds"] >= ray_settings.leave_seconds(RaySettings())
+        assert pod["terminationGracePeriodSeconds"] >= ray_settings.shutdown_seconds(RaySettings())
         assert container["ports"] == [{"name": "serve", "containerPort": 8000}]
     assert container["resources"]["limits"]["nvidia.com/gpu"] == "1"
 
@@ -256,7 +256,7 @@ def test_the_documentation_names_what_there_is():
             for document in yaml.safe_load_all(block):
                 if "applications" in document:
                     checked_by_ray(document)
-                    ray_settings.read(document["applications"][0]["args"])
+                    ray_settings.from_arguments(document["applications"][0]["args"])
                 if document.get("kind") == "RayService":
                     checked_by_ray(yaml.safe_load(document["spec"]["serveConfigV2"]))
 

@@ -262,7 +262,7 @@ def test_a_bundle_says_what_it_speaks():
 def test_what_is_warmed_is_every_piece_by_every_batch():
     made = bundle(DRAFT)
     short, long = made.serving["streaming"]["pieces"]
-    calls = list(made.warming())
+    calls = list(made.warmup_calls())
     assert [name for name, _ in calls] == [COMPILED, "chunk"]
     for _, inputs in calls:
         assert len(inputs["seed"]) == BATCH

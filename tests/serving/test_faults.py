@@ -7,7 +7,7 @@ import threading
 
 import grpc
 import pytest
-from fake_bundle import CHANNELS, HOP, Shelf
+from fake_bundle import CHANNELS, HOP, FakeModelStore
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2_grpc
 from serve_command import Command
@@ -29,7 +29,7 @@ from serve_load import (
     until,
 )
 
-from serving.engine.registry import UNTOLD
+from serving.engine.registry import HIDDEN_ERROR
 
 INFER_PATH = "/v2/models/voice/infer"
 TIMEOUT_SECONDS = 3
@@ -37,8 +37,8 @@ GROWTH_MIB = 32  # that a listener may cost: some chunks, and what the system's 
 STREAMS = 'onepass_streams{{model="{}"}}'
 
 
-def shelf(root):
-    made = Shelf(root / "models")
+def store(root):
+    made = FakeModelStore(root / "models")
     made.root.mkdir()
     return made
 
@@ -46,7 +46,7 @@ def shelf(root):
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """`voice`, one whose chunks take time and one without end."""
-    models = shelf(tmp_path_factory.mktemp("faults"))
+    models = store(tmp_path_factory.mktemp("faults"))
     models.add("voice", seconds=0.02)
     models.add("slow", chunk_seconds=0.02)
     models.add("endless", endless=True)
@@ -63,7 +63,7 @@ def channel(server):
 
 @pytest.fixture
 def fresh(tmp_path):
-    return shelf(tmp_path)
+    return store(tmp_path)
 
 
 def listen(server, name, count, receive_bytes=None):
@@ -158,7 +158,7 @@ def test_a_broken_new_version_and_a_disk_that_vanishes_leave_the_old_one_serving
     fresh.add()
     with Command(fresh) as command:
         fresh.add(version=2, warm_fails=True)
-        until(lambda: versions_of(command).get("2") == ("END", UNTOLD))
+        until(lambda: versions_of(command).get("2") == ("END", HIDDEN_ERROR))
         away = fresh.root.with_name("elsewhere")
         clients = [HttpClient(command), GrpcClient(command)]
         with at_work(clients):
@@ -187,7 +187,9 @@ def test_all_that_was_accepted_is_answered_when_the_server_leaves(fresh):
         heard = stack.enter_context(listen(command, "voice", 400))
         chunks = speak(channels[1])
         first = next(chunks)
-        watch = health_pb2_grpc.HealthStub(channels[2]).Watch(health_pb2.HealthCheckRequest())
+        watch = health_pb2_grpc.HealthStub(channels[2]).BatchObserver(
+            health_pb2.HealthCheckRequest()
+        )
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
         questions = reflection_pb2_grpc.ServerReflectionStub(channels[2])
         described = questions.ServerReflectionInfo(slowly(asked))

@@ -13,7 +13,7 @@ import tensorflow as tf
 from fake_bundle import HOP, RATE, FakeSound
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from grpc_reflection.v1alpha import reflection_pb2, reflection_pb2_grpc
-from grpc_running import Running, frames, refused, shelf
+from grpc_running import Running, frames, refused, store
 from tensorflow_serving.apis import (
     classification_pb2,
     get_model_metadata_pb2,
@@ -36,7 +36,7 @@ SERVING, NOT_SERVING = "SERVING", "NOT_SERVING"
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    with Running(shelf(tmp_path_factory.mktemp("models"))) as running:
+    with Running(store(tmp_path_factory.mktemp("models"))) as running:
         yield running
 
 
@@ -48,7 +48,7 @@ def channel(running):
 
 @pytest.fixture
 def fresh(tmp_path):
-    return shelf(tmp_path)
+    return store(tmp_path)
 
 
 def predict_request(name="voice", signature="", **inputs):
@@ -208,12 +208,12 @@ def test_health_follows_readiness_while_it_is_watched(fresh):
         watch = health_pb2_grpc.HealthStub(channel).Watch(
             health_pb2.HealthCheckRequest(service="voice"), timeout=10
         )
-        told = (health_pb2.HealthCheckResponse.ServingStatus.Name(said.status) for said in watch)
-        assert next(told) == SERVING
-        running.table.drain()
-        assert next(told) == NOT_SERVING
+        statuses = (health_pb2.HealthCheckResponse.ServingStatus.Name(said.status) for said in watch)
+        assert next(statuses) == SERVING
+        running.registry.drain()
+        assert next(statuses) == NOT_SERVING
         assert health(channel) == health(channel, "voice") == NOT_SERVING
-        assert list(told) == []  # a watch does not keep a server that leaves
+        assert list(statuses) == []  # a watch does not keep a server that leaves
 
 
 def test_watches_are_limited(running, monkeypatch):
@@ -228,7 +228,7 @@ def test_watches_are_limited(running, monkeypatch):
 
 
 def test_a_model_that_loads_is_not_served_yet(tmp_path):
-    models = shelf(tmp_path)
+    models = store(tmp_path)
     models.add("late", load_fails=True)
     with Running(models) as running, running.channel() as channel:
         assert health(channel, "late") == NOT_SERVING
@@ -412,7 +412,7 @@ def test_a_client_that_leaves_takes_its_waiting_rows_with_it(fresh):
         first = stub.Predict.future(predict_request(), timeout=10)
         assert control.entered.wait(5)
         second = stub.Predict.future(predict_request(), timeout=10)
-        assert until(lambda: running.table.get("voice")._active == 2)
+        assert until(lambda: running.registry.get("voice")._active == 2)
         second.cancel()
         assert until(lambda: running.counted("cancelled") == 1)
         control.open.set()
@@ -502,7 +502,7 @@ def test_a_full_queue_is_told_when_to_come_again(fresh):
         first = stub.Predict.future(predict_request(), timeout=10)
         assert control.entered.wait(5)
         second = stub.Predict.future(predict_request(), timeout=10)
-        assert until(lambda: running.table.get("voice")._active == 2)
+        assert until(lambda: running.registry.get("voice")._active == 2)
         with refused("UNAVAILABLE") as caught:
             predict(channel)
         assert int(dict(caught[0].trailing_metadata())["retry-after"]) >= 1

@@ -3,7 +3,7 @@
 import grpc
 import numpy as np
 import pytest
-from grpc_running import Running, frames, is_discreet, shelf
+from grpc_running import Running, frames, is_discreet, store
 from hypothesis import given
 from hypothesis import settings as examples
 from hypothesis import strategies as some
@@ -41,7 +41,7 @@ INPUTS = some.sampled_from(["frames", "num_frames", "seed", "row", "label", "tem
 @pytest.fixture(scope="module")
 def channel(tmp_path_factory):
     root = tmp_path_factory.mktemp("models")
-    with Running(shelf(root), timeout_seconds=20.0) as running, running.channel() as channel:
+    with Running(store(root), timeout_seconds=20.0) as running, running.channel() as channel:
         yield channel
 
 

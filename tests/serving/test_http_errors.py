@@ -7,9 +7,9 @@ import json
 
 import numpy as np
 import pytest
-from http_running import Running, ask, settings_of, shelf
+from http_running import Running, ask, settings_of, store
 
-from serving.engine.registry import Table
+from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
 from serving.observability.metrics import Metrics
 
@@ -19,7 +19,7 @@ SECRET = "secret detail"
 
 @pytest.fixture
 def models(tmp_path):
-    return shelf(tmp_path)
+    return store(tmp_path)
 
 
 def frames_of(seed):
@@ -173,7 +173,7 @@ def test_a_web_socket_is_refused(models):
         sent.append(message)
 
     settings = settings_of()
-    app = make_app(Table(models.root, settings, models.load), settings, Metrics())
+    app = make_app(ModelRegistry(models.root, settings, models.load), settings, Metrics())
     asyncio.run(app({"type": "websocket", "path": "/", "headers": []}, None, note))
     assert [message["type"] for message in sent] == ["websocket.close"]
 

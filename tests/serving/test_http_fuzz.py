@@ -7,7 +7,7 @@ import hypothesis
 import numpy as np
 import pytest
 from fake_bundle import CHANNELS
-from http_running import Running, shelf, speak_text_with
+from http_running import Running, speak_text_with, store
 
 schemathesis = pytest.importorskip("schemathesis")
 
@@ -29,7 +29,7 @@ def running(tmp_path_factory):
 
     with pytest.MonkeyPatch.context() as patch:
         speak_text_with(patch, text_frames)
-        with Running(shelf(tmp_path_factory.mktemp("models")), max_body_mib=0.25) as running:
+        with Running(store(tmp_path_factory.mktemp("models")), max_body_mib=0.25) as running:
             yield running
 
 

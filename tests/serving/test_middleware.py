@@ -5,11 +5,11 @@ import gzip
 import time
 
 import pytest
-from http_running import Running, ask, shelf
+from http_running import Running, ask, store
 
-from serving.engine.rate_limits import MAX_CLIENTS, Rates
+from serving.engine.rate_limits import MAX_CLIENTS, RateLimiter
 from serving.errors import Overloaded, TooManyRequests
-from serving.http.request_bodies import BODIES_AT_ONCE, Store
+from serving.http.request_bodies import BODIES_AT_ONCE, BodyBudget
 
 TOKEN = "a token of some length"
 PREDICT = "/v1/models/shapes:predict"
@@ -20,7 +20,7 @@ UPLOAD = f"POST {PREDICT} HTTP/1.1\nHost: localhost\nContent-Length: {{}}\n\n"
 
 @pytest.fixture
 def models(tmp_path):
-    return shelf(tmp_path)
+    return store(tmp_path)
 
 
 @pytest.fixture
@@ -86,12 +86,12 @@ def test_a_body_larger_than_any_head_is_read(models, length):
 
 
 def test_all_bodies_together_are_bounded():
-    store = Store(100)
-    store.take(100 * BODIES_AT_ONCE)
+    budget = BodyBudget(100)
+    budget.reserve(100 * BODIES_AT_ONCE)
     with pytest.raises(Overloaded):
-        store.take(1)
-    store.give_back(100)
-    store.take(100)
+        budget.reserve(1)
+    budget.release(100)
+    budget.reserve(100)
 
 
 def test_what_requests_held_is_given_back(models):
@@ -260,31 +260,31 @@ def test_a_client_over_its_rate_is_told_when_to_come_again(models):
 
 def test_the_rate_is_each_clients_own_and_comes_back_with_time():
     seconds = [0.0]
-    rates = Rates(60, lambda: seconds[0])
+    limiter = RateLimiter(60, lambda: seconds[0])
     for _ in range(60):
-        rates.check("/v2", ("10.0.0.1", 1))
+        limiter.check("/v2", ("10.0.0.1", 1))
     with pytest.raises(TooManyRequests):
-        rates.check("/v2", ("10.0.0.1", 2))
-    rates.check("/v2", ("10.0.0.2", 1))
+        limiter.check("/v2", ("10.0.0.1", 2))
+    limiter.check("/v2", ("10.0.0.2", 1))
     seconds[0] = 1.0
-    rates.check("/v2", ("10.0.0.1", 3))
+    limiter.check("/v2", ("10.0.0.1", 3))
     with pytest.raises(TooManyRequests):
-        rates.check("/v2", ("10.0.0.1", 4))
+        limiter.check("/v2", ("10.0.0.1", 4))
 
 
 def test_a_customer_with_many_addresses_is_one_client():
-    rates = Rates(1, lambda: 0.0)
-    rates.check("/v2", ("2001:db8::1", 1))
+    limiter = RateLimiter(1, lambda: 0.0)
+    limiter.check("/v2", ("2001:db8::1", 1))
     with pytest.raises(TooManyRequests):
-        rates.check("/v2", ("2001:db8::2", 1))
-    rates.check("/v2", ("2001:db8:0:1::1", 1))
+        limiter.check("/v2", ("2001:db8::2", 1))
+    limiter.check("/v2", ("2001:db8:0:1::1", 1))
 
 
 def test_the_memory_of_clients_is_bounded():
-    rates = Rates(1, lambda: 0.0)
+    limiter = RateLimiter(1, lambda: 0.0)
     for n in range(MAX_CLIENTS + 100):
-        rates.check("/v2", (f"client {n}", 1))
-    assert len(rates._buckets) == MAX_CLIENTS
+        limiter.check("/v2", (f"client {n}", 1))
+    assert len(limiter._buckets) == MAX_CLIENTS
 
 
 def test_the_request_id_is_the_clients_own_or_a_new_one(models):

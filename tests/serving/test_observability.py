@@ -17,7 +17,7 @@ from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
 
-from serving.engine.served_model import Served
+from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
 from serving.observability import logs, traces
 from serving.observability.metrics import Metrics
@@ -27,18 +27,18 @@ FRAMES = {"frames": np.ones([5, 3, 3], np.float32), "num_frames": np.full([5], 3
 
 
 @pytest.fixture
-def told():
+def configure_log():
     """Configures the log and returns what it has said."""
     kept = [(logging.getLogger(name), {}) for name in ("serving", "uvicorn", "grpc", "onepass")]
     for logger, state in kept:
         state.update(handlers=logger.handlers, propagate=logger.propagate, level=logger.level)
     written = io.StringIO()
 
-    def told(log_format, level="info"):
+    def configure_log(log_format, level="info"):
         logs.configure(log_format, level).setStream(written)
         return written
 
-    yield told
+    yield configure_log
     for logger, state in kept:
         logger.__dict__.update(state)
         logger.setLevel(state["level"])
@@ -55,8 +55,8 @@ def in_a_request(function, given=None):
     return contextvars.copy_context().run(run)
 
 
-def test_no_text_can_forge_a_line_of_the_log(told):
-    written = told("text")
+def test_no_text_can_forge_a_line_of_the_log(configure_log):
+    written = configure_log("text")
     logger = logging.getLogger("serving.test")
     forged = "x\n2026-01-01T00:00:00.000Z info all is well\x1b[2J"
     logs.event(logger, f"asked for {forged}", name=forged, plain="voice/1")
@@ -64,8 +64,8 @@ def test_no_text_can_forge_a_line_of_the_log(told):
     assert written.getvalue().endswith("plain=voice/1\n")
 
 
-def test_a_line_bears_the_id_of_its_request(told):
-    written = told("json")
+def test_a_line_bears_the_id_of_its_request(configure_log):
+    written = configure_log("json")
     logger = logging.getLogger("serving.test")
     identity = in_a_request(lambda: logs.event(logger, "within", rows=3), "client-7")
     logs.event(logger, "outside")
@@ -81,15 +81,15 @@ def test_an_id_that_is_no_short_word_is_replaced(given):
     assert re.fullmatch("[0-9a-f]{16}", first) and first != second
 
 
-def test_a_failure_in_the_model_is_in_the_log_with_the_id_of_its_request(told):
-    written = told("json")
+def test_a_failure_in_the_model_is_in_the_log_with_the_id_of_its_request(configure_log):
+    written = configure_log("json")
     bundle = FakeSound()
     bundle.control.fails_on = 0
 
     async def run():
         logs.begin_request("the-bad-one")
         with pytest.raises(Exception, match="the server's log has the reason"):
-            await Served(bundle, Settings()).predict(FRAMES)
+            await ServedModel(bundle, Settings()).predict(FRAMES)
 
     asyncio.run(run())
     lines = [json.loads(line) for line in written.getvalue().splitlines()]
@@ -97,8 +97,8 @@ def test_a_failure_in_the_model_is_in_the_log_with_the_id_of_its_request(told):
     assert "secret detail" in lines[0]["exception"]
 
 
-def test_only_lines_of_the_level_and_above_are_written(told):
-    written = told("text", "warning")
+def test_only_lines_of_the_level_and_above_are_written(configure_log):
+    written = configure_log("text", "warning")
     logger = logging.getLogger("serving.test")
     logs.event(logger, "too low")
     logs.event(logger, "high enough", logging.WARNING)
@@ -113,7 +113,7 @@ def test_what_a_model_does_is_counted():
     bundle, metrics = FakeSound("voice"), Metrics()
 
     async def run():
-        served = Served(bundle, Settings(), metrics)
+        served = ServedModel(bundle, Settings(), metrics)
         await served.predict(FRAMES)
         stream = served.stream(np.zeros([200, 3], np.float32))
         await anext(stream)
@@ -133,7 +133,7 @@ def test_what_a_model_does_is_counted():
 
 def test_names_that_clients_invent_become_no_labels():
     metrics = Metrics()
-    metrics.of_model("voice")
+    metrics.for_model("voice")
     for number in range(1000):
         metrics.request(f"guess {number}", "v2", "not_found", 0.001)
     metrics.request("voice", "v2", "ok", 0.001, received_bytes=3, sent_bytes=5)
@@ -145,7 +145,7 @@ def test_names_that_clients_invent_become_no_labels():
 
 def test_dashboards_of_tensorflow_serving_find_its_name():
     metrics = Metrics()
-    metrics.of_model("voice")
+    metrics.for_model("voice")
     for protocol in ("v2", "grpc"):
         metrics.request("voice", protocol, "ok", 0.001)
     page = metrics.render()[0].decode()
@@ -176,7 +176,7 @@ def test_a_prediction_is_a_span_in_the_trace_of_its_client(spans):
     async def run():
         headers = {"traceparent": f"00-{trace_id}-b7ad6b7169203331-01"}
         with traces.span("request", headers):
-            await Served(FakeSound("voice"), Settings()).predict(FRAMES)
+            await ServedModel(FakeSound("voice"), Settings()).predict(FRAMES)
 
     asyncio.run(run())
     predict, request = spans.get_finished_spans()
@@ -189,7 +189,7 @@ def test_a_prediction_is_a_span_in_the_trace_of_its_client(spans):
 def test_a_failed_span_says_that_and_nothing_of_why(spans):
     async def run():
         with pytest.raises(InvalidInput):
-            await Served(FakeSound(), Settings()).predict({"secret": [1]})
+            await ServedModel(FakeSound(), Settings()).predict({"secret": [1]})
 
     asyncio.run(run())
     (span,) = spans.get_finished_spans()

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import soundfile
 from fake_bundle import CHANNELS, HOP, RATE
-from http_running import Running, ask, shelf, speak_text_with
+from http_running import Running, ask, speak_text_with, store
 from PIL import Image
 
 import speech
@@ -27,19 +27,19 @@ def frames_of(words):
 
 @pytest.fixture
 def front_end(monkeypatch):
-    told = []
+    spoken = []
 
     def text_frames(bundle, words, *, speed=1.0):
-        told.append((bundle.name, words, speed))
+        spoken.append((bundle.name, words, speed))
         return frames_of(words)
 
     speak_text_with(monkeypatch, text_frames)
-    return told
+    return spoken
 
 
 @pytest.fixture
 def models(tmp_path):
-    return shelf(tmp_path)
+    return store(tmp_path)
 
 
 @pytest.fixture

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_bundle import SIDES, Shelf
+from fake_bundle import SIDES, FakeModelStore
 from http_running import Running
 from page_visits import BROWSER, CHUNK, CONTRAST, FLAGS, PHONE, TOKEN, Gate, Shapes, Speech, Visitor
 from PIL import Image
@@ -24,11 +24,11 @@ pytestmark = pytest.mark.skipif(not Path(BROWSER).exists(), reason=f"there is no
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    shelf = Shelf(tmp_path_factory.mktemp("models"))
-    shelf.add("voice", kind=Speech)
-    shelf.add("shapes", kind=Shapes)
-    shelf.add("wide_shapes_whose_name_is_longer_than_a_telephone_is_wide", kind=Shapes)
-    with Running(shelf) as running:
+    store = FakeModelStore(tmp_path_factory.mktemp("models"))
+    store.add("voice", kind=Speech)
+    store.add("shapes", kind=Shapes)
+    store.add("wide_shapes_whose_name_is_longer_than_a_telephone_is_wide", kind=Shapes)
+    with Running(store) as running:
         yield running
 
 
@@ -59,7 +59,7 @@ def visit(browser, running):
 @pytest.fixture
 def voice(running):
     """The control of the voice, which is let go afterwards."""
-    control = running.shelf.controls["voice", 1]
+    control = running.store.controls["voice", 1]
     yield control
     control.open.set()
     control.open = threading.Event()
@@ -102,8 +102,8 @@ def test_speech_sounds_and_is_drawn_before_the_whole_is_there(visit, voice, runn
     assert gaps(visitor.scheduled()) <= 1  # where it was held
     name, wav = visitor.download("Download WAV")
     example = visitor.page.locator("#example").input_value()
-    told = {"example": example, "speaker": "anna"}
-    answer = running.client.post("/v1/models/voice:speak", json=told)
+    body = {"example": example, "speaker": "anna"}
+    answer = running.client.post("/v1/models/voice:speak", json=body)
     assert name == "voice-0.wav"
     np.testing.assert_array_equal(samples_of(wav), np.frombuffer(answer.content[44:], "<i2"))
 
@@ -236,7 +236,7 @@ def test_recordings_and_texts_are_sent(visit, running, monkeypatch):
         words.append(text)
         return np.zeros([800, 3], np.float32)
 
-    monkeypatch.setattr("serving.http.model_listing.reads_text", lambda served: True)
+    monkeypatch.setattr("serving.http.model_listing.supports_text", lambda served: True)
     monkeypatch.setattr("serving.http.speak.text_frames", frames_of)
     visitor = visit().open()
     visitor.page.get_by_role("radio", name="Text").check()
@@ -262,11 +262,11 @@ def test_text_is_offered_by_models_that_read_it_only(visit):
 
 
 def test_token_is_asked_for_and_kept_until_the_tab_closes(visit, tmp_path):
-    shelf, file = Shelf(tmp_path / "models"), tmp_path / "token"
-    shelf.add("voice", kind=Speech)
+    store, file = FakeModelStore(tmp_path / "models"), tmp_path / "token"
+    store.add("voice", kind=Speech)
     file.write_text(TOKEN, encoding="utf-8")
     bearer = {"authorization": f"Bearer {TOKEN}"}
-    with Running(shelf, token_file=file) as guarded:
+    with Running(store, token_file=file) as guarded:
         visitor = visit(guarded)
         visitor.expected = "status of 401"
         page = visitor.page
@@ -293,10 +293,10 @@ def test_token_is_asked_for_and_kept_until_the_tab_closes(visit, tmp_path):
 
 
 def test_model_that_is_loading_can_be_chosen_once_it_is_ready(visit, tmp_path):
-    shelf = Shelf(tmp_path)
-    shelf.add("shapes", kind=Shapes)
-    with Running(shelf, poll_seconds=0.05) as running:
-        control = shelf.add("voice", kind=Speech)
+    store = FakeModelStore(tmp_path)
+    store.add("shapes", kind=Shapes)
+    with Running(store, poll_seconds=0.05) as running:
+        control = store.add("voice", kind=Speech)
         control.warm_open.clear()
         visitor = visit(running)
         visitor.page.goto(running.url)

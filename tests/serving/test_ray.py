@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fake_bundle import FakePicture, Shelf
+from fake_bundle import FakeModelStore, FakePicture
 from processes import ROOT, Process
 from ray_clients import TOKEN
 
@@ -83,12 +83,12 @@ def seen_in(folder):
         assert exported.ended(150) == 0, exported.output()
     finally:
         exported.kill()
-    shelf = Shelf(folder / "models")
-    shelf.add()
-    shelf.add("slow", seconds=0.2)
-    shelf.add("stream", chunk_seconds=0.05)
-    shelf.add("shapes", kind=FakePicture)
-    return run_in_namespace(folder, shelf.root, folder, bundle)
+    store = FakeModelStore(folder / "models")
+    store.add()
+    store.add("slow", seconds=0.2)
+    store.add("stream", chunk_seconds=0.05)
+    store.add("shapes", kind=FakePicture)
+    return run_in_namespace(folder, store.root, folder, bundle)
 
 
 def run_in_namespace(folder, *words):
@@ -113,8 +113,8 @@ def run_in_namespace(folder, *words):
             with contextlib.suppress(ProcessLookupError):
                 os.killpg(running.pid, signal.SIGKILL)  # and with it all of the namespace
             running.wait()
-    told = (folder / "log").read_text(errors="replace")[-3000:]
-    assert status == 0, told
+    log = (folder / "log").read_text(errors="replace")[-3000:]
+    assert status == 0, log
     return json.loads((folder / "results.json").read_text(encoding="utf-8"))
 
 
@@ -209,8 +209,8 @@ def test_what_a_config_file_says_is_what_is_read_of_it():
         allowed_hosts=("a.example", "b"),
         log_format="json",
     )
-    written = yaml.safe_dump(ray_settings.written(Path("/models"), settings))
-    models, read = ray_settings.read(yaml.safe_load(written))
+    written = yaml.safe_dump(ray_settings.to_arguments(Path("/models"), settings))
+    models, read = ray_settings.from_arguments(yaml.safe_load(written))
     assert (models, read) == (Path("/models"), settings)
 
 
@@ -226,9 +226,9 @@ def test_what_a_config_file_says_is_what_is_read_of_it():
     ],
 )
 def test_a_config_file_that_cannot_be_is_told_by_name(arguments, said):
-    with pytest.raises(UserError) as told:
-        ray_settings.read(arguments)
-    assert said in str(told.value)
+    with pytest.raises(UserError) as raised:
+        ray_settings.from_arguments(arguments)
+    assert said in str(raised.value)
 
 
 def test_a_replica_is_not_ended_before_its_requests_had_their_time():

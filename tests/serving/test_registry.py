@@ -10,12 +10,14 @@ import weakref
 
 import numpy as np
 import pytest
-from fake_bundle import HOP, FakePicture, FakeSound, Shelf, info
+from fake_bundle import HOP, FakeModelStore, FakePicture, FakeSound, info
 
 from replicator.runs.errors import UserError
 from serving.bundles.signature import Signature
-from serving.engine.registry import Served, Table, VersionStatus
+from serving.engine.registry import ModelRegistry
+from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import scan
+from serving.engine.version_set import VersionStatus
 from serving.errors import DeadlineExceeded, InvalidInput, NotFound, NotReady, TooLarge
 from serving.observability.metrics import Metrics
 from serving.settings import Settings
@@ -24,23 +26,23 @@ FRAMES = {"frames": np.ones([1, 3, 3], np.float32), "num_frames": np.array([3], 
 
 
 @pytest.fixture
-def shelf(tmp_path):
+def store(tmp_path):
     root = tmp_path / "models"
     root.mkdir()
-    return Shelf(root)
+    return FakeModelStore(root)
 
 
 @contextlib.asynccontextmanager
-async def running(shelf, metrics=None, **settings):
+async def running(store, metrics=None, **settings):
     """A table that looks when told to, all loaded that lies there."""
     settings.setdefault("poll_seconds", 1000.0)
-    table = Table(shelf.root, Settings(**settings), shelf.load, metrics)
-    await table.start()
-    await table.look()
+    registry = ModelRegistry(store.root, Settings(**settings), store.load, metrics)
+    await registry.start()
+    await registry.rescan()
     try:
-        yield table
+        yield registry
     finally:
-        await table.stop(1.0)
+        await registry.stop(1.0)
 
 
 async def until(condition):
@@ -49,101 +51,101 @@ async def until(condition):
             await asyncio.sleep(0.001)
 
 
-def states(table, name="voice"):
-    return {status.version: status.state for status in table.versions(name)}
+def states(registry, name="voice"):
+    return {status.version: status.state for status in registry.versions(name)}
 
 
-def the_error(table, version, name="voice"):
-    return next(s.error for s in table.versions(name) if s.version == version)
+def the_error(registry, version, name="voice"):
+    return next(s.error for s in registry.versions(name) if s.version == version)
 
 
-async def ask(table, seed=0):
+async def ask(registry, seed=0):
     """The version that answered, having answered rightly."""
-    served = table.get("voice")
+    served = registry.get("voice")
     answer = await served.predict({**FRAMES, "seed": np.array([seed])})
     assert answer["sound"].shape == (1, 3 * HOP)
     return served.version
 
 
-def test_the_highest_version_of_every_model_is_served_warm(shelf):
-    controls = [shelf.add(version=n) for n in (1, 9, 10)]
-    shelf.add("digits", 3, FakePicture)
+def test_the_highest_version_of_every_model_is_served_warm(store):
+    controls = [store.add(version=n) for n in (1, 9, 10)]
+    store.add("digits", 3, FakePicture)
 
     async def run():
-        async with running(shelf) as table:
-            assert table.names() == ["digits", "voice"]
-            assert [table.get(name).version for name in table.names()] == [3, 10]
-            assert states(table) == {1: "END", 9: "END", 10: "AVAILABLE"}
-            assert await ask(table) == 10
+        async with running(store) as registry:
+            assert registry.names() == ["digits", "voice"]
+            assert [registry.get(name).version for name in registry.names()] == [3, 10]
+            assert states(registry) == {1: "END", 9: "END", 10: "AVAILABLE"}
+            assert await ask(registry) == 10
 
     asyncio.run(run())
     assert [control.warmed for control in controls] == [0, 0, 1]
 
 
-def test_only_that_very_version_or_the_best_is_given(shelf):
-    shelf.add(version=1)
-    shelf.add(version=2)
+def test_only_that_very_version_or_the_best_is_given(store):
+    store.add(version=1)
+    store.add(version=2)
 
     async def run():
-        async with running(shelf) as table:
-            assert table.get("voice", 2) is table.get("voice")
+        async with running(store) as registry:
+            assert registry.get("voice", 2) is registry.get("voice")
             for words in (("voice", 1), ("voice", 7), ("nobody",), ("../voice",), ("",)):
                 with pytest.raises(NotFound):
-                    table.get(*words)
+                    registry.get(*words)
             with pytest.raises(NotFound):
-                table.versions("nobody")
+                registry.versions("nobody")
 
     asyncio.run(run())
 
 
-def test_a_model_is_not_ready_before_it_is_warm(shelf):
-    control = shelf.add()
+def test_a_model_is_not_ready_before_it_is_warm(store):
+    control = store.add()
     control.warm_open.clear()
 
     async def run():
-        table = Table(shelf.root, Settings(poll_seconds=1000.0), shelf.load)
-        assert not table.ready
-        await table.start()
-        assert not table.ready and states(table) == {1: "LOADING"}
+        registry = ModelRegistry(store.root, Settings(poll_seconds=1000.0), store.load)
+        assert not registry.ready
+        await registry.start()
+        assert not registry.ready and states(registry) == {1: "LOADING"}
         with pytest.raises(NotReady, match="is being loaded"):
-            table.get("voice")
+            registry.get("voice")
         control.warm_open.set()
-        await table.settled()
-        assert table.ready and states(table) == {1: "AVAILABLE"}
-        await table.stop(1.0)
-        assert not table.ready
+        await registry.initial_load_done()
+        assert registry.ready and states(registry) == {1: "AVAILABLE"}
+        await registry.stop(1.0)
+        assert not registry.ready
 
     asyncio.run(run())
 
 
-def test_an_empty_folder_is_ready_and_a_folder_of_broken_models_is_not(shelf):
+def test_an_empty_folder_is_ready_and_a_folder_of_broken_models_is_not(store):
     async def is_ready():
-        async with running(shelf) as table:
-            return table.ready
+        async with running(store) as registry:
+            return registry.ready
 
     assert asyncio.run(is_ready())
-    shelf.add(load_fails=True)
+    store.add(load_fails=True)
     assert not asyncio.run(is_ready())
-    shelf.add("other")
+    store.add("other")
     assert asyncio.run(is_ready())
 
 
-def test_reloads_under_load_leave_no_gap_and_no_error(shelf):
-    shelf.add(version=1, seconds=0.002)
+def test_reloads_under_load_leave_no_gap_and_no_error(store):
+    store.add(version=1, seconds=0.002)
     stop, seen = threading.Event(), []
 
-    async def client(table, number):
+    async def client(registry, number):
         while not stop.is_set():
-            seen.append(await ask(table, number))
+            seen.append(await ask(registry, number))
 
     async def run():
-        async with running(shelf) as table:
-            clients = [asyncio.create_task(client(table, n)) for n in range(8)]
+        async with running(store) as registry:
+            clients = [asyncio.create_task(client(registry, n)) for n in range(8)]
             for version in (2, 3, 4):
-                shelf.add(version=version, seconds=0.002)
-                await table.look()
+                store.add(version=version, seconds=0.002)
+                await registry.rescan()
                 await until(lambda version=version: seen.count(version) > 16)
-                assert states(table)[version] == "AVAILABLE"
+                assert states(registry)[version] == "AVAILABLE"
             stop.set()
             await asyncio.gather(*clients)
 
@@ -154,44 +156,44 @@ def test_reloads_under_load_leave_no_gap_and_no_error(shelf):
     assert all(top - version <= 1 for top, version in zip(newest, seen, strict=True))
 
 
-def test_the_old_version_serves_until_the_new_one_is_warm(shelf):
-    shelf.add(version=1)
+def test_the_old_version_serves_until_the_new_one_is_warm(store):
+    store.add(version=1)
 
     async def run():
-        async with running(shelf) as table:
-            new = shelf.add(version=2)
+        async with running(store) as registry:
+            new = store.add(version=2)
             new.warm_open.clear()
-            looking = asyncio.create_task(table.look())
-            await until(lambda: states(table).get(2) == "LOADING")
-            assert await ask(table) == 1
+            looking = asyncio.create_task(registry.rescan())
+            await until(lambda: states(registry).get(2) == "LOADING")
+            assert await ask(registry) == 1
             with pytest.raises(NotReady):
-                table.get("voice", 2)
+                registry.get("voice", 2)
             new.warm_open.set()
             await looking
-            assert await ask(table) == 2
+            assert await ask(registry) == 2
 
     asyncio.run(run())
 
 
-def test_an_old_version_answers_what_it_began_and_is_let_go_then(shelf):
-    old = shelf.add(version=1)
+def test_an_old_version_answers_what_it_began_and_is_let_go_then(store):
+    old = store.add(version=1)
 
     async def run():
-        async with running(shelf) as table:
+        async with running(store) as registry:
             old.open.clear()
-            asked = asyncio.create_task(ask(table))
+            asked = asyncio.create_task(ask(registry))
             await until(old.entered.is_set)
-            late = table.get("voice")  # taken, but not asked yet
+            late = registry.get("voice")  # taken, but not asked yet
             gone = weakref.ref(late.bundle)
-            shelf.add(version=2)
-            looking = asyncio.create_task(table.look())
-            await until(lambda: table.get("voice").version == 2)
-            assert states(table)[1] == "UNLOADING"
-            assert table.get("voice", 1) is late
+            store.add(version=2)
+            looking = asyncio.create_task(registry.rescan())
+            await until(lambda: registry.get("voice").version == 2)
+            assert states(registry)[1] == "UNLOADING"
+            assert registry.get("voice", 1) is late
             old.open.set()
             assert await asked == 1
             await looking
-            assert states(table) == {1: "END", 2: "AVAILABLE"}
+            assert states(registry) == {1: "END", 2: "AVAILABLE"}
             assert (await late.predict(FRAMES))["sound"].shape == (1, 3 * HOP)
             del late, asked
             gc.collect()
@@ -201,39 +203,39 @@ def test_an_old_version_answers_what_it_began_and_is_let_go_then(shelf):
 
 
 @pytest.mark.parametrize("fault", ["load_fails", "warm_fails"])
-def test_a_broken_new_version_leaves_the_old_one_serving(shelf, fault, caplog):
-    shelf.add(version=1)
+def test_a_broken_new_version_leaves_the_old_one_serving(store, fault, caplog):
+    store.add(version=1)
 
     async def run():
-        async with running(shelf, Metrics()) as table:
-            shelf.add(version=2, **{fault: True})
-            await table.look()
-            assert await ask(table) == 1
-            assert states(table) == {1: "AVAILABLE", 2: "END"}
-            assert the_error(table, 2) == "It cannot be loaded; the server's log has the reason."
+        async with running(store, Metrics()) as registry:
+            store.add(version=2, **{fault: True})
+            await registry.rescan()
+            assert await ask(registry) == 1
+            assert states(registry) == {1: "AVAILABLE", 2: "END"}
+            assert the_error(registry, 2) == "It cannot be loaded; the server's log has the reason."
 
     asyncio.run(run())
     assert "secret detail" in caplog.text
 
 
-def test_a_broken_version_is_tried_again_ever_less_often_until_it_is_mended(shelf):
-    shelf.add(version=1)
-    broken = shelf.add(version=2, load_fails=True)
+def test_a_broken_version_is_tried_again_ever_less_often_until_it_is_mended(store):
+    store.add(version=1)
+    broken = store.add(version=2, load_fails=True)
     tried = []
 
     def load(path):
         if path.name == "2":
             tried.append(time.monotonic())
-        return shelf.load(path)
+        return store.load(path)
 
     async def run():
-        table = Table(shelf.root, Settings(poll_seconds=0.01), load)
-        await table.start()
+        registry = ModelRegistry(store.root, Settings(poll_seconds=0.01), load)
+        await registry.start()
         await until(lambda: len(tried) == 5)
-        assert await ask(table) == 1
+        assert await ask(registry) == 1
         broken.load_fails = False
-        await until(lambda: table.get("voice").version == 2)
-        await table.stop(1.0)
+        await until(lambda: registry.get("voice").version == 2)
+        await registry.stop(1.0)
 
     asyncio.run(run())
     waits = np.diff(tried)
@@ -241,48 +243,48 @@ def test_a_broken_version_is_tried_again_ever_less_often_until_it_is_mended(shel
     assert waits[3] >= 0.08
 
 
-def test_a_broken_version_that_is_written_anew_is_tried_at_once(shelf):
-    broken = shelf.add(load_fails=True)
+def test_a_broken_version_that_is_written_anew_is_tried_at_once(store):
+    broken = store.add(load_fails=True)
 
     async def run():
-        async with running(shelf) as table:
-            await table.look()
-            assert len(shelf.loads) == 1
+        async with running(store) as registry:
+            await registry.rescan()
+            assert len(store.loads) == 1
             with pytest.raises(NotReady, match="cannot be loaded"):
-                table.get("voice")
+                registry.get("voice")
             broken.load_fails = False
-            path = shelf.root / "voice/1/manifest.json"
+            path = store.root / "voice/1/manifest.json"
             os.utime(path, ns=(1, 1))
-            await table.look()
-            assert await ask(table) == 1 and the_error(table, 1) == ""
+            await registry.rescan()
+            assert await ask(registry) == 1 and the_error(registry, 1) == ""
 
     asyncio.run(run())
 
 
-def test_a_lower_version_is_served_while_the_highest_is_broken(shelf):
-    shelf.add(version=1)
-    shelf.add(version=2, load_fails=True)
+def test_a_lower_version_is_served_while_the_highest_is_broken(store):
+    store.add(version=1)
+    store.add(version=2, load_fails=True)
 
     async def run():
-        async with running(shelf) as table:
-            await table.look()
-            assert await ask(table) == 1
+        async with running(store) as registry:
+            await registry.rescan()
+            assert await ask(registry) == 1
 
     asyncio.run(run())
 
 
-def test_the_reason_that_a_user_may_read_names_no_folder(shelf):
-    shelf.add()
+def test_the_reason_that_a_user_may_read_names_no_folder(store):
+    store.add()
 
     def load(path):
-        raise UserError(f"{path} is not as it was exported:\n{shelf.root}/voice/1/x was changed.")
+        raise UserError(f"{path} is not as it was exported:\n{store.root}/voice/1/x was changed.")
 
     async def run():
-        table = Table(shelf.root, Settings(poll_seconds=1000.0), load)
-        await table.start()
-        await table.look()
-        await table.stop(1.0)
-        return the_error(table, 1)
+        registry = ModelRegistry(store.root, Settings(poll_seconds=1000.0), load)
+        await registry.start()
+        await registry.rescan()
+        await registry.stop(1.0)
+        return the_error(registry, 1)
 
     assert asyncio.run(run()) == "voice/1 is not as it was exported: voice/1/x was changed."
 
@@ -307,133 +309,133 @@ def turn_into_a_file(root):
 
 
 @pytest.mark.parametrize("fault", [vanish, unmount, empty_the_model, turn_into_a_file])
-def test_a_disk_that_vanishes_keeps_what_is_loaded_and_says_so(shelf, fault):
-    shelf.add()
+def test_a_disk_that_vanishes_keeps_what_is_loaded_and_says_so(store, fault):
+    store.add()
 
     async def run():
-        async with running(shelf) as table:
-            fault(shelf.root)
+        async with running(store) as registry:
+            fault(store.root)
             for _ in range(5):
-                await table.look()
-            assert await ask(table) == 1 and table.ready
-            assert states(table) == {1: "AVAILABLE"}
-            return the_error(table, 1)
+                await registry.rescan()
+            assert await ask(registry) == 1 and registry.ready
+            assert states(registry) == {1: "AVAILABLE"}
+            return the_error(registry, 1)
 
     error = asyncio.run(run())
     assert error.endswith("what is loaded goes on being served")
-    assert str(shelf.root) not in error
+    assert str(store.root) not in error
 
 
-def test_a_disk_that_comes_back_is_believed_again(shelf):
-    shelf.add()
+def test_a_disk_that_comes_back_is_believed_again(store):
+    store.add()
 
     async def run():
-        async with running(shelf) as table:
-            vanish(shelf.root)
-            await table.look()
-            assert the_error(table, 1)
-            shelf.root.with_name("elsewhere").rename(shelf.root)
-            shelf.add(version=2)
-            await table.look()
-            assert await ask(table) == 2 and the_error(table, 2) == ""
+        async with running(store) as registry:
+            vanish(store.root)
+            await registry.rescan()
+            assert the_error(registry, 1)
+            store.root.with_name("elsewhere").rename(store.root)
+            store.add(version=2)
+            await registry.rescan()
+            assert await ask(registry) == 2 and the_error(registry, 2) == ""
 
     asyncio.run(run())
 
 
-def test_a_model_that_is_taken_away_alone_ends_after_a_while(shelf):
-    shelf.add()
-    shelf.add("digits", 1, FakePicture)
+def test_a_model_that_is_taken_away_alone_ends_after_a_while(store):
+    store.add()
+    store.add("digits", 1, FakePicture)
 
     async def run():
-        async with running(shelf) as table:
-            shutil.rmtree(shelf.root / "voice")
-            await table.look()
-            assert await ask(table) == 1  # it may be being replaced
+        async with running(store) as registry:
+            shutil.rmtree(store.root / "voice")
+            await registry.rescan()
+            assert await ask(registry) == 1  # it may be being replaced
             for _ in range(4):
-                await table.look()
-            assert table.names() == ["digits"]
+                await registry.rescan()
+            assert registry.names() == ["digits"]
             with pytest.raises(NotFound):
-                table.get("voice")
+                registry.get("voice")
 
     asyncio.run(run())
 
 
-def test_taking_the_highest_version_away_goes_back_to_the_one_below(shelf):
+def test_taking_the_highest_version_away_goes_back_to_the_one_below(store):
     for version in (1, 2):
-        shelf.add(version=version)
+        store.add(version=version)
 
     async def run():
-        async with running(shelf) as table:
-            assert await ask(table) == 2
-            shutil.rmtree(shelf.root / "voice/2")
-            await table.look()
-            assert await ask(table) == 1
+        async with running(store) as registry:
+            assert await ask(registry) == 2
+            shutil.rmtree(store.root / "voice/2")
+            await registry.rescan()
+            assert await ask(registry) == 1
 
     asyncio.run(run())
 
 
-def test_taking_the_served_version_away_does_not_go_back_past_a_broken_one(shelf):
-    shelf.add(version=1)
-    shelf.add(version=2)
+def test_taking_the_served_version_away_does_not_go_back_past_a_broken_one(store):
+    store.add(version=1)
+    store.add(version=2)
 
     async def run():
-        async with running(shelf) as table:
-            shelf.add(version=3, load_fails=True)
-            await table.look()
-            shutil.rmtree(shelf.root / "voice/2")
-            await table.look()
-            assert await ask(table) == 2
+        async with running(store) as registry:
+            store.add(version=3, load_fails=True)
+            await registry.rescan()
+            shutil.rmtree(store.root / "voice/2")
+            await registry.rescan()
+            assert await ask(registry) == 2
 
     asyncio.run(run())
 
 
-def test_a_version_without_a_manifest_and_strange_names_are_not_seen(shelf, tmp_path):
-    shelf.add(version=1)
-    (shelf.root / "voice/2").mkdir()
+def test_a_version_without_a_manifest_and_strange_names_are_not_seen(store, tmp_path):
+    store.add(version=1)
+    (store.root / "voice/2").mkdir()
     for name in (".hidden", "white space", "voice/latest", "voice/-3", "voice/1.5", "voice/٣"):
-        (shelf.root / name / "1").mkdir(parents=True)
-        (shelf.root / name / "1/manifest.json").write_text("{}")
-        (shelf.root / name / "manifest.json").write_text("{}")
-    (shelf.root / "file").write_text("")
-    seen = scan(shelf.root).versions
+        (store.root / name / "1").mkdir(parents=True)
+        (store.root / name / "1/manifest.json").write_text("{}")
+        (store.root / name / "manifest.json").write_text("{}")
+    (store.root / "file").write_text("")
+    seen = scan(store.root).versions
     assert {name: [f.number for f in found] for name, found in seen.items()} == {"voice": [1]}
 
 
-def test_links_are_followed_inside_the_folder_and_not_out_of_it(shelf, tmp_path):
-    shelf.add(version=1)
-    outside = Shelf(tmp_path / "outside")
+def test_links_are_followed_inside_the_folder_and_not_out_of_it(store, tmp_path):
+    store.add(version=1)
+    outside = FakeModelStore(tmp_path / "outside")
     outside.add("secret", 1)
-    (shelf.root / "alias").symlink_to("voice")
-    (shelf.root / "secret").symlink_to(outside.root / "secret")
-    (shelf.root / "voice/7").symlink_to(outside.root / "secret/1")
-    (shelf.root / "broken").symlink_to("nowhere")
-    (shelf.root / "round").symlink_to("round")
-    seen = scan(shelf.root)
+    (store.root / "alias").symlink_to("voice")
+    (store.root / "secret").symlink_to(outside.root / "secret")
+    (store.root / "voice/7").symlink_to(outside.root / "secret/1")
+    (store.root / "broken").symlink_to("nowhere")
+    (store.root / "round").symlink_to("round")
+    seen = scan(store.root)
     assert {name: [f.number for f in found] for name, found in seen.versions.items() if found} == {
         "alias": [1],
         "voice": [1],
     }
 
     async def run():
-        async with running(shelf) as table:
-            assert [table.get(name).name for name in table.names()] == ["alias", "voice"]
+        async with running(store) as registry:
+            assert [registry.get(name).name for name in registry.names()] == ["alias", "voice"]
 
     asyncio.run(run())
 
 
-def test_stopping_waits_for_every_accepted_request(shelf):
-    control = shelf.add()
+def test_stopping_waits_for_every_accepted_request(store):
+    control = store.add()
 
     async def run():
-        async with running(shelf) as table:
+        async with running(store) as registry:
             control.open.clear()
-            tasks = [asyncio.create_task(ask(table, seed)) for seed in range(20)]
-            stream = table.get("voice").stream(FRAMES["frames"][0])
+            tasks = [asyncio.create_task(ask(registry, seed)) for seed in range(20)]
+            stream = registry.get("voice").stream(FRAMES["frames"][0])
             await until(control.entered.is_set)
             reading = asyncio.create_task(anext(stream))
-            stopping = asyncio.create_task(table.stop(5.0))
+            stopping = asyncio.create_task(registry.stop(5.0))
             await asyncio.sleep(0.02)
-            assert not stopping.done() and not table.ready
+            assert not stopping.done() and not registry.ready
             control.open.set()
             assert await asyncio.gather(*tasks) == [1] * 20
             await reading
@@ -441,23 +443,23 @@ def test_stopping_waits_for_every_accepted_request(shelf):
             await stream.aclose()
             assert await stopping is True
             with pytest.raises(NotReady):
-                await ask(table)
+                await ask(registry)
 
     asyncio.run(run())
 
 
-def test_stopping_gives_up_after_its_time_and_says_so(shelf):
-    control = shelf.add()
+def test_stopping_gives_up_after_its_time_and_says_so(store):
+    control = store.add()
 
     async def run():
-        async with running(shelf) as table:
+        async with running(store) as registry:
             control.open.clear()
-            first, waiting = (asyncio.create_task(ask(table, seed)) for seed in range(2))
+            first, waiting = (asyncio.create_task(ask(registry, seed)) for seed in range(2))
             await until(control.entered.is_set)
-            assert await table.stop(0.03) is False
+            assert await registry.stop(0.03) is False
             with pytest.raises(NotReady):
                 await waiting
-            assert table.is_busy
+            assert registry.is_busy
             control.open.set()
             assert await first == 1
 
@@ -471,7 +473,7 @@ def test_lengths_that_ask_for_too_much_sound_are_refused_before_they_wait():
     bundle.signatures = {"serving_default": Signature(infos, outputs)}
 
     async def run(rows, samples):
-        served = Served(bundle, Settings(max_body_mib=1))
+        served = ServedModel(bundle, Settings(max_body_mib=1))
         lengths = np.full([rows], samples, np.int32)
         await served.predict({"num_samples": lengths, "seed": np.arange(rows)})
 
@@ -480,12 +482,12 @@ def test_lengths_that_ask_for_too_much_sound_are_refused_before_they_wait():
     assert bundle.control.calls == []
 
 
-def test_a_request_is_checked_before_it_waits(shelf):
-    control = shelf.add()
+def test_a_request_is_checked_before_it_waits(store):
+    control = store.add()
 
     async def run(inputs, signature="serving_default", **rest):
-        async with running(shelf) as table:
-            await table.get("voice").predict(inputs, signature, **rest)
+        async with running(store) as registry:
+            await registry.get("voice").predict(inputs, signature, **rest)
 
     for inputs, words in [
         ({**FRAMES, "frames": np.full([1, 3, 3], np.nan, np.float32)}, "`frames` must be finite"),
@@ -503,37 +505,37 @@ def test_a_request_is_checked_before_it_waits(shelf):
     assert control.calls == []
 
 
-def test_a_client_cannot_have_more_time_than_the_server_gives(shelf):
-    control = shelf.add()
+def test_a_client_cannot_have_more_time_than_the_server_gives(store):
+    control = store.add()
 
     async def run():
-        async with running(shelf, timeout_seconds=0.03) as table:
+        async with running(store, timeout_seconds=0.03) as registry:
             control.open.clear()
             with pytest.raises(DeadlineExceeded, match=r"within 0\.0"):
-                await table.get("voice").predict(FRAMES, timeout_seconds=1000.0)
+                await registry.get("voice").predict(FRAMES, timeout_seconds=1000.0)
             control.open.set()
-            await until(lambda: not table.is_busy)
+            await until(lambda: not registry.is_busy)
 
     asyncio.run(run())
 
 
-def test_a_lone_client_never_waits_for_the_batch_delay(shelf):
-    control = shelf.add()
+def test_a_lone_client_never_waits_for_the_batch_delay(store):
+    control = store.add()
 
     async def run():
-        async with running(shelf, batch_delay_ms=1e6) as table, asyncio.timeout(10):
+        async with running(store, batch_delay_ms=1e6) as registry, asyncio.timeout(10):
             for seed in range(5):
-                await ask(table, seed)
+                await ask(registry, seed)
 
     asyncio.run(run())
     assert control.rows == [1] * 5
 
 
-def test_the_table_knows_its_statuses_by_value(shelf):
-    shelf.add(version=4)
+def test_the_table_knows_its_statuses_by_value(store):
+    store.add(version=4)
 
     async def run():
-        async with running(shelf) as table:
-            return table.versions("voice")
+        async with running(store) as registry:
+            return registry.versions("voice")
 
     assert asyncio.run(run()) == [VersionStatus(4, "AVAILABLE", "")]

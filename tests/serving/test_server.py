@@ -11,16 +11,16 @@ import time
 import grpc
 import numpy as np
 import pytest
-from fake_bundle import HOP, Shelf
+from fake_bundle import HOP, FakeModelStore
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from serve_command import Command
 
 import onepass
-from serving.engine.registry import Table
+from serving.engine.registry import ModelRegistry
 from serving.http.server import IDLE_SECONDS
 from serving.observability import logs
 from serving.observability.metrics import Metrics
-from serving.server import Serving, ready_line
+from serving.server import Server, ready_line
 from serving.settings import Settings
 
 BODY = json.dumps({"instances": [{"frames": [[0.0] * 3] * 3, "num_frames": 3}]})
@@ -28,10 +28,10 @@ TOKEN = "a token of enough letters"
 
 
 @pytest.fixture
-def shelf(tmp_path):
+def store(tmp_path):
     root = tmp_path / "models"
     root.mkdir()
-    return Shelf(root)
+    return FakeModelStore(root)
 
 
 @pytest.fixture(autouse=True)
@@ -60,9 +60,9 @@ def ask(connection):
     return answer.status
 
 
-def test_the_command_answers_over_both_protocols_and_leaves_when_told(shelf):
-    shelf.add()
-    with Command(shelf, "--log-format", "json") as command:
+def test_the_command_answers_over_both_protocols_and_leaves_when_told(store):
+    store.add()
+    with Command(store, "--log-format", "json") as command:
         assert command.names == "voice"
         with contextlib.closing(command.connection()) as connection:
             assert ask(connection) == 200
@@ -72,12 +72,12 @@ def test_the_command_answers_over_both_protocols_and_leaves_when_told(shelf):
             assert answer.status == health_pb2.HealthCheckResponse.SERVING
         assert command.ended(signal.SIGTERM) == 0
     lines = command.process.output().splitlines()
-    told = [json.loads(line) for line in lines if not line.startswith("serving ")]
-    assert {line["message"] for line in told} >= {"loading", "ready"}
+    records = [json.loads(line) for line in lines if not line.startswith("serving ")]
+    assert {line["message"] for line in records} >= {"loading", "ready"}
 
 
-def test_ctrl_c_is_a_wish_to_leave_as_well(shelf):
-    with Command(shelf) as command:
+def test_ctrl_c_is_a_wish_to_leave_as_well(store):
+    with Command(store) as command:
         assert command.names == "no model yet"
         assert command.ended(signal.SIGINT) == 0
 
@@ -110,16 +110,16 @@ class Client(threading.Thread):
                 connection.close()
 
 
-def test_every_accepted_request_is_answered_when_the_server_leaves_under_load(shelf):
-    shelf.add(seconds=0.01)
+def test_every_accepted_request_is_answered_when_the_server_leaves_under_load(store):
+    store.add(seconds=0.01)
     started = threading.Semaphore(0)
-    with Command(shelf) as command:
+    with Command(store) as command:
         clients = [Client(command, number % 2 == 0, started) for number in range(12)]
         for client in clients:
             client.start()
         for _ in range(60):
             assert started.acquire(timeout=10)
-        shelf.add(version=2, seconds=0.01)  # and a reload on the way
+        store.add(version=2, seconds=0.01)  # and a reload on the way
         for _ in range(60):
             assert started.acquire(timeout=10)
         assert command.ended(signal.SIGTERM) == 0
@@ -130,15 +130,15 @@ def test_every_accepted_request_is_answered_when_the_server_leaves_under_load(sh
     assert "unloaded model=voice version=1" in command.process.output()
 
 
-def test_a_call_that_hangs_does_not_keep_the_process(shelf):
-    shelf.add(seconds=60)
-    with Command(shelf, "--drain-seconds", 0.3) as command, a_call_under_way(command):
+def test_a_call_that_hangs_does_not_keep_the_process(store):
+    store.add(seconds=60)
+    with Command(store, "--drain-seconds", 0.3) as command, a_call_under_way(command):
         assert command.ended(signal.SIGTERM) == 128 + signal.SIGTERM
 
 
-def test_a_second_signal_insists(shelf):
-    shelf.add(seconds=60)
-    with Command(shelf, "--drain-seconds", 60) as command, a_call_under_way(command):
+def test_a_second_signal_insists(store):
+    store.add(seconds=60)
+    with Command(store, "--drain-seconds", 60) as command, a_call_under_way(command):
         command.process.signal(signal.SIGTERM)
         end = time.monotonic() + 10
         while "SIGTERM" not in command.process.output() and time.monotonic() < end:
@@ -147,18 +147,18 @@ def test_a_second_signal_insists(shelf):
 
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "example.org"])
-def test_others_are_not_let_in_without_a_token(shelf, mistake, monkeypatch, host):
+def test_others_are_not_let_in_without_a_token(store, mistake, monkeypatch, host):
     monkeypatch.delenv("ONEPASS_TOKEN", raising=False)
-    assert "needs a token: --token-file FILE" in mistake("serve", shelf.root, "--host", host)
+    assert "needs a token: --token-file FILE" in mistake("serve", store.root, "--host", host)
 
 
-def test_a_token_that_anybody_could_guess_is_refused(shelf, mistake, monkeypatch, tmp_path):
+def test_a_token_that_anybody_could_guess_is_refused(store, mistake, monkeypatch, tmp_path):
     monkeypatch.setenv("ONEPASS_TOKEN", "short")
-    assert "ONEPASS_TOKEN must be at least 16" in mistake("serve", shelf.root)
+    assert "ONEPASS_TOKEN must be at least 16" in mistake("serve", store.root)
     (tmp_path / "token").write_text("\n")
-    line = mistake("serve", shelf.root, "--token-file", tmp_path / "token")
+    line = mistake("serve", store.root, "--token-file", tmp_path / "token")
     assert "token must be at least 16" in line
-    assert "Cannot read the token file" in mistake("serve", shelf.root, "--token-file", "no/file")
+    assert "Cannot read the token file" in mistake("serve", store.root, "--token-file", "no/file")
 
 
 def test_the_token_comes_from_the_file_or_the_environment(monkeypatch, tmp_path):
@@ -169,29 +169,29 @@ def test_the_token_comes_from_the_file_or_the_environment(monkeypatch, tmp_path)
 
 
 @pytest.mark.parametrize("option", ["--port", "--grpc-port"])
-def test_a_port_in_use_is_one_line(shelf, mistake, option):
+def test_a_port_in_use_is_one_line(store, mistake, option):
     with socket.create_server(("127.0.0.1", 0)) as taken:
         port = taken.getsockname()[1]
         ports = {"--port": "0", "--grpc-port": "0", option: str(port)}
         words = [word for pair in ports.items() for word in pair]
-        line = mistake("serve", shelf.root, *words)
+        line = mistake("serve", store.root, *words)
     assert line == f"Cannot listen on 127.0.0.1:{port}: Address already in use."
 
 
-def test_missing_packages_are_one_line_that_says_what_to_do(shelf, mistake, monkeypatch):
+def test_missing_packages_are_one_line_that_says_what_to_do(store, mistake, monkeypatch):
     found = importlib.util.find_spec
     monkeypatch.setattr(
         importlib.util, "find_spec", lambda name: None if name == "uvicorn" else found(name)
     )
-    line = mistake("serve", shelf.root)
+    line = mistake("serve", store.root)
     assert line == "Serving needs more packages (uvicorn): pip install 'onepass[serve]'"
 
 
-def test_a_folder_that_is_none_or_one_model_is_one_line(shelf, mistake):
-    shelf.add()
-    assert mistake("serve", shelf.root / "no") == f"There is no folder {shelf.root / 'no'}."
-    line = mistake("serve", shelf.root / "voice")
-    assert line.endswith(f"is a single model; name the folder above it, {shelf.root}.")
+def test_a_folder_that_is_none_or_one_model_is_one_line(store, mistake):
+    store.add()
+    assert mistake("serve", store.root / "no") == f"There is no folder {store.root / 'no'}."
+    line = mistake("serve", store.root / "voice")
+    assert line.endswith(f"is a single model; name the folder above it, {store.root}.")
 
 
 @pytest.mark.parametrize(
@@ -207,8 +207,8 @@ def test_a_folder_that_is_none_or_one_model_is_one_line(shelf, mistake):
         (("--prot", "1"), "did you mean --port?"),
     ],
 )
-def test_settings_that_cannot_be_are_one_line(shelf, mistake, words, said):
-    assert said in mistake("serve", shelf.root, *words)
+def test_settings_that_cannot_be_are_one_line(store, mistake, words, said):
+    assert said in mistake("serve", store.root, *words)
 
 
 async def echo(scope, receive, send):
@@ -220,10 +220,10 @@ async def echo(scope, receive, send):
 
 
 @contextlib.asynccontextmanager
-async def serving(shelf, app=echo, **settings):
+async def serving(store, app=echo, **settings):
     given = Settings(port=0, grpc_port=-1, poll_seconds=1000.0, **settings)
-    table = Table(shelf.root, given, shelf.load)
-    server = Serving(table, given, Metrics(), lambda *parts: app)
+    registry = ModelRegistry(store.root, given, store.load)
+    server = Server(registry, given, Metrics(), lambda *parts: app)
     await server.start()
     host, port = server.http_address.split(":")
     try:
@@ -232,21 +232,21 @@ async def serving(shelf, app=echo, **settings):
         await server.stop()
 
 
-def test_the_ready_line_leaves_out_what_is_not(shelf):
-    shelf.add()
-    shelf.add("broken", load_fails=True)
+def test_the_ready_line_leaves_out_what_is_not(store):
+    store.add()
+    store.add("broken", load_fails=True)
 
     async def run():
-        async with serving(shelf) as (server, _):
-            await server.table.settled()
+        async with serving(store) as (server, _):
+            await server.registry.initial_load_done()
             return ready_line(server)
 
     assert re.fullmatch(r"serving voice at http://127\.0\.0\.1:\d+", asyncio.run(run()))
 
 
-def test_a_request_under_way_on_a_kept_connection_is_answered_and_asked_to_close(shelf):
+def test_a_request_under_way_on_a_kept_connection_is_answered_and_asked_to_close(store):
     async def run():
-        async with serving(shelf) as (server, connect):
+        async with serving(store) as (server, connect):
             reader, writer = await connect()
             writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             first = await reader.readuntil(b"\r\n0\r\n\r\n")
@@ -276,9 +276,9 @@ def test_a_request_under_way_on_a_kept_connection_is_answered_and_asked_to_close
     ],
     ids=["field", "path", "fields", "trailers"],
 )
-def test_a_head_without_end_is_refused(shelf, head):
+def test_a_head_without_end_is_refused(store, head):
     async def run():
-        async with serving(shelf) as (_, connect):
+        async with serving(store) as (_, connect):
             reader, writer = await connect()
             writer.write(head)
             async with asyncio.timeout(5):
@@ -292,12 +292,12 @@ def test_a_head_without_end_is_refused(shelf, head):
 
 
 @pytest.mark.parametrize("pieces", [1, 3, 200])
-def test_a_long_body_is_no_head(shelf, pieces):
+def test_a_long_body_is_no_head(store, pieces):
     body = b"y" * 600_000
     head = b"POST / HTTP/1.1\r\nHost: x\r\nContent-Length: 600000\r\n\r\n"
 
     async def run():
-        async with serving(shelf) as (_, connect):
+        async with serving(store) as (_, connect):
             reader, writer = await connect()
             size = len(body) // pieces
             for _ in range(2):  # the second on the same connection
@@ -313,7 +313,7 @@ def test_a_long_body_is_no_head(shelf, pieces):
     asyncio.run(run())
 
 
-def test_a_connection_that_says_nothing_is_ended_and_one_at_work_is_not(shelf):
+def test_a_connection_that_says_nothing_is_ended_and_one_at_work_is_not(store):
     finish = asyncio.Event()
 
     async def slow(scope, receive, send):
@@ -321,16 +321,16 @@ def test_a_connection_that_says_nothing_is_ended_and_one_at_work_is_not(shelf):
         await echo(scope, receive, send)
 
     async def run():
-        async with serving(shelf, slow) as (server, connect):
+        async with serving(store, slow) as (server, connect):
             silent, half, working = [await connect() for _ in range(3)]
             half[1].write(b"GET / HTTP/1.1\r\nHo")
             working[1].write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
             await until(lambda: len(server._http._busy()) == 1)
-            server._http._end_idle(1000.0)
-            server._http._end_idle(1000.0 + IDLE_SECONDS)
+            server._http._close_idle(1000.0)
+            server._http._close_idle(1000.0 + IDLE_SECONDS)
             await asyncio.sleep(0.01)
             assert not silent[0].at_eof() and not half[0].at_eof()
-            server._http._end_idle(1001.0 + IDLE_SECONDS)
+            server._http._close_idle(1001.0 + IDLE_SECONDS)
             async with asyncio.timeout(5):
                 ended = [await silent[0].read(), await half[0].read()]
                 finish.set()
@@ -354,12 +354,12 @@ async def large(scope, receive, send):
     await send({"type": "http.response.body", "body": bytes(LARGE_BYTES)})
 
 
-def test_a_connection_that_is_used_now_and_then_is_not_ended(shelf):
+def test_a_connection_that_is_used_now_and_then_is_not_ended(store):
     async def run():
-        async with serving(shelf) as (server, connect):
+        async with serving(store) as (server, connect):
             reader, writer = await connect()
             for now in range(3):
-                server._http._end_idle(1000.0 + now * 0.9 * IDLE_SECONDS)
+                server._http._close_idle(1000.0 + now * 0.9 * IDLE_SECONDS)
                 writer.write(GET)
                 async with asyncio.timeout(5):
                     answer = await reader.readuntil(b"\r\n0\r\n\r\n")
@@ -369,28 +369,28 @@ def test_a_connection_that_is_used_now_and_then_is_not_ended(shelf):
     asyncio.run(run())
 
 
-def test_an_answer_that_nobody_takes_is_given_up(shelf):
+def test_an_answer_that_nobody_takes_is_given_up(store):
     async def run():
-        async with serving(shelf, large) as (server, connect):
+        async with serving(store, large) as (server, connect):
             _, writer = await connect()
             writer.write(GET)
             await until(server._http._busy)
             (connection,) = server._http._busy()
             await until(lambda: not connection.is_answering)
             await asyncio.sleep(0.1)  # as much as there is room for
-            server._http._end_idle(1000.0)
-            server._http._end_idle(1000.0 + IDLE_SECONDS)
+            server._http._close_idle(1000.0)
+            server._http._close_idle(1000.0 + IDLE_SECONDS)
             assert server._http._busy()
-            server._http._end_idle(1001.0 + IDLE_SECONDS)
+            server._http._close_idle(1001.0 + IDLE_SECONDS)
             await until(lambda: not server._http.server_state.connections)
             writer.close()
 
     asyncio.run(run())
 
 
-def test_a_long_answer_that_is_being_taken_is_whole_when_the_server_leaves(shelf):
+def test_a_long_answer_that_is_being_taken_is_whole_when_the_server_leaves(store):
     async def run():
-        async with serving(shelf, large) as (server, connect):
+        async with serving(store, large) as (server, connect):
             reader, writer = await connect()
             writer.write(GET)
             await until(server._http._busy)
@@ -405,9 +405,9 @@ def test_a_long_answer_that_is_being_taken_is_whole_when_the_server_leaves(shelf
     assert asyncio.run(run()) == bytes(LARGE_BYTES)
 
 
-def test_who_has_come_to_the_door_is_let_in_before_it_is_closed(shelf):
+def test_who_has_come_to_the_door_is_let_in_before_it_is_closed(store):
     async def run():
-        async with serving(shelf) as (server, _):
+        async with serving(store) as (server, _):
             host, port = server.http_address.split(":")
             waiting = [socket.create_connection((host, int(port)), 5) for _ in range(20)]
             for client in waiting:  # the server's loop has not had a turn since
@@ -421,11 +421,11 @@ def test_who_has_come_to_the_door_is_let_in_before_it_is_closed(shelf):
     assert asyncio.run(run()) == [b"HTTP/1.1 200"] * 20
 
 
-def test_a_connection_too_many_is_told_when_to_come_again(shelf, monkeypatch):
+def test_a_connection_too_many_is_told_when_to_come_again(store, monkeypatch):
     monkeypatch.setattr("serving.http.server.MAX_CONNECTIONS", 1)
 
     async def run():
-        async with serving(shelf) as (_, connect):
+        async with serving(store) as (_, connect):
             first, second = await connect(), await connect()
             second[1].write(GET)
             async with asyncio.timeout(5):
@@ -448,12 +448,12 @@ async def until(condition):
             await asyncio.sleep(0.001)
 
 
-def test_what_does_not_end_in_time_is_cut_off_and_told(shelf):
+def test_what_does_not_end_in_time_is_cut_off_and_told(store):
     async def never(scope, receive, send):
         await asyncio.Event().wait()
 
     async def run():
-        async with serving(shelf, never, drain_seconds=0.1) as (server, connect):
+        async with serving(store, never, drain_seconds=0.1) as (server, connect):
             reader, writer = await connect()
             writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
             await asyncio.sleep(0.05)
@@ -465,14 +465,14 @@ def test_what_does_not_end_in_time_is_cut_off_and_told(shelf):
     asyncio.run(run())
 
 
-def test_stopping_cuts_no_stream_short(shelf):
-    control = shelf.add(chunk_seconds=0.01)
+def test_stopping_cuts_no_stream_short(store):
+    control = store.add(chunk_seconds=0.01)
 
     async def run():
-        async with serving(shelf) as (server, _):
-            await server.table.settled()
+        async with serving(store) as (server, _):
+            await server.registry.initial_load_done()
             frames = np.zeros([100, 3], np.float32)
-            stream = server.table.get("voice").stream(frames)
+            stream = server.registry.get("voice").stream(frames)
             chunks = [await anext(stream)]
             stopping = asyncio.create_task(server.stop())
             chunks += [chunk async for chunk in stream]

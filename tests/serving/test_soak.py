@@ -7,7 +7,7 @@ import statistics
 import time
 
 import pytest
-from fake_bundle import Shelf
+from fake_bundle import FakeModelStore
 from serve_command import Command
 from serve_load import (
     ANSWERED,
@@ -69,12 +69,12 @@ def grown(looks, what):
     """By how much the median of the last fifth of the time lies over that of the second."""
     fifth = len(looks) // 5
     last, second = looks[-fifth:], looks[fifth : 2 * fifth]
-    of_last, of_second = ([getattr(look, what) for look in part] for part in (last, second))
+    of_last, of_second = ([getattr(rescan, what) for rescan in part] for part in (last, second))
     return statistics.median(of_last) - statistics.median(of_second)
 
 
 def soak(tmp_path, seconds):
-    models = Shelf(tmp_path / "models")
+    models = FakeModelStore(tmp_path / "models")
     models.add(**CONTROL)
     with Command(models, *LIMITS) as command:
         before = Look(0.0, command.memory_mib(), command.count("fd"), command.count("task"))
@@ -82,16 +82,18 @@ def soak(tmp_path, seconds):
         with at_work(clients):
             looks, version = watched(command, models, seconds)
         ended = totals(clients)
-        told = {what: round(grown(looks, what), 2) for what in ("memory_mib", "files", "threads")}
+        growth = {
+            what: round(grown(looks, what), 2) for what in ("memory_mib", "files", "threads")
+        }
         print(f"\n{before}\n{looks[len(looks) // 5]}\n{looks[-1]}")
-        print(f"{dict(ended)}, {version} versions, grown by {told}")
+        print(f"{dict(ended)}, {version} versions, grown by {growth}")
         assert ended.keys() == {ANSWERED, REFUSED, LEFT}
         assert all(client.ended[ANSWERED] or client.ended[LEFT] for client in clients)
         until(lambda: command.count("fd") <= before.files + 4)
         assert "Traceback" not in command.process.output()
         seen = set().union(*(client.versions for client in clients))
         assert seen == set(range(1, version + 1))
-        return told
+        return growth
 
 
 def test_forty_clients_are_all_answered_while_versions_change(tmp_path):
@@ -101,7 +103,7 @@ def test_forty_clients_are_all_answered_while_versions_change(tmp_path):
 @pytest.mark.slow
 @pytest.mark.timeout(SECONDS + 180)
 def test_forty_clients_for_minutes_leave_nothing_behind(tmp_path):
-    told = soak(tmp_path, SECONDS)
-    assert told["memory_mib"] < GROWTH_MIB
-    assert told["files"] < MORE_FILES
-    assert told["threads"] < MORE_THREADS
+    growth = soak(tmp_path, SECONDS)
+    assert growth["memory_mib"] < GROWTH_MIB
+    assert growth["files"] < MORE_FILES
+    assert growth["threads"] < MORE_THREADS

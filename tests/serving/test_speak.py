@@ -12,13 +12,13 @@ import numpy as np
 import pytest
 import soundfile
 from fake_bundle import CHANNELS, HOP, RATE
-from http_running import Running, ask, shelf
+from http_running import Running, ask, store
 from PIL import Image
 
 from serving.errors import InvalidInput, TooLarge
 from serving.http.audio_formats import big_endian, little_endian, wav_header
 from serving.http.example_recordings import examples
-from serving.http.uploaded_recordings import waveform_of
+from serving.http.uploaded_recordings import decode_recording
 from wavenet.data import audio
 
 SPEAK = "/v1/models/voice:speak"
@@ -28,7 +28,7 @@ CHUNK = 16  # samples of the fake bundle's chunks
 
 @pytest.fixture
 def models(tmp_path):
-    return shelf(tmp_path)
+    return store(tmp_path)
 
 
 def frames(length=20, seed=1):
@@ -182,7 +182,7 @@ def test_a_recording_is_spoken_again(models, container, way):
     else:
         fields = {"seed": 3, "temperature": 0.5, "speaker": "ben", "format": "l16"}
         response = ask(models, "POST", SPEAK, json={"recording": b64(data), **fields})
-    waveform = waveform_of(data, RATE, 10)
+    waveform = decode_recording(data, RATE, 10)
     model = bundle(models)
     whole = model.generate(model.frames(waveform), seed=3, temperature=0.5)[0]
     np.testing.assert_array_equal(np.frombuffer(response.content, ">i2"), audio.to_int16(whole))
@@ -197,7 +197,9 @@ def test_a_recording_is_read_as_files_are(tmp_path):
         data = recording(container, subtype, rate, channels)
         path = tmp_path / f"x.{container.lower()}"
         path.write_bytes(data)
-        np.testing.assert_allclose(waveform_of(data, RATE, 10), audio.read(path, RATE), atol=1e-7)
+        np.testing.assert_allclose(
+            decode_recording(data, RATE, 10), audio.read(path, RATE), atol=1e-7
+        )
 
 
 def wav(frames_said=10**9, rate=RATE, channels=1, bits=16, code=1, data=b"\0" * 64):
@@ -236,12 +238,12 @@ def wav(frames_said=10**9, rate=RATE, channels=1, bits=16, code=1, data=b"\0" * 
 )
 def test_what_is_no_recording_is_refused(data):
     with pytest.raises((InvalidInput, TooLarge), match="`recording` must") as caught:
-        waveform_of(data, RATE, 10)
+        decode_recording(data, RATE, 10)
     assert "0x" not in caught.value.message
 
 
 def test_a_recording_that_lies_about_its_length_is_no_longer_than_it_is():
-    assert len(waveform_of(wav(10**8), RATE, 10)) <= 64
+    assert len(decode_recording(wav(10**8), RATE, 10)) <= 64
 
 
 def test_a_long_recording_is_refused_before_it_is_decoded(monkeypatch):
@@ -252,7 +254,7 @@ def test_a_long_recording_is_refused_before_it_is_decoded(monkeypatch):
 
     monkeypatch.setattr("serving.http.uploaded_recordings._decoded", decoded)
     with pytest.raises(TooLarge, match="at most 2 seconds"):
-        waveform_of(data, RATE, 2)
+        decode_recording(data, RATE, 2)
 
 
 def test_an_example_is_a_recording_of_the_package(models):
@@ -326,8 +328,8 @@ def lines_of(response):
 
 def test_a_picture_comes_scale_by_scale(models):
     lines = lines_of(ask(models, "POST", DRAW, json={"class": "class 2", "num": 3, "seed": 1}))
-    told = [(line["picture"], line["side"], line["last"]) for line in lines]
-    assert told == [(n, side, side == 16) for n in range(3) for side in (8, 16)]
+    scales = [(line["picture"], line["side"], line["last"]) for line in lines]
+    assert scales == [(n, side, side == 16) for n in range(3) for side in (8, 16)]
     for line in lines:
         picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(line["png"]))))
         assert picture.shape == (line["side"], line["side"], 3)

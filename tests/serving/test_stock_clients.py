@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 import soundfile
-from fake_bundle import CHANNELS, HOP, RATE, FakePicture, FakeSound, Shelf
+from fake_bundle import CHANNELS, HOP, RATE, FakeModelStore, FakePicture, FakeSound
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from PIL import Image
 from serve_command import Command
@@ -25,7 +25,7 @@ COUNT = np.int32([6])
 @pytest.fixture(scope="module")
 def server(tmp_path_factory):
     """`voice` and `shapes`, behind a token."""
-    models = Shelf(tmp_path_factory.mktemp("stock") / "models")
+    models = FakeModelStore(tmp_path_factory.mktemp("stock") / "models")
     models.add("voice")
     models.add("shapes", kind=FakePicture)
     with Command(models, environment={"ONEPASS_TOKEN": TOKEN}) as command:

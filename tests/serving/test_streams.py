@@ -5,8 +5,8 @@ import numpy as np
 import pytest
 from fake_bundle import HOP, FakePicture, FakeSound
 
-from serving.engine.served_model import Served
-from serving.engine.streams import AHEAD, Streams
+from serving.engine.served_model import ServedModel
+from serving.engine.streams import LOOKAHEAD, Streams
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded
 from serving.settings import Settings
 
@@ -15,7 +15,7 @@ CHUNKS = 200 * HOP // 16
 
 
 def served(bundle, **settings):
-    return Served(bundle, Settings(**settings))
+    return ServedModel(bundle, Settings(**settings))
 
 
 async def until(condition):
@@ -60,9 +60,9 @@ def test_a_slow_reader_is_not_overtaken():
         stream = served(bundle).stream(FRAMES)
         for taken in range(1, 6):
             await anext(stream)
-            await until(lambda taken=taken: bundle.control.chunks == taken + AHEAD)
+            await until(lambda taken=taken: bundle.control.chunks == taken + LOOKAHEAD)
             await asyncio.sleep(0.01)
-            assert bundle.control.chunks == taken + AHEAD
+            assert bundle.control.chunks == taken + LOOKAHEAD
         await stream.aclose()
 
     asyncio.run(run())
@@ -95,7 +95,7 @@ def test_a_closed_stream_stops_the_work_and_gives_its_place_back():
         await stream.aclose()
         await until(lambda: not model.is_busy)
         made = bundle.control.chunks
-        assert bundle.control.closed == 1 and made <= 1 + AHEAD
+        assert bundle.control.closed == 1 and made <= 1 + LOOKAHEAD
         await asyncio.sleep(0.02)
         assert bundle.control.chunks == made
         return len(await collected(model.stream(FRAMES)))
@@ -182,7 +182,7 @@ def test_a_failure_in_the_middle_comes_after_what_was_made(caplog):
         assert "secret" not in failed.value.message
         return chunks
 
-    assert 1 <= len(asyncio.run(run())) <= 1 + AHEAD + 1
+    assert 1 <= len(asyncio.run(run())) <= 1 + LOOKAHEAD + 1
     assert "secret detail" in caplog.text
 
 

@@ -8,7 +8,7 @@ import time
 import numpy as np
 import pytest
 from fake_bundle import CHANNELS, HOP
-from http_running import Running, ask, shelf
+from http_running import Running, ask, store
 
 from serving.http.tensorflow_rest import TYPES
 
@@ -18,7 +18,7 @@ SPEAK = "/v1/models/voice:predict"
 
 @pytest.fixture
 def models(tmp_path):
-    return shelf(tmp_path)
+    return store(tmp_path)
 
 
 def frames(rows, length):

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 from fake_bundle import CHANNELS, HOP
-from http_running import Running, ask, shelf
+from http_running import Running, ask, store
 
 http = pytest.importorskip("tritonclient.http")
 utils = pytest.importorskip("tritonclient.utils")
@@ -15,7 +15,7 @@ INFER = "/v2/models/shapes/infer"
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    with Running(shelf(tmp_path_factory.mktemp("models"))) as running:
+    with Running(store(tmp_path_factory.mktemp("models"))) as running:
         yield running
 
 
@@ -28,7 +28,7 @@ def client(running):
 
 @pytest.fixture
 def models(tmp_path):
-    return shelf(tmp_path)
+    return store(tmp_path)
 
 
 def given(name, array, binary=True):
@@ -74,7 +74,7 @@ def test_the_index_has_every_version(client):
 @pytest.mark.parametrize("binary", [(True,) * 3, (False,) * 3, (False, True, False)])
 def test_bytes_json_and_both_mixed_give_the_same_sound(running, client, binary):
     frames, inputs = speech(4, binary)
-    expected = running.shelf.load(running.shelf.root / "voice" / "1").generate(frames[0], seed=4)
+    expected = running.store.load(running.store.root / "voice" / "1").generate(frames[0], seed=4)
     wanted = [
         None,
         [http.InferRequestedOutput("sound", binary_data=True)],
@@ -105,7 +105,7 @@ def test_many_requests_share_a_connection(running, client):
 def test_requests_side_by_side_are_all_answered(client, running):
     with http.InferenceServerClient(f"127.0.0.1:{running.port}", concurrency=4) as many:
         asked = [(seed, many.async_infer("voice", speech(seed)[1])) for seed in range(12)]
-        bundle = running.shelf.load(running.shelf.root / "voice" / "1")
+        bundle = running.store.load(running.store.root / "voice" / "1")
         for seed, request in asked:
             sound = request.get_result().as_numpy("sound")
             np.testing.assert_array_equal(sound, bundle.generate(speech(seed)[0][0], seed=seed))
@@ -114,7 +114,7 @@ def test_requests_side_by_side_are_all_answered(client, running):
 def test_the_signature_is_a_parameter(running, client):
     _, inputs = speech()
     client.infer("voice", inputs, parameters={"signature_name": "compiled"})
-    assert running.shelf.controls["voice", 1].calls[-1][0] == "compiled"
+    assert running.store.controls["voice", 1].calls[-1][0] == "compiled"
     with pytest.raises(utils.InferenceServerException, match="no signature `other`"):
         client.infer("voice", inputs, parameters={"signature_name": "other"})
 
@@ -144,7 +144,7 @@ def test_what_breaks_a_rule_comes_back_as_its_words(client):
 
 
 def test_a_deadline_of_its_own_is_kept(running, client):
-    control = running.shelf.controls["voice", 1]
+    control = running.store.controls["voice", 1]
     _, inputs = speech()
     control.open.clear()
     try:

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 
 from onepass.bench.worker_process import serve
-from serving.bundles import bundle
+from serving.bundles import loading
 from serving.bundles.bundle import COMPILED, Backend
 from serving.bundles.signature import Arrays
 
@@ -28,7 +28,7 @@ class Bare:
     def load(self, path: str, backend: Backend) -> dict[str, float]:
         """Seconds that a bundle takes to be loaded, and then to be warm."""
         start = time.perf_counter()
-        loaded = self._bundles[path] = bundle.load(path, backend)
+        loaded = self._bundles[path] = loading.load(path, backend)
         middle = time.perf_counter()
         loaded.warm()
         return {"load": middle - start, "warm": time.perf_counter() - middle}

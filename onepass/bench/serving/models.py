@@ -15,11 +15,11 @@ from replicator.runs.progress import Progress
 from serving.bundles.bundle import COMPILED, FORMAT, PLAIN, SPEC_FILE
 from serving.bundles.command import ExportArguments
 from serving.bundles.export import export
-from serving.bundles.feature_extractor import ears_of
+from serving.bundles.feature_extractor import feature_extractor
 from serving.bundles.manifest import write_manifest
 from serving.bundles.signature import Arrays, Signature, TensorInfo
 from serving.http.example_recordings import examples
-from serving.http.uploaded_recordings import waveform_of
+from serving.http.uploaded_recordings import decode_recording
 
 NULL = "null"
 LARGE = "null 64KB"  # the same bundle, called with more
@@ -126,14 +126,14 @@ def utterance(folder: Path, bundle: Path, seconds: float) -> Utterance:
     spec = json.loads((bundle / SPEC_FILE).read_text(encoding="utf-8"))
     rate_hz = spec["sample_rate_hz"]
     waveforms = [
-        waveform_of(each.path.read_bytes(), rate_hz, max_seconds=each.seconds + 1)
+        decode_recording(each.path.read_bytes(), rate_hz, max_seconds=each.seconds + 1)
         for each in examples().values()
     ]
     length = round(seconds * rate_hz)
     waveform = np.resize(np.concatenate(waveforms), [length])
     wav = folder / "utterance.wav"
     soundfile.write(wav, waveform, rate_hz, subtype="PCM_16")
-    frames = np.asarray(ears_of(spec).frames(waveform), np.float32)[None]
+    frames = np.asarray(feature_extractor(spec).frames(waveform), np.float32)[None]
     inputs = {"frames": frames, "num_frames": np.array([frames.shape[1]], np.int32)}
     return Utterance(Case(bundle, _stored(folder, STUDENT, inputs)), wav)
 

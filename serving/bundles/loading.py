@@ -1,0 +1,89 @@
+"""Loading a bundle: its files are verified and its program is read before any of it runs."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from replicator.runs.errors import UserError
+from serving.bundles.allowed_operations import check_program
+from serving.bundles.audio_bundle import AudioBundle
+from serving.bundles.bundle import COMPILED, FORMAT, SPEC_FILE, Backend, signatures_of
+from serving.bundles.image_bundle import ImageBundle
+from serving.bundles.manifest import verify
+
+CLASSES: dict[str, type[AudioBundle] | type[ImageBundle]] = {
+    "wavenet": AudioBundle,
+    "parallel-wavenet": AudioBundle,
+    "pixelcnn": ImageBundle,
+    "multiscale": ImageBundle,
+}
+
+
+def load(path: Path | str, backend: Backend = "auto") -> AudioBundle | ImageBundle:
+    """The AudioBundle or ImageBundle of a folder, checked before anything in it runs.
+
+    Args:
+      path: VERSION folder; or a NAME folder, for its highest version.
+      backend: what computes: "tensorflow" runs the exported program; "numba" is the engine for
+        this processor that students have (it needs the package `distill`); "auto" takes the engine
+        where it can.
+
+    Raises UserError, in one line, for what is no bundle, was changed since it was exported, has an
+    operation that bundles may not have, or is of another version of the format.
+    """
+    folder = version_folder(Path(path))
+    verify(folder)
+    spec = read_spec(folder)
+    check_program(folder, signatures_of(spec))
+    return CLASSES[spec["kind"]](folder, spec, _loaded(folder), backend)
+
+
+def version_folder(path: Path) -> Path:
+    """The folder of a bundle: `path` itself, or its highest version; UserError for neither."""
+    path = path.resolve()
+    if not path.is_dir():
+        raise UserError(f"{path} is no folder.")
+    if path.name.isdecimal() and (path / SPEC_FILE).exists():
+        return path
+    if (path / SPEC_FILE).exists():
+        raise UserError(f"The folder of a bundle is called by its version, got {path}.")
+    versions = [p for p in path.iterdir() if p.name.isdecimal() and p.is_dir()]
+    if not versions:
+        raise UserError(f"{path} is no bundle, and holds no version of one.")
+    return max(versions, key=lambda version: int(version.name))
+
+
+def read_spec(folder: Path) -> dict[str, Any]:
+    """What model.json of a bundle says; UserError where that cannot be served."""
+    path = folder / SPEC_FILE
+    try:
+        spec = json.loads(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{path} cannot be read: {error}.") from error
+    if not isinstance(spec, dict) or spec.get("kind") not in CLASSES:
+        raise UserError(f"{path} must be of a {', '.join(CLASSES)}.")
+    serving = spec.get("serving")
+    if not isinstance(serving, dict):
+        raise UserError(f"{folder} has no program; onepass export {folder} --out DIR makes one.")
+    if serving.get("format") != FORMAT:
+        raise UserError(
+            f"{path} is of format {serving.get('format')}; this version reads {FORMAT}."
+        )
+    try:
+        if COMPILED not in signatures_of(spec) or not serving["allowed_batches"]:
+            raise KeyError(COMPILED)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"{path} does not say how to serve it: {error}.") from error
+    return spec
+
+
+def _loaded(folder: Path) -> Any:
+    import tensorflow as tf
+
+    try:
+        return tf.saved_model.load(str(folder))
+    except MemoryError:
+        raise
+    except Exception as error:  # TensorFlow has one of its own for almost every byte that can flip
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise UserError(f"{folder} cannot be loaded: {first}") from error

@@ -1,0 +1,96 @@
+"""The versions of one model: found, loading, loaded, being unloaded, broken."""
+
+import dataclasses
+import logging
+from typing import Literal
+
+from serving.engine.served_model import ServedModel
+from serving.engine.version_scanner import FoundVersion
+from serving.observability.logs import event
+
+LOG = logging.getLogger(__name__)
+MAX_ENDED = 16  # versions that are remembered to have been served
+
+State = Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
+
+
+@dataclasses.dataclass(frozen=True)
+class VersionStatus:
+    """Where a version stands, in TensorFlow Serving's words.
+
+    error: why it cannot be loaded, or what is wrong with the disk it came from; mostly empty.
+    """
+
+    version: int
+    state: State
+    error: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class BrokenVersion:
+    """A version that could not be loaded, and when to try again."""
+
+    error: str
+    stamp: tuple[int, ...]
+    delay_seconds: float
+    retry_at: float
+
+
+@dataclasses.dataclass(eq=False)
+class VersionSet:
+    """All that is known of one name."""
+
+    found: list[FoundVersion] = dataclasses.field(default_factory=list)
+    current: ServedModel | None = None
+    loading: int | None = None
+    unloading: list[ServedModel] = dataclasses.field(default_factory=list)
+    broken: dict[int, BrokenVersion] = dataclasses.field(default_factory=dict)
+    ended: set[int] = dataclasses.field(default_factory=set)
+    problem: str = ""
+    missed_scans: int = 0
+
+    @property
+    def load_attempted(self) -> bool:
+        """Whether one is loaded, or known to be broken."""
+        return self.current is not None or (self.loading is None and bool(self.broken))
+
+    def report_problem(self, name: str, problem: str) -> None:
+        """Notes what is wrong with the disk, empty for nothing; what is loaded is kept."""
+        kept = f"{problem}; what is loaded goes on being served" if problem else ""
+        if kept and kept != self.problem:
+            event(LOG, kept, logging.WARNING, model=name)
+        self.problem = kept
+
+    def candidate(self, now: float) -> FoundVersion | None:
+        """The version to be loaded next: the highest that is not known to be broken."""
+        current = None if self.current is None else self.current.version
+        for found in self.found:
+            # An older one takes over only when all from the current one on were taken away.
+            if found.number == current or found.number < (current or 0) < self.found[0].number:
+                return None
+            broken = self.broken.get(found.number)
+            if broken is None or broken.stamp != found.stamp or broken.retry_at <= now:
+                return found
+        return None
+
+    def statuses(self) -> list[VersionStatus]:
+        """Of every version, the lowest first."""
+        statuses_by_number = {number: VersionStatus(number, "END") for number in self.ended}
+        for found in self.found:
+            statuses_by_number[found.number] = VersionStatus(found.number, "START")
+            if self.current is not None and found.number < self.current.version:
+                statuses_by_number[found.number] = VersionStatus(found.number, "END")
+        for number, broken in self.broken.items():
+            statuses_by_number[number] = VersionStatus(number, "END", broken.error)
+        for served in self.unloading:
+            statuses_by_number[served.version] = VersionStatus(served.version, "UNLOADING")
+        if self.loading is not None:
+            statuses_by_number[self.loading] = VersionStatus(self.loading, "LOADING")
+        if self.current is not None:
+            version = self.current.version
+            statuses_by_number[version] = VersionStatus(version, "AVAILABLE", self.problem)
+        return [statuses_by_number[number] for number in sorted(statuses_by_number)]
+
+    def loaded(self) -> list[ServedModel]:
+        """Every version that may still be answering, the current one last."""
+        return [*self.unloading, *([] if self.current is None else [self.current])]
