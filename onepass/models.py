@@ -13,11 +13,11 @@ if TYPE_CHECKING:
     from distill.model import StudentModel
     from onepass.remote_model import RemoteModel
     from pixelcnn.model import ImageModel
-    from serving.bundles.audio_bundle import SoundBundle
-    from serving.bundles.image_bundle import PictureBundle
+    from serving.bundles.audio_bundle import AudioBundle
+    from serving.bundles.image_bundle import ImageBundle
     from wavenet.model import SpeechModel
 
-    Model = SpeechModel | StudentModel | ImageModel | SoundBundle | PictureBundle | RemoteModel
+    Model = SpeechModel | StudentModel | ImageModel | AudioBundle | ImageBundle | RemoteModel
 
 SCHEMES = ("http://", "https://", "grpc://")
 PROGRAM_FILE = "saved_model.pb"
@@ -69,7 +69,7 @@ def load(place: str | Path) -> "Model":
     if not path.exists():
         raise UserError(f"There is no model {place}; shipped are {', '.join(SHIPPED)}.")
     if is_bundle(path):
-        from serving.bundles.bundle import load as load_bundle
+        from serving.bundles.loading import load as load_bundle
 
         return load_bundle(path)
     return _trained(makes_of(path), path)

@@ -362,9 +362,7 @@ def test_every_target_is_measured(bench):
     report = [
         (row["what"], row["size"], row["batch"], row["value"]) for row in bench.report["rows"]
     ]
-    rows = [
-        Row(what, size, batch, "", None, values=[value]) for what, size, batch, value in report
-    ]
+    rows = [Row(what, size, batch, "", None, values=[value]) for what, size, batch, value in report]
     for row, said in zip(rows, bench.report["rows"], strict=True):
         row.against = said["against"]
     lines = serving_targets.verdicts(BenchArguments(backends=("numba",)), rows)

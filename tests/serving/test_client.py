@@ -24,7 +24,7 @@ import onepass
 from replicator.runs.errors import UserError
 from serving import Client
 from serving.client.client import Stream
-from serving.client.retrying import Retry, ClientError, Deadline, Retrying
+from serving.client.retrying import ClientError, Deadline, Retry, Retrying
 
 TOKEN = "a token of sixteen characters"
 HALF_STEP = 0.5 / 32767.5

@@ -208,7 +208,9 @@ def test_health_follows_readiness_while_it_is_watched(fresh):
         watch = health_pb2_grpc.HealthStub(channel).Watch(
             health_pb2.HealthCheckRequest(service="voice"), timeout=10
         )
-        statuses = (health_pb2.HealthCheckResponse.ServingStatus.Name(said.status) for said in watch)
+        statuses = (
+            health_pb2.HealthCheckResponse.ServingStatus.Name(said.status) for said in watch
+        )
         assert next(statuses) == SERVING
         running.registry.drain()
         assert next(statuses) == NOT_SERVING

@@ -82,9 +82,7 @@ def soak(tmp_path, seconds):
         with at_work(clients):
             looks, version = watched(command, models, seconds)
         ended = totals(clients)
-        growth = {
-            what: round(grown(looks, what), 2) for what in ("memory_mib", "files", "threads")
-        }
+        growth = {what: round(grown(looks, what), 2) for what in ("memory_mib", "files", "threads")}
         print(f"\n{before}\n{looks[len(looks) // 5]}\n{looks[-1]}")
         print(f"{dict(ended)}, {version} versions, grown by {growth}")
         assert ended.keys() == {ANSWERED, REFUSED, LEFT}
