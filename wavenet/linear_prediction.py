@@ -100,20 +100,16 @@ def levinson(correlation):
     `correlation` must be positive definite, as one that comes from a power spectrum is; rounding
     cannot make an error negative, since |k_i| is held below one.
     """
-    lags = tf.unstack(correlation, axis=-1)
-    error, coefficients = lags[0], []
-    for i in range(1, len(lags)):
-        explained = tf.add_n(
-            [a * lags[i - j] for j, a in enumerate(coefficients, 1)] or [0 * error]
-        )
-        reflection = tf.clip_by_value((lags[i] - explained) / error, -0.9999, 0.9999)
-        reverse = coefficients[::-1]
-        coefficients = [
-            *(a - reflection * b for a, b in zip(coefficients, reverse, strict=True)),
-            reflection,
-        ]
-        error *= 1.0 - tf.square(reflection)
-    return tf.stack(coefficients, -1), error
+    error = correlation[..., 0]
+    coefficients = correlation[..., :0]
+    for i in range(1, correlation.shape[-1]):
+        explained = tf.reduce_sum(coefficients * tf.reverse(correlation[..., 1:i], [-1]), -1)
+        reflection = (correlation[..., i] - explained) / error
+        reflection = tf.clip_by_value(reflection, -0.9999, 0.9999)[..., None]
+        kept = coefficients - reflection * tf.reverse(coefficients, [-1])
+        coefficients = tf.concat([kept, reflection], -1)
+        error *= 1.0 - tf.square(reflection[..., 0])
+    return coefficients, error
 
 
 def predictions(wave, coefficients, past_samples: int = 0):

@@ -16,6 +16,21 @@ NO_CHANNELS = np.zeros(0, np.float32)
 
 
 @dataclasses.dataclass(frozen=True)
+class Augmentation:
+    """Changes that a clip may undergo, drawn from the seed and the step.
+
+    gain_db: each clip is amplified by a gain of this many dB at most, up or down, and its mel with
+    it. polarity: each clip is negated or not. bands: channels of a frame that are mel bands.
+    silence: natural log of the floor that they are `above_silence` of.
+    """
+
+    gain_db: float
+    polarity: bool
+    bands: int
+    silence: float
+
+
+@dataclasses.dataclass(frozen=True)
 class ClipSource:
     """Recordings to draw clips from.
 
@@ -36,22 +51,7 @@ class ClipSource:
     hop_samples: int
     left_samples: int = 0
     side_frames: int = 0
-    augmentation: "Augmentation | None" = None
-
-
-@dataclasses.dataclass(frozen=True)
-class Augmentation:
-    """Changes that a clip may undergo, drawn from the seed and the step.
-
-    gain_db: each clip is amplified by a gain of this many dB at most, up or down, and its mel with
-    it. polarity: each clip is negated or not. bands: channels of a frame that are mel bands.
-    silence: natural log of the floor that they are `above_silence` of.
-    """
-
-    gain_db: float
-    polarity: bool
-    bands: int
-    silence: float
+    augmentation: Augmentation | None = None
 
 
 def clip_source(

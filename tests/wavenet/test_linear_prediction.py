@@ -1,0 +1,93 @@
+"""Linear prediction from the mel: Levinson's recursion solves its equations, and never fails."""
+
+import numpy as np
+import pytest
+import scipy.linalg
+import tensorflow as tf
+
+from wavenet.features import MelConvention, above_silence, mel_spectrogram
+from wavenet.linear_prediction import MelPrediction, levinson, predictions
+
+MEL = MelConvention(16_000, 200)
+
+
+def noise(samples, seed=0):
+    return np.random.default_rng(seed).standard_normal(samples).astype(np.float32)
+
+
+def resonance(samples, hz=1000.0, radius=0.97):
+    """Noise through one resonance: its best predictor is known."""
+    a = [2 * radius * np.cos(2 * np.pi * hz / 16_000), -(radius**2)]
+    x, e = np.zeros(samples + 2, np.float64), noise(samples)
+    for t in range(samples):
+        x[t + 2] = a[0] * x[t + 1] + a[1] * x[t] + e[t]
+    return (x[2:] * 0.01).astype(np.float32)
+
+
+@pytest.mark.parametrize("order", [1, 2, 7, 24])
+def test_levinson_solves_the_normal_equations(order):
+    x = np.convolve(noise(4000), [1.0, 0.7, -0.3, 0.2])
+    r = np.array([x[: len(x) - k] @ x[k:] for k in range(order + 1)], np.float32)
+    coefficients, error = levinson(tf.constant(r[None]))
+    exact = scipy.linalg.solve_toeplitz(r[:-1].astype(np.float64), r[1:])
+    np.testing.assert_allclose(coefficients[0], exact, atol=2e-3)
+    np.testing.assert_allclose(error[0], r[0] - exact @ r[1:], rtol=1e-3)
+
+
+def test_levinson_keeps_the_leading_axes():
+    r = tf.constant([[[2.0, 1.0, 0.2]], [[3.0, -1.0, 0.5]]])
+    coefficients, error = levinson(r)
+    assert coefficients.shape == (2, 1, 2)
+    alone, alone_error = levinson(r[1])
+    np.testing.assert_allclose(coefficients[1], alone)
+    np.testing.assert_allclose(error[1], alone_error)
+
+
+def residual_of(sound, order=24):
+    frames = above_silence(mel_spectrogram(sound, MEL), MEL)
+    coefficients, log_gain, log_level = MelPrediction(MEL, order)(frames[None])
+    sound = np.pad(sound, (0, len(frames) * 200 - len(sound)))
+    predicted = predictions(tf.constant(sound[None]), coefficients).numpy()[0]
+    gain = np.repeat(np.exp(log_gain[0]), 200)
+    return (sound - predicted) / gain, sound / np.repeat(np.exp(log_level[0]), 200)
+
+
+def test_the_residual_of_a_resonance_is_white_and_of_its_gain():
+    residual, scaled = residual_of(resonance(32_000))
+    inner = residual[1000:-1000]
+    assert 0.8 < np.std(inner) < 1.3
+    neighbours = np.corrcoef(inner[1:], inner[:-1])[0, 1]
+    raw = np.corrcoef(scaled[1001:-1000], scaled[1000:-1001])[0, 1]
+    assert abs(neighbours) < 0.15 < 0.8 < abs(raw)
+    assert 0.8 < np.std(scaled[1000:-1000]) < 1.3
+
+
+@pytest.mark.parametrize("value", [0.0, 1.0, -1e6, 1e6, 0.5])
+@pytest.mark.parametrize("frames", [1, 3])
+def test_no_mel_gives_a_number_that_is_none(value, frames):
+    mel = np.full([1, frames, 80], value, np.float32)
+    mel[..., ::2] *= 0.5
+    for part in MelPrediction(MEL, 32)(mel):
+        assert np.all(np.isfinite(part))
+
+
+@pytest.mark.parametrize("order", [16, 32])
+def test_the_filter_of_any_mel_is_stable(order):
+    mel = np.random.default_rng(1).uniform(0, 1, [1, 50, 80]).astype(np.float32)
+    coefficients, _, _ = MelPrediction(MEL, order)(mel)
+    for a in coefficients.numpy()[0].astype(np.float64):
+        assert np.abs(np.roots([1.0, *-a])).max() < 1.0
+
+
+def test_predictions_are_the_sum_of_their_definition():
+    wave, rows = noise(40).reshape(1, 40), noise(2 * 3, 2).reshape(1, 2, 3)
+    expected = np.zeros(40)
+    for t in range(40):
+        for k in range(1, 4):
+            expected[t] += rows[0, t // 20, k - 1] * (wave[0, t - k] if t >= k else 0.0)
+    np.testing.assert_allclose(predictions(tf.constant(wave), tf.constant(rows))[0], expected, 1e-5)
+
+
+def test_no_order_is_refused():
+    with pytest.raises(ValueError, match="`order` must be at least 1"):
+        MelPrediction(MEL, 0)
