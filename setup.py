@@ -40,6 +40,7 @@ QUALITY = [
 ]
 # Opinion scores predicted by DNSMOS and PLCMOS; speechmos does not say what it needs.
 LISTENING = ["onnxruntime>=1.20", "speechmos>=0.0.1.1"]
+DOCS = ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.27"]
 TEST = [
     *EXAMPLES,
     *LISTENING,
@@ -60,12 +61,12 @@ VERSION = re.search(r'__version__ = "(.+)"', (HERE / "onepass/__init__.py").read
 setup(
     name="onepass",
     version=VERSION,
-    description="Train generative models one sample at a time, sample them in one pass.",
+    description="Fast inference for autoregressive generative models of sound and images.",
     long_description=(HERE / "README.md").read_text(encoding="utf-8"),
     long_description_content_type="text/markdown",
     license="Apache-2.0",
     license_files=["LICENSE"],
-    python_requires=">=3.11",  # tested on 3.11
+    python_requires=">=3.11",
     packages=find_packages(include=[*FLOORS, *(f"{floor}.*" for floor in FLOORS)]),
     package_data={
         "wavenet": ["shipped/**"],
@@ -93,6 +94,7 @@ setup(
     ],
     extras_require={
         "client": CLIENT,
+        "docs": DOCS,
         "examples": EXAMPLES,
         "jax": ["jax"],
         "listening": LISTENING,
@@ -103,7 +105,13 @@ setup(
         "test": TEST,
         "traces": TRACES,
         # A formatter's next minor release may lay the same code out differently.
-        "dev": [*TEST, "mypy>=1.15", "ruff>=0.17,<0.18"],
+        "dev": [*TEST, *DOCS, "build>=1.2", "mypy>=1.15", "nox>=2024.10", "ruff>=0.17,<0.18"],
     },
+    classifiers=[
+        "Programming Language :: Python :: 3.11",
+        "Programming Language :: Python :: 3.12",
+        "Programming Language :: Python :: 3.13",
+        "Topic :: Scientific/Engineering :: Artificial Intelligence",
+    ],
     entry_points={"console_scripts": ["onepass = onepass.command:main"]},
 )

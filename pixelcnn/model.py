@@ -1,12 +1,14 @@
 """A trained image model with all it needs to be used: weights, classes, configuration."""
 
 import dataclasses
+import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from likelihoods.initial import ZeroInitial
 from pixelcnn import shipped
@@ -130,6 +132,32 @@ class ImageModel:
             for row, value in enumerate(conditions)
         ]
         return itertools.chain.from_iterable(map(self.sampler.images, requests))
+
+    def log_prob(
+        self, images: np.ndarray, condition: ConditionValue | Sequence[ConditionValue] = None
+    ) -> np.ndarray:
+        """Exact log-probability of images, float32 [num], nats.
+
+        Args:
+          images: uint8 [num, size, size, channels], of the size that the model was trained on.
+          condition: as for `generate`.
+
+        Raises UserError for a multiscale model that lacks parts.
+        """
+        if not self.whole:
+            raise UserError("The run has not trained all parts; it gives no probability.")
+        values = list(condition) if isinstance(condition, list | tuple) else [condition]
+        values = values * len(images) if len(values) == 1 else values
+        if len(values) != len(images):
+            raise ValueError(f"`condition` must be one or {len(images)}, got {len(values)}.")
+        rows = [self.condition(value) for value in values]
+        batch = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
+        parts = self._nats({"levels": np.asarray(images, np.int32), **batch})
+        return np.sum([part.numpy() for part in parts.values()], axis=0)
+
+    @functools.cached_property
+    def _nats(self) -> Any:
+        return tf.function(self.density.nats, autograph=False, reduce_retracing=True)
 
     def condition(self, value: ConditionValue) -> dict[str, np.ndarray]:
         """Returns a batch of one with a class, a caption or a map, as the conditioner reads it.

@@ -96,7 +96,7 @@ def unplaced(root):
     """Returns the folders and files at the top that hold code and have no floor."""
     folders = {path.parent.name for path in root.glob("[!.]*/*.py")}
     environments = {path.parent.name for path in root.glob("*/pyvenv.cfg")}
-    files = {path.stem for path in root.glob("*.py")} - {"setup"}
+    files = {path.stem for path in root.glob("*.py")} - {"noxfile", "setup"}
     return sorted((folders | files) - environments - NOT_FLOORS - set(HEIGHT))
 
 

@@ -1,6 +1,7 @@
 """A trained WaveNet with all it needs to be used: weights, features, level, speakers."""
 
 import dataclasses
+import functools
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, ClassVar, get_args
@@ -11,6 +12,8 @@ import tensorflow as tf
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import assign_weights, stored_model
 from wavenet import shipped
+from wavenet.data import audio
+from wavenet.density import Density
 from wavenet.feature_extractor import Hearing
 from wavenet.networks import Network, make_network
 from wavenet.presets import DataConfig, TrainConfig
@@ -100,6 +103,23 @@ class SpeechModel(Hearing):
         request = self._request(condition, seed, num, num_samples, speaker, prime, temperature)
         for levels in stream(self.network, request, backend, chunk_samples):
             yield self.network.likelihood.decode(levels).numpy()
+
+    def log_prob(
+        self, waveform: np.ndarray, condition=None, *, speaker: str | None = None
+    ) -> np.ndarray:
+        """Exact log-probability of every sample given those before it, float32 [samples], nats.
+
+        Args:
+          waveform: float32 [samples] at `sample_rate_hz` and at its stored level.
+          condition: frames of the same recording from `frames(...)`, or None for a model without.
+          speaker: a name, for models with speakers.
+        """
+        levels = self._levels(audio.amplify(waveform, self.gain_db))
+        return self._density.log_prob(levels, condition, self.speaker_number(speaker))
+
+    @functools.cached_property
+    def _density(self) -> Density:
+        return Density(self.network)
 
     def _request(self, condition, seed, num, num_samples, speaker, prime, temperature) -> Request:
         primed = 0 if prime is None else len(prime)

@@ -1,0 +1,90 @@
+"""`onepass.load` gives any model, and what it gives does what it says."""
+
+import math
+
+import numpy as np
+import pytest
+
+import onepass
+from onepass import models
+from pixelcnn.shipped import dev_images
+from replicator.runs.errors import UserError
+from wavenet import shipped
+from wavenet.data import audio
+
+
+def test_every_shipped_model_is_listed_with_its_card():
+    listed = {model.name: model for model in onepass.list_models()}
+    assert {"shipped", "shipped-teacher", "shipped-digits", "shipped-objects"} <= set(listed)
+    assert {model.makes for model in listed.values()} == {"sound", "images"}
+    assert all("\n- Data: " in model.card.read_text() for model in listed.values())
+    assert listed["shipped"].kind == "parallel-wavenet"
+
+
+def test_what_is_nowhere_is_refused_with_what_there_is(tmp_path):
+    with pytest.raises(UserError, match=r"^There is no model \S+gone; shipped are shipped, "):
+        onepass.load(tmp_path / "gone")
+
+
+def test_a_folder_of_that_name_comes_before_the_shipped_model(tmp_path, monkeypatch):
+    (tmp_path / "shipped").mkdir()
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(UserError, match=r"no config\.json"):
+        onepass.load("shipped")
+
+
+@pytest.mark.parametrize(("place", "is_one"), [("1", True), (".", True), ("other", False)])
+def test_a_bundle_is_known_by_its_program(tmp_path, place, is_one):
+    (tmp_path / "1").mkdir()
+    (tmp_path / "1" / "saved_model.pb").touch()
+    (tmp_path / "other").mkdir()
+    assert models.is_bundle(tmp_path / place) is is_one
+
+
+def test_an_address_is_not_asked_before_it_is_whole():
+    with pytest.raises(UserError, match="must be http://HOST:PORT/NAME, got http://localhost:1"):
+        onepass.load("http://localhost:1")
+
+
+@pytest.fixture(scope="module")
+def digits():
+    return onepass.load("shipped-digits")
+
+
+def test_the_probability_of_images_is_that_of_each_alone(digits):
+    images = digits.generate([3, 7], seed=1, num=2)
+    both = digits.log_prob(images, [3, 7])
+    alone = [digits.log_prob(images[i : i + 1], label)[0] for i, label in enumerate([3, 7])]
+    np.testing.assert_allclose(both, alone, rtol=1e-4)
+
+
+def test_the_probability_of_the_dev_images_is_that_of_the_card(digits):
+    with np.load(dev_images("shipped-digits")) as stored:
+        images, labels = stored["images"], stored["labels"].tolist()
+    bits_per_dim = -digits.log_prob(images, labels) / (math.log(2) * images[0].size)
+    assert bits_per_dim.mean() == pytest.approx(2.668, abs=1e-3)
+
+
+def test_noise_is_less_probable_than_an_image_of_the_model(digits):
+    image = digits.generate(3, seed=1)
+    noise = np.random.default_rng(0).integers(0, 256, image.shape, np.uint8)
+    assert digits.log_prob(noise, 3)[0] < digits.log_prob(image, 3)[0]
+
+
+def test_the_wrong_number_of_conditions_is_refused(digits):
+    with pytest.raises(ValueError, match="`condition` must be one or 1, got 2"):
+        digits.log_prob(np.zeros([1, 32, 32, 3], np.uint8), [3, 7])
+
+
+def test_a_teacher_prefers_the_recording_to_noise():
+    teacher = onepass.load("shipped-teacher")
+    recording = sorted(shipped.recordings_folder().glob("dev/*.flac"))[0]
+    speech = audio.read(recording, teacher.sample_rate_hz)[:8000]
+    frames = teacher.frames(speech)
+    nats = teacher.log_prob(speech, frames)
+    assert nats.shape == (8000,) and nats.dtype == np.float32
+    noise = np.random.default_rng(0).normal(0, speech.std(), 8000).astype(np.float32)
+    assert nats.mean() > teacher.log_prob(noise, frames).mean() + 1
+    # Causal: what comes later changes no probability before it.
+    earlier = teacher.log_prob(speech[:4000], frames)
+    np.testing.assert_allclose(earlier, nats[:4000], atol=2e-3)
