@@ -1,14 +1,14 @@
-"""ResNet-50 learns to name pictures, with batch norm over all replicas.
+"""ResNet-50 learns to name images, with batch norm over all replicas.
 
     python -m examples.resnet50 --out runs/resnet50 --data FOLDER    # FOLDER/train/CLASS/*.jpg
-    python -m examples.resnet50 --out runs/resnet50 --steps 10       # synthetic pictures: the speed
+    python -m examples.resnet50 --out runs/resnet50 --steps 10       # synthetic images: the speed
     python -m examples.resnet50 --out runs/resnet50 --data FOLDER --strategy local:2
 
 He et al. 2016, "Deep Residual Learning for Image Recognition" (1512.03385), as v1.5: the 3x3
 convolution of a bottleneck has the stride. Trained by the recipe of Goyal et al. 2017 (1706.02677):
 Nesterov momentum, a rate that grows with the batch, a warm-up and three falls. On ImageNet that is
 theirs to report, about 76 percent in 90 epochs; nobody trained it there with this file. A step of
-16 pictures of 224x224 takes about 4 seconds of processor time (docs/examples.md).
+16 images of 224x224 takes about 4 seconds of processor time (docs/examples.md).
 Asynchronous (parameter_server), batch norm reads the batch of one worker, and nothing is evaluated.
 """
 
@@ -47,9 +47,9 @@ class Settings:
     steps: int = 100
     """Updates of the weights."""
     batch: int = 32
-    """Pictures in the global batch."""
+    """Images in the global batch."""
     side: int = 224
-    """Height and width that pictures are brought to, in pixels."""
+    """Height and width that images are brought to, in pixels."""
     classes: int = 1000
     """Classes of the noise."""
     blocks: tuple[int, ...] = (3, 4, 6, 3)
@@ -134,7 +134,7 @@ class Bottleneck(tf.Module):
 
 
 class ResNet(tf.Module):
-    """From pictures [batch, side, side, 3] with mean 0 and deviation 1 to logits."""
+    """From images [batch, side, side, 3] with mean 0 and deviation 1 to logits."""
 
     def __init__(self, rng, blocks, width, classes):
         super().__init__()
@@ -148,9 +148,9 @@ class ResNet(tf.Module):
         self.kernel = tf.Variable(rng.normal(0.0, 0.01, [channels, classes]).astype(np.float32))
         self.bias = tf.Variable(tf.zeros([classes]))
 
-    def __call__(self, pictures, through: Pass):
+    def __call__(self, images, through: Pass):
         """Float32 [batch, classes]."""
-        x = tf.nn.relu(self.stem(pictures, through))
+        x = tf.nn.relu(self.stem(images, through))
         x = tf.nn.max_pool2d(x, 3, 2, "SAME")
         for block in self.blocks:
             x = block(x, through)
@@ -178,7 +178,7 @@ class Trainer(tf.Module):
         """Loss, accuracy and new moving averages of a replica's rows, and their gradients."""
         through = Pass(self.replicator.all_gather)
         with tf.GradientTape() as tape:
-            logits = self.network(batch["pictures"], through)
+            logits = self.network(batch["images"], through)
             loss = smoothed_cross_entropy(logits, batch["labels"])
         right = tf.reduce_mean(named_rightly(logits, batch["labels"]))
         averages = [through.left[average.ref()] for average in self.averages]
@@ -229,24 +229,24 @@ def listed(settings: Settings, split: str):
     files = [f for f in sorted(settings.data.glob(f"{split}/*/*")) if f.suffix.lower() in SUFFIXES]
     strange = {file.parent.name for file in files} - set(names)
     if not files or strange:
-        found = f"classes that train has not: {strange}" if strange else "no pictures"
+        found = f"classes that train has not: {strange}" if strange else "no images"
         raise UserError(f"There are {found} in {settings.data / split}/CLASS/.")
     return list(map(str, files)), [names.index(file.parent.name) for file in files], len(names)
 
 
 def cropped(file, seed, side: int, training: bool):
-    """Float32 [side, side, 3] in [0, 255]: a random part of a picture file, or its middle."""
-    picture = tf.io.decode_image(tf.io.read_file(file), channels=3, expand_animations=False)
+    """Float32 [side, side, 3] in [0, 255]: a random part of an image file, or its middle."""
+    image = tf.io.decode_image(tf.io.read_file(file), channels=3, expand_animations=False)
     if training:
         begin, size, _ = tf.image.stateless_sample_distorted_bounding_box(
-            tf.shape(picture), tf.zeros([1, 0, 4]), seed, area_range=(0.08, 1.0),
+            tf.shape(image), tf.zeros([1, 0, 4]), seed, area_range=(0.08, 1.0),
             min_object_covered=0.0, use_image_if_no_bounding_boxes=True,
         )  # fmt: skip
-        picture = tf.image.stateless_random_flip_left_right(tf.slice(picture, begin, size), seed)
+        image = tf.image.stateless_random_flip_left_right(tf.slice(image, begin, size), seed)
     else:
-        square = tf.reduce_min(tf.shape(picture)[:2]) * 7 // 8
-        picture = tf.image.resize_with_crop_or_pad(picture, square, square)
-    return tf.image.resize(picture, [side, side], antialias=True)
+        square = tf.reduce_min(tf.shape(image)[:2]) * 7 // 8
+        image = tf.image.resize_with_crop_or_pad(image, square, square)
+    return tf.image.resize(image, [side, side], antialias=True)
 
 
 def input_fn(settings: Settings, split: str, start: int, context: tf.distribute.InputContext):
@@ -256,11 +256,11 @@ def input_fn(settings: Settings, split: str, start: int, context: tf.distribute.
     def read(number, row):
         seed = tf.stack([tf.constant(settings.seed, tf.int64), number])
         if settings.data is None:
-            picture = tf.random.stateless_normal([settings.side, settings.side, 3], seed)
+            image = tf.random.stateless_normal([settings.side, settings.side, 3], seed)
         else:
-            picture = cropped(row[0], seed, settings.side, split == "train")
-            picture = (picture - MEAN) / DEVIATION
-        return {"pictures": picture, "labels": tf.one_hot(row[1], classes)}
+            image = cropped(row[0], seed, settings.side, split == "train")
+            image = (image - MEAN) / DEVIATION
+        return {"images": image, "labels": tf.one_hot(row[1], classes)}
 
     rows = tf.data.Dataset.from_tensor_slices((files, labels))
     if split == "train":
@@ -274,12 +274,12 @@ def input_fn(settings: Settings, split: str, start: int, context: tf.distribute.
 
 
 def evaluate(replicator: Replicator, trainer: Trainer) -> float:
-    """The share of the dev pictures that is named rightly."""
+    """The share of the dev images that is named rightly."""
     settings = trainer.settings
 
     def count(batch):
         there = tf.reduce_sum(batch["labels"], axis=1)  # 0 in the padding
-        right = named_rightly(trainer.network(batch["pictures"], Pass()), batch["labels"])
+        right = named_rightly(trainer.network(batch["images"], Pass()), batch["labels"])
         return tf.stack([tf.reduce_sum(right * there), tf.reduce_sum(there)]), []
 
     reads = trainer.network.variables

@@ -1,4 +1,4 @@
-"""SN-GAN draws small pictures of a class: spectral normalisation and a projection discriminator.
+"""SN-GAN draws small images of a class: spectral normalisation and a projection discriminator.
 
     python -m examples.sn_gan --out runs/sn_gan                     # the digits that are shipped
     python -m examples.sn_gan --out runs/sn_gan --data FOLDER       # FOLDER/CLASS/*.png
@@ -38,18 +38,18 @@ PLAIN = {"spectral": False, "bias": False}  # a bias would be taken away by the 
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Trains a class-conditional SN-GAN on pictures of 32x32."""
+    """Trains a class-conditional SN-GAN on images of 32x32."""
 
     out: Path
     """Folder for the sheets of samples and the checkpoints; a run that is there goes on."""
     data: Path | None = None
-    """Pictures: a folder with a sub-folder a class, or an npz; default: the shipped digits."""
+    """Images: a folder with a sub-folder a class, or an npz; default: the shipped digits."""
     steps: int = 3000
     """Updates of the generator."""
     discriminator_steps: int = 5
     """Updates of the discriminator for each of them."""
     batch: int = 32
-    """Pictures in the global batch; 64 in the paper."""
+    """Images in the global batch; 64 in the paper."""
     width: int = 32
     """Channels; in the paper 256 in the generator and 128 in the discriminator."""
     learning_rate: float = 5e-4
@@ -171,7 +171,7 @@ class UpBlock(tf.Module):
 
 
 class Generator(tf.Module):
-    """From latents [batch, LATENT] and one-hot labels to pictures."""
+    """From latents [batch, LATENT] and one-hot labels to images."""
 
     def __init__(self, rng, classes, width):
         super().__init__()
@@ -207,7 +207,7 @@ class DownBlock(tf.Module):
 
 
 class Discriminator(tf.Module):
-    """From pictures and one-hot labels to psi(phi(x)) + <embedding(y), phi(x)>."""
+    """From images and one-hot labels to psi(phi(x)) + <embedding(y), phi(x)>."""
 
     def __init__(self, rng, classes, width):
         super().__init__()
@@ -216,9 +216,9 @@ class Discriminator(tf.Module):
         self.psi = Layer(rng, width, 1)
         self.embedding = Layer(rng, classes, width, bias=False)
 
-    def __call__(self, pictures, labels, through: Pass):
-        """Float32 [batch], high where a picture looks like a real one of its class."""
-        x = pictures
+    def __call__(self, images, labels, through: Pass):
+        """Float32 [batch], high where an image looks like a real one of its class."""
+        x = images
         for block in self.blocks:
             x = block(x, through)
         phi = tf.reduce_sum(tf.nn.relu(x), axis=[1, 2])
@@ -266,19 +266,19 @@ class Game(tf.Module):
         reads = [variable for network in networks for variable in network.variables]
         return self.replicator.compile_training(local, moved, slots, reads=reads)
 
-    def judge(self, batch):
+    def discriminator_step(self, batch):
         """Hinge loss, state and gradients of the discriminator."""
         share, player, through = Pass(self.replicator.all_gather), self.discriminator, Pass()
         fake = self.generator.network(batch["latents"], batch["asked"], share)
-        pictures = in_turns(batch["pictures"], fake)
-        labels = in_turns(batch["labels"], batch["asked"])
+        images = interleaved(batch["images"], fake)
+        labels = interleaved(batch["labels"], batch["asked"])
         with tf.GradientTape() as tape:
-            scores = tf.reshape(player.network(pictures, labels, through), [-1, 2])
+            scores = tf.reshape(player.network(images, labels, through), [-1, 2])
             loss = 2.0 * tf.reduce_mean(tf.nn.relu(1.0 - scores * [1.0, -1.0]))
         state = [through.left[v.ref()] for v in player.state]
         return {"loss": loss, "state": state}, tape.gradient(loss, player.weights)
 
-    def forge(self, batch):
+    def generator_step(self, batch):
         """Loss, state and gradients of the generator."""
         player, through = self.generator, Pass(self.replicator.all_gather)
         with tf.GradientTape() as tape:
@@ -288,25 +288,25 @@ class Game(tf.Module):
         return {"loss": loss, "state": state}, tape.gradient(loss, player.weights)
 
     def draw(self, batch):
-        """Pictures [replicas, batch, 32, 32, 3], of all replicas."""
-        pictures = self.generator.network(batch["latents"], batch["asked"], Pass())
-        return self.replicator.all_gather(pictures), []
+        """Images [replicas, batch, 32, 32, 3], of all replicas."""
+        images = self.generator.network(batch["latents"], batch["asked"], Pass())
+        return self.replicator.all_gather(images), []
 
 
-def in_turns(a, b):
+def interleaved(a, b):
     """Rows a0 b0 a1 b1 ..., so that a reshape parts real and false."""
     return tf.reshape(tf.stack([a, b], axis=1), [-1, *a.shape[1:]])
 
 
-def batches(settings: Settings, pictures, labels, classes: int, start: int):
+def batches(settings: Settings, images, labels, classes: int, start: int):
     """A tf.data.Dataset of global batches from `start` on; batch i is a function of (seed, i)."""
 
     def batch(number):
         rows, seeds = settings.batch, [[3 * settings.seed + i, number] for i in range(3)]
-        chosen = tf.random.stateless_uniform([rows], seeds[0], 0, len(pictures), tf.int32)
+        chosen = tf.random.stateless_uniform([rows], seeds[0], 0, len(images), tf.int32)
         asked = tf.random.stateless_uniform([rows], seeds[1], 0, classes, tf.int32)
         return {
-            "pictures": tf.cast(tf.gather(pictures, chosen), tf.float32) / 127.5 - 1.0,
+            "images": tf.cast(tf.gather(images, chosen), tf.float32) / 127.5 - 1.0,
             "labels": tf.one_hot(tf.gather(labels, chosen), classes),
             "latents": tf.random.stateless_normal([rows, LATENT], seeds[2]),
             "asked": tf.one_hot(asked, classes),
@@ -316,10 +316,10 @@ def batches(settings: Settings, pictures, labels, classes: int, start: int):
 
 
 def read(source: Path):
-    """Uint8 pictures [n, 32, 32, 3], int32 labels [n] and the number of classes."""
+    """Uint8 images [n, 32, 32, 3], int32 labels [n] and the number of classes."""
     corpus = read_corpus(source, ImageRules(SIDE, 3))
     if not corpus.classes:
-        raise UserError(f"The pictures of {source} have no classes.")
+        raise UserError(f"The images of {source} have no classes.")
     sets = corpus.splits.values()  # a GAN has no use for dev
     labels = np.concatenate([s.labels for s in sets if s.labels is not None])
     return np.concatenate([s.images for s in sets]), labels, len(corpus.classes)
@@ -332,29 +332,30 @@ def sheet(draw, replicator: Replicator, classes: int, columns: int = 8):
     asked = tf.one_hot(np.arange(rows) // columns, classes)
     dataset = tf.data.Dataset.from_tensors({"latents": latents, "asked": asked})
     levels = np.round(127.5 * (np.asarray(draw(iter(replicator.batches(dataset)))) + 1.0))
-    pictures = np.uint8(levels).reshape(classes, columns, SIDE, SIDE, 3)
-    return pictures.transpose(0, 2, 1, 3, 4).reshape(classes * SIDE, columns * SIDE, 3)
+    images = np.uint8(levels).reshape(classes, columns, SIDE, SIDE, 3)
+    return images.transpose(0, 2, 1, 3, 4).reshape(classes * SIDE, columns * SIDE, 3)
 
 
 def train(settings: Settings) -> None:
     """Plays on from the newest checkpoint; leaves sheets of samples in `settings.out`."""
     replicator = strategies.from_environment(settings.strategy)
-    pictures, labels, classes = read(settings.data or dev_images("shipped-digits"))
+    images, labels, classes = read(settings.data or dev_images("shipped-digits"))
     with replicator.scope():
         game = Game(settings, classes, replicator)
     checkpoints = Checkpoints(settings.out / "checkpoints")
     for name, value in (checkpoints.newest()[0] or {}).items():
         game.variables[int(name)].assign(value)
-    judge = game.compiled(game.judge, game.discriminator)
-    forge, draw = game.compiled(game.forge, game.generator), game.compiled(game.draw)
+    update_discriminator = game.compiled(game.discriminator_step, game.discriminator)
+    update_generator = game.compiled(game.generator_step, game.generator)
+    draw = game.compiled(game.draw)
     done = int(game.generator.step.numpy())
     start = done * (settings.discriminator_steps + 1)
-    stream = iter(replicator.batches(batches(settings, pictures, labels, classes, start)))
+    stream = iter(replicator.batches(batches(settings, images, labels, classes, start)))
     with Progress(settings.steps, "sn_gan", "step", done=done) as progress:
         for step in range(done + 1, settings.steps + 1):
             for _ in range(settings.discriminator_steps):
-                hinge = judge(stream)
-            progress.advance(discriminator=float(hinge), generator=float(forge(stream)))
+                hinge = update_discriminator(stream)
+            progress.advance(discriminator=float(hinge), generator=float(update_generator(stream)))
             if step % settings.sheet_steps == 0 or step == settings.steps:
                 samples = sheet(draw, replicator, classes)  # every worker draws, the chief writes
                 if replicator.is_chief:

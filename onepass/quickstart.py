@@ -11,7 +11,7 @@ from distill.evaluation import evaluate as evaluate_student
 from distill.model import StudentModel
 from distill.teacher import load_teacher
 from onepass.quickstart_arguments import QuickstartArguments
-from onepass.quickstart_images import draw_pictures
+from onepass.quickstart_images import draw_images
 from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
 from replicator.runs.progress import duration
@@ -55,8 +55,8 @@ def run(given: QuickstartArguments) -> int:
     print("2. Measuring them, beside Griffin and Lim's algorithm and an untrained student")
     corpus = dev_corpus(teacher, data)
     report.append(_quality(evaluate_student(student, teacher, corpus, given.spoken, given.seed)))
-    print("3. Drawing pictures, pixel by pixel and scale by scale")
-    report.append(draw_pictures(given.out, given.seed))
+    print("3. Drawing images, pixel by pixel and scale by scale")
+    report.append(draw_images(given.out, given.seed))
     if given.train:
         print(f"4. Training {PRESET} on {data}, {TRAINING_MINUTES:g} minutes at the most")
         report.append(_trained(given, data))
@@ -76,7 +76,7 @@ def _make(folder: Path) -> None:
 def _speech(
     teacher: SpeechModel, student: StudentModel, recording: Path, given: QuickstartArguments
 ) -> str:
-    """Speaks with both, writes sounds and pictures; what the report says of it."""
+    """Speaks with both, writes sounds and images; what the report says of it."""
     rate_hz = student.sample_rate_hz
     waveform = audio.read(recording, rate_hz)
     frames, short = student.frames(waveform), int(given.seconds * rate_hz)
@@ -145,7 +145,7 @@ def _trained(given: QuickstartArguments, data: Path) -> str:
     return f"""## A WaveNet trained just now
 
 {outcome.step} steps in {duration(outcome.seconds)}: {figures["bits_per_sample"]:.2f} bits a sample,
-given the mel, on recordings it never heard; FLAC, which is not told the mel, needs
+given the mel, on recordings it never heard; FLAC, which does not see the mel, needs
 {figures["codec"]["flac"]:.2f}."""
 
 
@@ -163,7 +163,7 @@ Done in {duration(seconds)}.
     onepass train wavenet-cpu-16k --data YOUR_RECORDINGS --workdir teacher
     onepass distill student-cpu-16k --teacher teacher --workdir student
     onepass evaluate student
-    onepass sample shipped-digits --out pictures --label 7
+    onepass sample shipped-digits --out images --label 7
     onepass train multiscale-cpu-64 --data YOUR_PICTURES --workdir pictures-run
     onepass export shipped --out models/kathleen/1 && onepass serve models
     tensorboard --logdir {given.out}

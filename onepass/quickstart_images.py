@@ -14,10 +14,10 @@ SETS = {
     "digits": ("shipped-digits-teacher", "shipped-digits"),
     "objects": ("shipped-objects-teacher", "shipped-objects"),
 }
-PICTURES = 20
+IMAGES = 20
 
 
-def draw_pictures(out: Path, seed: int) -> str:
+def draw_images(out: Path, seed: int) -> str:
     """Draws sheets of each shipped set with both models; what the report says of it.
 
     Args:
@@ -38,7 +38,7 @@ def draw_pictures(out: Path, seed: int) -> str:
     table = "\n".join(rows)
     return f"""## Pictures
 
-| | side, pixels | network passes, were it not cached | seconds a picture |
+| | side, pixels | network passes, were it not cached | seconds an image |
 |---|---|---|---|
 {table}
 
@@ -48,18 +48,18 @@ Classes in turn. Look at `{out}/digits-multiscale.png` and beside it `digits-pix
 
 def _timed(model: ImageModel, name: str, seed: int) -> tuple[list[list[np.ndarray]], float]:
     """Pictures with their scales, and seconds for each, the first, which compiles, left aside."""
-    classes = [i % len(model.classes) for i in range(PICTURES)]
+    classes = [i % len(model.classes) for i in range(IMAGES)]
     scales, times = [], []
-    with Progress(PICTURES, f"drawing with {name}", "picture") as progress:
-        for picture in model.progressions(classes, seed=seed, num=PICTURES):
-            scales.append(picture)
+    with Progress(IMAGES, f"drawing with {name}", "image") as progress:
+        for image in model.progressions(classes, seed=seed, num=IMAGES):
+            scales.append(image)
             times.append(time.perf_counter())
             progress.advance()
     return scales, float(np.median(np.diff(times)))
 
 
 def _show_growth(stem: Path, scales: Sequence[list[np.ndarray]]) -> None:
-    strips = np.concatenate([strip(picture) for picture in scales[:6]])
+    strips = np.concatenate([strip(image) for image in scales[:6]])
     write_png(stem.with_name(f"{stem.name}-scales.png"), strips)
     side = scales[0][-1].shape[0]
     sheets = [grid([enlarged(p, side) for p in step], 5) for step in zip(*scales, strict=True)]

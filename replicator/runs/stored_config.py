@@ -25,10 +25,13 @@ def to_json(config) -> dict:
 def stored_config(kind, stored: dict):
     """A dataclass `kind`, with dataclasses in it, from the content of a config.json.
 
-    Raises UserError that says what is wrong in it.
+    A setting with a default that is not there yet, written by an earlier version, takes it; a
+    whole section must be there. Raises UserError that says what is wrong in it.
     """
+    fields = dataclasses.fields(kind)
+    known = [f.name for f in fields if f.name in stored or f.default is dataclasses.MISSING]
     try:
-        return dataclass_from(kind, {f.name: stored[f.name] for f in dataclasses.fields(kind)})
+        return dataclass_from(kind, {name: stored[name] for name in known})
     except KeyError as error:
         raise UserError(f"The stored configuration has no {error}.") from error
     except (TypeError, ValueError, AttributeError) as error:

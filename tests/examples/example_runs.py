@@ -9,12 +9,12 @@ RESNET = "--steps 2 --batch 4 --side 32 --blocks 1 1 --width 4 --warmup-steps 1"
 GAN = "--batch 8 --width 4 --sheet-steps 1"
 
 
-def main(strategy, out, pictures):
+def main(strategy, out, images):
     def run(example, name, words):
         example.main(["--strategy", strategy, "--out", f"{out}/{name}", *words.split()])
 
     run(d4pg, "d4pg", D4PG)
-    run(resnet50, "resnet50", f"{RESNET} --data {pictures}")
+    run(resnet50, "resnet50", f"{RESNET} --data {images}")
     run(sn_gan, "sn_gan", f"{GAN} --steps 1")
     if strategy == "single":
         run(sn_gan, "sn_gan", f"{GAN} --steps 2")

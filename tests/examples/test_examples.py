@@ -17,27 +17,27 @@ SECONDS = 280
 
 
 def draw_pictures(folder):
-    """Writes six pictures for train and five for dev, of two classes."""
+    """Writes six images for train and five for dev, of two classes."""
     rng = np.random.default_rng(0)
     for split, count in (("train", 3), ("dev", 2)):
         for name in ("dark", "light"):
             (folder / split / name).mkdir(parents=True)
             for number in range(count + (split == "dev" and name == "light")):
                 levels = rng.integers(0, 128, [40, 48, 3]) + 127 * (name == "light")
-                picture = Image.fromarray(levels.astype(np.uint8))
-                picture.save(folder / split / name / f"{number}.png")
+                image = Image.fromarray(levels.astype(np.uint8))
+                image.save(folder / split / name / f"{number}.png")
 
 
 @pytest.fixture(scope="module")
 def runs(tmp_path_factory):
     """From a strategy's word to its folder and what it printed; both run side by side."""
     folder = tmp_path_factory.mktemp("examples")
-    draw_pictures(folder / "pictures")
+    draw_pictures(folder / "images")
     started = {}
     try:
         for word in ("single", "local:2"):
             out, log = folder / word[:5], folder / f"{word[:5]}.log"
-            started[word] = out, Process(SCRIPT, log, word, out, folder / "pictures")
+            started[word] = out, Process(SCRIPT, log, word, out, folder / "images")
         for word, (_, process) in started.items():
             assert process.ended(SECONDS) == 0, f"{word}: {process.output()[-3000:]}"
     finally:
@@ -138,8 +138,8 @@ def test_a_gan_learns_labels_in_its_norms_and_its_projection():
     mine, other = np.eye(2, dtype=np.float32), np.eye(2, dtype=np.float32)[::-1]
     swapped = norm(x[::-1], mine, through).numpy()[::-1]
     np.testing.assert_allclose(norm(x, other, through), swapped, rtol=1e-6)
-    pictures = rng.normal(size=[2, 32, 32, 3]).astype(np.float32)
-    scores = critic(pictures, mine, through), critic(pictures, other, through)
+    images = rng.normal(size=[2, 32, 32, 3]).astype(np.float32)
+    scores = critic(images, mine, through), critic(images, other, through)
     assert np.all(np.abs(scores[0] - scores[1]) > 1e-4)
 
 

@@ -12,9 +12,9 @@ from image_networks import QuickInitial
 import onepass
 from onepass.bench.images import command as images
 from onepass.bench.images import programs, tfp_pixelcnn
-from onepass.bench.images import rows as picture_rows
-from onepass.bench.images import targets as picture_targets
-from onepass.bench.images import training as picture_training
+from onepass.bench.images import rows as image_rows
+from onepass.bench.images import targets as image_targets
+from onepass.bench.images import training as image_training
 from onepass.bench.images.arguments import BenchArguments
 from onepass.bench.images.passes import count_passes
 from onepass.bench.images.programs import Timed
@@ -37,15 +37,15 @@ def tiny_preset(name, kind=None):
 
 
 def shrink(patch):
-    """Tiny networks and pictures; engines that take long to compile left out."""
+    """Tiny networks and images; engines that take long to compile left out."""
     patch.setitem(PRESETS, programs.PIXELCNN, tiny_preset(programs.PIXELCNN))
     for name, preset in programs.MULTISCALE.items():
         patch.setitem(PRESETS, preset, tiny_preset(preset, name[-1]))
     patch.setattr(programs, "LARGEST_COMPILED", 0)
     patch.setattr(programs, "LEAST_SECONDS", 0.0)
     patch.setattr(programs, "PART_PIXELS", 2**5)
-    patch.setattr(picture_training, "SIZE", 4)
-    patch.setattr(picture_training, "BATCH", 2)
+    patch.setattr(image_training, "SIZE", 4)
+    patch.setattr(image_training, "BATCH", 2)
     like_size = dict(num_resnet=1, num_hierarchies=1, num_filters=2, num_logistic_mix=2)
     patch.setattr(tfp_pixelcnn, "LIKE_SIZE", like_size)
 
@@ -63,7 +63,7 @@ def bench(tmp_path_factory):
     options = ["--sizes", "4", "2", "--rounds", "1", "--json", str(json_), "--plot", str(plot)]
     with pytest.MonkeyPatch.context() as patch:
         shrink(patch)
-        tf.config.run_functions_eagerly(True)  # compiling takes longer than these pictures
+        tf.config.run_functions_eagerly(True)  # compiling takes longer than these images
         try:
             assert images.run(onepass.command.parse(BenchArguments, options, "onepass bench")) == 0
         finally:
@@ -115,13 +115,13 @@ def test_speed_and_time_are_of_the_same_measurement(bench):
 
 def test_compilation_is_a_row_of_its_own(bench):
     told = {row["what"] for row in rows_of(bench, unit="s to compile", size="4x4")}
-    steps = {f"training, {dtype}" for dtype in picture_training.DTYPES}
+    steps = {f"training, {dtype}" for dtype in image_training.DTYPES}
     graph = {"naive", "multiscale-A", "multiscale-B", "tfp", "tfp training"} | steps
     assert told == {"cached, XLA"} | {f"{name}, graph" for name in graph}
 
 
 def test_both_training_steps_see_the_same_batch(bench):
-    for dtype in picture_training.DTYPES:
+    for dtype in image_training.DTYPES:
         (speed,) = rows_of(bench, what=f"training, {dtype}", unit="pictures/s")
         assert (speed["against"], speed["batch"]) == ("tfp training", 2)
 
@@ -193,9 +193,9 @@ def test_the_engine_that_is_faster_once_compiled_is_kept(monkeypatch):
 
 def test_the_peer_is_of_like_size(monkeypatch):
     monkeypatch.setattr("pixelcnn.density.Initial", QuickInitial)
-    programs._painter.cache_clear()
+    programs._sampler_of.cache_clear()
     own = programs.weights_and_work(programs.pixelcnn())
-    programs._painter.cache_clear()
+    programs._sampler_of.cache_clear()
     assert own[0] == 757_720
     theirs = tfp_pixelcnn.weights_and_work(tfp_pixelcnn.make(32))
     assert theirs == pytest.approx(own, rel=0.1)
@@ -214,7 +214,7 @@ def speeds(name, against, size, value, over):
 
 
 def verdict(rows, start):
-    (line,) = [line for line in picture_targets.verdicts(rows) if line[14:].startswith(start)]
+    (line,) = [line for line in image_targets.verdicts(rows) if line[14:].startswith(start)]
     return line
 
 
@@ -225,7 +225,7 @@ def test_a_target_is_met_from_its_figure_on(value, word):
 
 
 def test_a_target_that_nothing_was_measured_for_says_so():
-    assert {line[:12] for line in picture_targets.verdicts([])} == {"not measured"}
+    assert {line[:12] for line in image_targets.verdicts([])} == {"not measured"}
 
 
 def test_one_size_behind_the_cached_sampler_misses_the_target():
@@ -256,8 +256,8 @@ def test_points_of_the_plot_tell_parts_from_wholes():
         Row("naive", "16x16", 1, "s/picture", values=[2.0]),
         Row("cached", "16x16", 1, "s/picture", values=[0.1]),
     ]
-    assert picture_targets.points(rows, "naive") == [(16, 2.0, False), (32, 30.0, True)]
-    line = picture_targets.side_by_side(rows).splitlines()[2]
+    assert image_targets.points(rows, "naive") == [(16, 2.0, False), (32, 30.0, True)]
+    line = image_targets.side_by_side(rows).splitlines()[2]
     assert line.split() == ["32x32", "30*"]
 
 
@@ -285,5 +285,5 @@ def test_what_cannot_be_measured_is_refused_in_one_line(options, said, capsys, m
 
 
 def test_nothing_is_left_to_measure_without_sizes_of_samplers():
-    given = picture_rows.made((), (), False)
+    given = image_rows.made((), (), False)
     assert given == {}

@@ -188,7 +188,7 @@ def test_what_the_replicas_of_a_process_reduce_is_counted_once_a_trace():
     assert counter.last() == Reduced(2 * 3 * 4 + 5 * 8 + 4, 2)
 
 
-# Turns
+# PairedTiming
 
 
 def test_two_calls_take_turns_and_the_median_of_each_is_kept(monkeypatch):
@@ -202,8 +202,8 @@ def test_two_calls_take_turns_and_the_median_of_each_is_kept(monkeypatch):
         return run
 
     monkeypatch.setattr(scaling_turns.time, "perf_counter", lambda: now[0])
-    turns = scaling_turns.Turns(call("a", [1, 1, 1, 90]), call("b", [2, 8, 2, 4]), 20.0)
-    assert turns.measure() == (1.0, 3.0)
+    timings = scaling_turns.PairedTiming(call("a", [1, 1, 1, 90]), call("b", [2, 8, 2, 4]), 20.0)
+    assert timings.measure() == (1.0, 3.0)
     assert "".join(made) == "abbaabba"
 
 

@@ -194,7 +194,7 @@ def test_calls_are_counted_by_their_rows():
 
 def test_rows_of_a_call_are_those_of_the_measurement(monkeypatch):
     report = iter([({"1": 3.0}, 3.0), ({"1": 5.0, "4": 2.0}, 13.0)])
-    monkeypatch.setattr(Looped, "_told", lambda looped: next(report))
+    monkeypatch.setattr(Looped, "_batches", lambda looped: next(report))
     client = types.SimpleNamespace(ask=lambda **asked: [{"rate": 7.0, "cores": 0.5}])
     looped = Looped(client, None, V2, CASE, 2, 1.0)
     assert looped.measure() == 7.0

@@ -5,7 +5,7 @@ from pathlib import Path
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from onepass.bench.images import rows as picture_rows
+from onepass.bench.images import rows as image_rows
 from onepass.bench.images.arguments import SAMPLERS, BenchArguments
 from onepass.bench.images.programs import MULTISCALE, configuration
 from onepass.bench.images.rows import Prepared
@@ -49,7 +49,7 @@ def _check(given: BenchArguments) -> None:
     if given.plot and given.plot.suffix not in (".png", ".pdf", ".svg"):
         raise UserError(f"`--plot` must end in .png, .pdf or .svg, got {given.plot}.")
     for path in (given.json, given.plot):
-        if path and not path.parent.is_dir():  # told now, not after minutes of measuring
+        if path and not path.parent.is_dir():  # said now, not after minutes of measuring
             raise UserError(f"there is no folder {path.parent} to write {path.name} to.")
 
 
@@ -57,9 +57,9 @@ def _measured(given: BenchArguments) -> list[Row]:
     print("making networks ...", flush=True)
     sizes = tuple(sorted(set(given.sizes)))
     samplers = tuple(name for name in SAMPLERS if name in given.samplers)
-    prepared = picture_rows.made(samplers, sizes, given.training)
+    prepared = image_rows.made(samplers, sizes, given.training)
     compile_all(prepared)
-    measures = picture_rows.measures_of(prepared)
+    measures = image_rows.measures_of(prepared)
     with Progress(given.rounds * len(measures), "measuring", "row") as progress:
         interleaved(measures, given.rounds, progress)
     return [row for row, _ in measures]
@@ -74,10 +74,10 @@ def compile_all(prepared: Prepared) -> None:
 
 
 def write_plot(path: Path, rows: list[Row]) -> None:
-    """Draws seconds a picture against its side, both axes logarithmic; hollow: from a part."""
+    """Draws seconds an image against its side, both axes logarithmic; hollow: from a part."""
     figure = Figure(figsize=(7, 5), layout="constrained")
     FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel="N, pixels along a side", ylabel="seconds a picture")
+    axes = figure.add_subplot(xlabel="N, pixels along a side", ylabel="seconds an image")
     axes.set_xscale("log", base=2)
     axes.set_yscale("log")
     for number, name in enumerate(SAMPLERS):

@@ -1,4 +1,4 @@
-"""Network passes that the multiscale model makes for a picture, counted while it draws."""
+"""Network passes that the multiscale model makes for an image, counted while it draws."""
 
 import contextlib
 import dataclasses
@@ -23,17 +23,17 @@ from pixelcnn.sampling.multiscale_sampler import (
 
 
 def count_passes(name: str, largest: int) -> dict[int, tuple[int, int]]:
-    """Network passes, and steps of shallow PixelCNNs (type B), of a picture of every size.
+    """Network passes, and steps of shallow PixelCNNs (type B), of an image of every size.
 
-    Counted while a picture of `largest` x `largest` pixels is drawn, which goes through all the
+    Counted while an image of `largest` x `largest` pixels is drawn, which goes through all the
     smaller ones; few and narrow layers stand for the model's. In the base a pixel is a pass.
     """
     config = configuration(MULTISCALE[name], largest)
     model = Multiscale(_narrow(config.network), largest, config.output, _Blank(0))
     words = multiscale_words(model, as_key(SEED), tf.constant([0]), largest)
-    wish = SamplingInputs(words, NONE, temperatures_of(1.0, len(model.sizes)))
+    inputs = SamplingInputs(words, NONE, temperatures_of(1.0, len(model.sizes)))
     with _calls_of(PixelCNN, "left") as pixels, _calls_of(Factor, "__call__") as factors:
-        sample_scales(model, wish, largest)  # not compiled: every turn of its loops is a call
+        sample_scales(model, inputs, largest)  # not compiled: every turn of its loops is a call
     counts = {}
     for size in model.sizes:
         own = [f for part, f in model.factors.items() if int(part.split(".")[0]) <= size]

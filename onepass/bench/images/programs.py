@@ -1,8 +1,8 @@
-"""Programs that draw pictures, timed: the naive judge, the cached sampler, the multiscale model.
+"""Programs that draw images, timed: naive (the reference), cached, multiscale.
 
-The small presets' networks, colour pictures, one class, one picture at a time. Weights are random:
+The small presets' networks, colour images, one class, one image at a time. Weights are random:
 the work does not depend on them. A program too slow to finish is stopped after some passes of its
-loop; all passes are alike, so a picture is said to take as many times longer as it has more.
+loop; all passes are alike, so an image is said to take as many times longer as it has more.
 """
 
 import contextlib
@@ -24,7 +24,7 @@ from pixelcnn.sampling.pixelcnn_sampler import image_words, sample_naively
 CLASSES, LABEL, SEED = 10, 3, 0
 PIXELCNN, TRAINED_SIZE = "pixelcnn-cpu-32", 32
 MULTISCALE = {"multiscale-A": "multiscale-cpu-64", "multiscale-B": "multiscale-patches-64"}
-PART_PIXELS = 2**16  # pixels that all passes of a part work on; a whole picture of 16 x 16
+PART_PIXELS = 2**16  # pixels that all passes of a part work on; a whole image of 16 x 16
 LEAST_SECONDS = 0.3  # that a measurement takes, by repeating what is shorter
 Call = Callable[[], object]
 
@@ -32,7 +32,7 @@ Call = Callable[[], object]
 class Timed:
     """One program, or the fastest of several that do the same.
 
-    calls: by engine ("XLA", "graph"), each a picture or a part of one. share: of a picture.
+    calls: by engine ("XLA", "graph"), each an image or a part of one. share: of an image.
     """
 
     def __init__(self, calls: dict[str, Call], share: float = 1.0):
@@ -51,7 +51,7 @@ class Timed:
         self._first_seconds = first[self.engine]
 
     def measure(self) -> float:
-        """Seconds a picture, kept as `seconds`; compilation is not in them."""
+        """Seconds an image, kept as `seconds`; compilation is not in them."""
         calls, start, elapsed = 0, time.perf_counter(), 0.0
         while not calls or elapsed < LEAST_SECONDS:
             self.calls[self.engine]()
@@ -72,7 +72,7 @@ def _seconds_of(call: Call) -> float:
 
 
 def passes_timed(size: int) -> int:
-    """Passes of a naive loop that are run for a picture of size x size pixels."""
+    """Passes of a naive loop that are run for an image of size x size pixels."""
     return min(size**2, max(1, PART_PIXELS // size**2))
 
 
@@ -87,31 +87,31 @@ def configuration(preset: str, size: int) -> Any:
 
 
 @functools.cache
-def _painter(config) -> ImageSampler:
+def _sampler_of(config) -> ImageSampler:
     return ImageSampler(ImageDensity(config))
 
 
 def pixelcnn() -> ImageDensity:
     """The PixelCNN that both of its samplers draw from, at any size."""
-    return _painter(configuration(PIXELCNN, TRAINED_SIZE)).density
+    return _sampler_of(configuration(PIXELCNN, TRAINED_SIZE)).density
 
 
 def cached(size: int) -> Timed:
-    """Whole pictures by the cached sampler of the PixelCNN."""
+    """Whole images by the cached sampler of the PixelCNN."""
     return Timed({"XLA": _painting(configuration(PIXELCNN, TRAINED_SIZE), size)})
 
 
 def multiscale(name: str, size: int, largest: int) -> Timed:
-    """Whole pictures by a multiscale model that can draw up to `largest` x `largest` pixels."""
+    """Whole images by a multiscale model that can draw up to `largest` x `largest` pixels."""
     engine = "XLA" if size <= LARGEST_COMPILED else "graph"
     return Timed({engine: _painting(configuration(MULTISCALE[name], largest), size)})
 
 
 def _painting(config, size: int) -> Call:
-    """A picture as users get it."""
-    painter = _painter(config)
+    """An image as users get it."""
+    sampler = _sampler_of(config)
     request = Request((0,), SEED, size, {"label": np.array([LABEL], np.int32)})
-    return lambda: list(painter.images(request))
+    return lambda: list(sampler.images(request))
 
 
 def naive(size: int) -> Timed:
@@ -123,7 +123,7 @@ def naive(size: int) -> Timed:
 
 def by_engine(make: Callable[[bool], Call], size: int) -> dict[str, Call]:
     """Calls made for XLA and for TensorFlow's graph; beyond a size for the graph alone."""
-    # XLA's convolutions lose more, the larger the picture.
+    # XLA's convolutions lose more, the larger the image.
     engines = {"graph": False} | ({"XLA": True} if size <= LARGEST_COMPILED else {})
     return {engine: make(xla) for engine, xla in engines.items()}
 

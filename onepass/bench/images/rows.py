@@ -4,13 +4,13 @@ import functools
 from collections.abc import Callable, Iterator
 
 from onepass.bench.images import programs, tfp_pixelcnn
-from onepass.bench.images import training as picture_training
+from onepass.bench.images import training as image_training
 from onepass.bench.images.passes import count_passes
 from onepass.bench.images.programs import Timed
 from onepass.bench.report import Row
 
 Measure = Callable[[], float]
-# A sampler's speed is also told as so many times that of these.
+# A sampler's speed is also given as so many times that of these.
 AGAINST = {
     "naive": (),
     "cached": ("naive", "tfp"),
@@ -31,9 +31,9 @@ def made(samplers: tuple[str, ...], sizes: tuple[int, ...], training: bool) -> P
         for name in samplers:
             timed[name, size] = _sampler(name, size, max(sizes))
     if training:
-        for dtype in picture_training.DTYPES:
-            timed[f"{TRAINING}, {dtype}", picture_training.SIZE] = picture_training.own_step(dtype)
-        timed[PEER_TRAINING, picture_training.SIZE] = picture_training.peer_step()
+        for dtype in image_training.DTYPES:
+            timed[f"{TRAINING}, {dtype}", image_training.SIZE] = image_training.own_step(dtype)
+        timed[PEER_TRAINING, image_training.SIZE] = image_training.peer_step()
     return timed
 
 
@@ -61,7 +61,7 @@ def measures_of(prepared: Prepared) -> list[tuple[Row, Measure]]:
 
 
 def title(name: str, size: int) -> str:
-    """What the rows of a sampler are called: its name, and what part of a picture was timed."""
+    """What the rows of a sampler are called: its name, and what part of an image was timed."""
     passes = whole = 1
     if name == "naive":
         passes, whole = programs.passes_timed(size), size**2
@@ -71,7 +71,7 @@ def title(name: str, size: int) -> str:
 
 
 def size_name(size: int) -> str:
-    """How rows tell the size of a picture."""
+    """How rows tell the size of an image."""
     return f"{size}x{size}"
 
 
@@ -89,7 +89,7 @@ def _measures_of_sampler(
 
 
 def _measures_of_training(name: str, size: int, timed: Timed) -> Iterator[tuple[Row, Measure]]:
-    at, batch = size_name(size), picture_training.BATCH
+    at, batch = size_name(size), image_training.BATCH
     over = None if name == PEER_TRAINING else PEER_TRAINING
     yield Row(name, at, batch, "pictures/s", over), lambda: batch / timed.measure()
     yield Row(name, at, batch, STEP), lambda: timed.seconds
@@ -112,7 +112,7 @@ def _counts(name: str, sizes: list[int]) -> Iterator[tuple[Row, Measure]]:
 
 
 def _sizes_of_networks() -> Iterator[tuple[Row, Measure]]:
-    size = picture_training.SIZE
+    size = image_training.SIZE
     own = programs.weights_and_work(programs.pixelcnn())
     theirs = tfp_pixelcnn.weights_and_work(tfp_pixelcnn.make(size))
     for i, unit in enumerate(("weights", "MFLOP/pixel")):

@@ -1,4 +1,4 @@
-"""What the samplers of pictures should reach, and whether a run of the bench met it."""
+"""What the samplers of images should reach, and whether a run of the bench met it."""
 
 import itertools
 import math
@@ -17,7 +17,7 @@ from onepass.bench.images.rows import (
 from onepass.bench.report import Row, ratio
 from pixelcnn.networks.config import GROUPS
 
-# Sampler, the one it is held against, side of the picture in pixels, times as fast.
+# Sampler, the one it is held against, side of the image in pixels, times as fast.
 TIMES = (
     ("cached", "naive", 32, 50),
     *((name, "naive", 32, 100) for name in MULTISCALE),  # the paper: 105
@@ -68,7 +68,7 @@ def _passes(rows: list[Row], name: str):
 
 
 def _large(rows: list[Row], name: str):
-    text = f"{name}: a {size_name(LARGE)} picture in under {LARGE_SECONDS} s"
+    text = f"{name}: a {size_name(LARGE)} image in under {LARGE_SECONDS} s"
     for row in rows:
         if (name_of(row), _side(row), row.unit) == (name, LARGE, TIME):
             return row.value < LARGE_SECONDS, f"{text}: {row.value:.3g} s, {os.cpu_count()} cores"
@@ -99,14 +99,14 @@ def name_of(row: Row) -> str:
 
 
 def side_by_side(rows: list[Row]) -> str:
-    """Seconds a picture as text: a line a size, a column a sampler."""
+    """Seconds an image as text: a line a size, a column a sampler."""
     times = {(_side(row), name_of(row)): row for row in rows if row.unit == TIME}
     names = [name for name in SAMPLERS if any(name == known for _, known in times)]
     lines = ["".join([f"{'s/picture':10s}", *(f"{name:>16s}" for name in names)])]
     for size in _sizes(rows):
         cells = [f"{_shown(times.get((size, name))):>16s}" for name in names]
         lines.append("".join([f"{size_name(size):10s}", *cells]))
-    return "\n".join([*lines, "* from a part of a picture"])
+    return "\n".join([*lines, "* from a part of an image"])
 
 
 def _shown(row: Row | None) -> str:
@@ -117,12 +117,12 @@ def _shown(row: Row | None) -> str:
 
 
 def is_part(row: Row) -> bool:
-    """Whether a picture's time is that of a part of it times the number of parts."""
+    """Whether an image's time is that of a part of it times the number of parts."""
     return "," in row.what
 
 
 def points(rows: list[Row], name: str) -> list[tuple[int, float, bool]]:
-    """Side in pixels, seconds a picture, and whether a part was timed, smallest first."""
+    """Side in pixels, seconds an image, and whether a part was timed, smallest first."""
     found = [row for row in rows if row.unit == TIME and name_of(row) == name]
     return sorted((_side(row), row.value, is_part(row)) for row in found)
 

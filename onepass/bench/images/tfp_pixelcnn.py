@@ -3,7 +3,7 @@
 Of like size: one hierarchy of the full resolution, so that weights and work a pixel agree at once
 with the preset's, 5 % fewer weights and 6 % less work, as 56 channels suit a processor better than
 58. No dropout and no weight normalisation, which would only make it slower. Its sampler is naive:
-a pass over the whole picture for every pixel, and one before the first.
+a pass over the whole image for every pixel, and one before the first.
 """
 
 import importlib
@@ -27,7 +27,7 @@ MODULE = "tensorflow_probability.python.distributions.pixel_cnn"
 
 
 def make(size: int):
-    """The distribution of class-conditional colour pictures of a size."""
+    """The distribution of class-conditional colour images of a size."""
     return importlib.import_module(MODULE).PixelCNN(
         image_shape=(size, size, 3),
         conditional_shape=(CLASSES,),
@@ -39,7 +39,7 @@ def make(size: int):
 
 
 def passes_timed_of(size: int) -> tuple[int, int]:
-    """Passes that are run for a picture of size x size pixels, and those that it takes."""
+    """Passes that are run for an image of size x size pixels, and those that it takes."""
     return passes_timed(size) + 1, size**2 + 1
 
 

@@ -32,7 +32,7 @@ def peer_step() -> Timed:
 
 
 def random_batch() -> dict[str, tf.Tensor]:
-    """Noise for pictures, classes, and seeds for dropout."""
+    """Noise for images, classes, and seeds for dropout."""
     draws = np.random.default_rng(0)
     levels = draws.integers(256, size=[BATCH, SIZE, SIZE, 3], dtype=np.int32)
     return {

@@ -1,4 +1,4 @@
-"""What `onepass bench scaling` is told, and what it refuses."""
+"""What `onepass bench scaling`, and what it refuses."""
 
 import dataclasses
 import math
@@ -87,7 +87,7 @@ def check(given: BenchArguments) -> None:
     if given.plot and REPLICAS not in given.parts:
         raise UserError("`--plot` shows replicas, which `--parts` leaves out.")
     for path in (given.json, given.plot):
-        if path and not path.parent.is_dir():  # told now, not after minutes of measuring
+        if path and not path.parent.is_dir():  # said now, not after minutes of measuring
             raise UserError(f"there is no folder {path.parent} to write {path.name} to.")
 
 

@@ -8,7 +8,7 @@ from onepass.bench.scaling import rows as scaling_rows
 from onepass.bench.scaling import wrapper_overhead as scaling_wrapper
 from onepass.bench.scaling.arguments import KERAS, WRAPPER, BenchArguments, check
 from onepass.bench.scaling.keras_fit import Loops
-from onepass.bench.scaling.paired_timing import Turns
+from onepass.bench.scaling.paired_timing import PairedTiming
 from onepass.bench.scaling.plot import write_plot
 from onepass.bench.scaling.rows import Measures, Repeated, strategies_of
 from onepass.bench.scaling.simulation import fitted_rows, simulated_rows
@@ -29,9 +29,9 @@ def run(given: BenchArguments) -> int:
     print(table(rows))
     print("\ntargets")
     print("\n".join(verdicts(rows, given.steps_per_call)))
-    if told := notes(given, rows):
+    if lines := notes(given, rows):
         print("\nnotes")
-        print("\n".join(told))
+        print("\n".join(lines))
     if given.json:
         write_json(given.json, rows)
     if given.plot:
@@ -44,41 +44,41 @@ def measured(given: BenchArguments) -> list[Row]:
     settings = {"preset": given.preset, "clip_samples": given.clip_samples}
     print("starting processes ...", flush=True)
     with started(strategies_of(given), given.limit_seconds, **settings) as groups:
-        turns, measures = _here(given)
+        timings, measures = _here(given)
         repeated, more = scaling_rows.measures_of(given, groups)
         measures += more
-        prepare(turns, repeated, groups)
+        prepare(timings, repeated, groups)
         with Progress(given.rounds * len(measures), "measuring", "row") as progress:
             interleaved(measures, given.rounds, progress)
     return [row for row, _ in measures]
 
 
-def _here(given: BenchArguments) -> tuple[list[Turns | Loops], Measures]:
+def _here(given: BenchArguments) -> tuple[list[PairedTiming | Loops], Measures]:
     """What is measured in this process."""
-    turns: list[Turns | Loops] = []
+    timings: list[PairedTiming | Loops] = []
     measures: Measures = []
     if WRAPPER in given.parts:
         longer = WRAPPER_TIMES * given.least_seconds
         made, rows = scaling_wrapper.measures_of(
             given.preset, WRAPPER_CLIPS, given.clip_samples, longer
         )
-        turns += made
+        timings += made
         measures += rows
     if KERAS in given.parts:
         loops, rows = scaling_keras.measures_of(
             given.steps_per_call, given.fit_steps, given.least_seconds
         )
-        turns += loops
+        timings += loops
         measures += rows
-    return turns, measures
+    return timings, measures
 
 
 def prepare(
-    turns: list[Turns | Loops], repeated: list[Repeated], groups: Mapping[str, Group]
+    timings: list[PairedTiming | Loops], repeated: list[Repeated], groups: Mapping[str, Group]
 ) -> None:
     """Makes the first call of everything, which compiles; each group on its own."""
-    with Progress(len(turns) + len(repeated), "compiling", "program") as progress:
-        for pair in turns:
+    with Progress(len(timings) + len(repeated), "compiling", "program") as progress:
+        for pair in timings:
             pair.prepare()
             progress.advance()
         for group in groups.values():

@@ -15,7 +15,7 @@ from onepass.bench.scaling.models import (
     DENSE_UNITS,
     labelled_rows,
 )
-from onepass.bench.scaling.paired_timing import Turns
+from onepass.bench.scaling.paired_timing import PairedTiming
 from replicator import strategies
 from replicator.runs.errors import UserError
 
@@ -52,8 +52,8 @@ class Loops:
         whole = -(-steps // count) * count
         own, peer = own_loop(keras, count), fit_loop(keras, count)
         self._more_steps = whole - count
-        self._many = Turns(lambda: own(whole), lambda: peer(whole), least_seconds)
-        self._one = Turns(lambda: own(count), lambda: peer(count), least_seconds / 4)
+        self._many = PairedTiming(lambda: own(whole), lambda: peer(whole), least_seconds)
+        self._one = PairedTiming(lambda: own(count), lambda: peer(count), least_seconds / 4)
         self.seconds = (0.0, 0.0)
 
     def prepare(self) -> None:

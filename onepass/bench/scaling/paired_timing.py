@@ -7,7 +7,7 @@ from collections.abc import Callable
 Call = Callable[[], object]
 
 
-class Turns:
+class PairedTiming:
     """A call and another; each measurement times both, one after the other and back, many times.
 
     seconds: of the first and the second call, medians of the last measurement.

@@ -14,7 +14,7 @@ from onepass.bench.scaling.models import (
     labelled_rows,
     teacher,
 )
-from onepass.bench.scaling.paired_timing import Turns
+from onepass.bench.scaling.paired_timing import PairedTiming
 from replicator import strategies
 from replicator.training.step import compile_replicated_step
 
@@ -27,24 +27,24 @@ Update = Callable[[Sequence[tf.Variable], Sequence[tf.Tensor]], None]
 
 def measures_of(
     preset: str, rows: int, samples: int, least_seconds: float
-) -> tuple[list[Turns], list[tuple[Row, Measure]]]:
+) -> tuple[list[PairedTiming], list[tuple[Row, Measure]]]:
     """What is to be prepared, and a row and a function to measure it for both models."""
-    sounds = wavenet_turns(preset, rows, samples, least_seconds)
-    dense = dense_turns(least_seconds)
+    sounds = wavenet_timing(preset, rows, samples, least_seconds)
+    dense = dense_timing(least_seconds)
     return [sounds, dense], [
         *_rows_of(WAVENET, rows, sounds),
         *_rows_of(DENSE, DENSE_ROWS, dense),
     ]
 
 
-def _rows_of(size: str, batch: int, turns: Turns) -> list[tuple[Row, Measure]]:
+def _rows_of(size: str, batch: int, timing: PairedTiming) -> list[tuple[Row, Measure]]:
     return [
-        (Row(WRAPPED, size, batch, UNIT, PLAIN), lambda: 1e3 * turns.measure()[0]),
-        (Row(PLAIN, size, batch, UNIT), lambda: 1e3 * turns.seconds[1]),
+        (Row(WRAPPED, size, batch, UNIT, PLAIN), lambda: 1e3 * timing.measure()[0]),
+        (Row(PLAIN, size, batch, UNIT), lambda: 1e3 * timing.seconds[1]),
     ]
 
 
-def wavenet_turns(preset: str, rows: int, samples: int, least_seconds: float) -> Turns:
+def wavenet_timing(preset: str, rows: int, samples: int, least_seconds: float) -> PairedTiming:
     """The step of the trainers on clips, wrapped and plain, of one state."""
     replicator = strategies.single()
     model = teacher(preset)
@@ -62,12 +62,12 @@ def wavenet_turns(preset: str, rows: int, samples: int, least_seconds: float) ->
         return metrics
 
     first, second = iter(replicator.batches(batches)), iter(batches)
-    return Turns(
+    return PairedTiming(
         lambda: float(wrapped(first)["loss"]), lambda: float(plain(second)["loss"]), least_seconds
     )
 
 
-def dense_turns(least_seconds: float) -> Turns:
+def dense_timing(least_seconds: float) -> PairedTiming:
     """A step of the dense network written with primitives, and the same without them."""
     replicator, batches = strategies.single(), labelled_rows(16)
     network = Dense()
@@ -82,7 +82,7 @@ def dense_turns(least_seconds: float) -> Turns:
         return dense_step(network, next(iterator), lambda value: value, _assign)
 
     first, second = iter(replicator.batches(batches)), iter(batches)
-    return Turns(lambda: float(wrapped(first)), lambda: float(plain(second)), least_seconds)
+    return PairedTiming(lambda: float(wrapped(first)), lambda: float(plain(second)), least_seconds)
 
 
 def dense_step(network: Dense, batch, reduce: Reduce, update: Update):

@@ -1,14 +1,17 @@
-"""What `onepass bench serving` is told, and what it refuses."""
+"""What `onepass bench serving`, and what it refuses."""
 
 import dataclasses
 import importlib.util
 import math
 from pathlib import Path
+from typing import Annotated
+
+import tyro
 
 from replicator.runs.errors import UserError
 from serving.command import NEEDED
 
-ADDED, CLIENTS, PICTURES, SOUND, COLD = PARTS = ("added", "clients", "pictures", "sound", "cold")
+ADDED, CLIENTS, IMAGES, SOUND, COLD = PARTS = ("added", "clients", "pictures", "sound", "cold")
 BACKENDS = ("numba", "tensorflow")
 DIGITS, STUDENT = "digits", "student"
 SHIPPED = {DIGITS: "shipped-digits", STUDENT: "shipped-student"}
@@ -38,7 +41,11 @@ class BenchArguments:
     exported first."""
     clients: int = 8
     """Clients on the bundle that computes nothing."""
-    picture_clients: tuple[int, ...] = (1, 4, 16)
+    image_clients: Annotated[tuple[int, ...], tyro.conf.arg(aliases=["--picture-clients"])] = (
+        1,
+        4,
+        16,
+    )
     """Clients that draw; 1 is always there."""
     utterance_seconds: float = 10.0
     """Length of the utterance."""
@@ -54,9 +61,9 @@ class BenchArguments:
     """Times that everything is measured; medians are shown."""
 
     @property
-    def picture_rows(self) -> tuple[int, ...]:
+    def image_clients_measured(self) -> tuple[int, ...]:
         """The numbers of clients that draw."""
-        return tuple(sorted({1, *self.picture_clients}))
+        return tuple(sorted({1, *self.image_clients}))
 
 
 def check(given: BenchArguments) -> None:
@@ -65,8 +72,8 @@ def check(given: BenchArguments) -> None:
     _check_names("backend", given.backends, BACKENDS)
     for name in ("clients", "rounds"):
         _check_number(name, getattr(given, name))
-    for value in given.picture_clients:
-        _check_number("picture_clients", value)
+    for value in given.image_clients:
+        _check_number("image_clients", value)
     for name in ("utterance_seconds", "least_seconds", "limit_seconds"):
         value = getattr(given, name)
         if not 0 < value < math.inf:
@@ -77,10 +84,10 @@ def check(given: BenchArguments) -> None:
                 raise UserError(f"there is no folder {given.models / name}.")
     if given.plot and given.plot.suffix not in (".png", ".pdf", ".svg"):
         raise UserError(f"`--plot` must end in .png, .pdf or .svg, got {given.plot}.")
-    if given.plot and not {ADDED, PICTURES} & {*given.parts}:
+    if given.plot and not {ADDED, IMAGES} & {*given.parts}:
         raise UserError("`--plot` shows added and pictures, which `--parts` leaves out.")
     for path in (given.json, given.plot):
-        if path and not path.parent.is_dir():  # told now, not after minutes of measuring
+        if path and not path.parent.is_dir():  # said now, not after minutes of measuring
             raise UserError(f"there is no folder {path.parent} to write {path.name} to.")
     _check_packages(given)
 

@@ -91,7 +91,7 @@ def _looped(connections: list[Way], arrays: Arrays, seconds: float) -> dict[str,
                 count += 1
             ends.append(time.perf_counter())
             counts.append(count)
-        except Exception as error:  # told by the thread that began it
+        except Exception as error:  # raised again by the thread that began it
             problems.append(error)
             begin.abort()
 

@@ -13,7 +13,7 @@ from onepass.bench.serving.arguments import (
     ADDED,
     CLIENTS,
     COLD,
-    PICTURES,
+    IMAGES,
     SOUND,
     BenchArguments,
     check,
@@ -31,7 +31,7 @@ BARE, CLIENT = "onepass.bench.serving.in_process", "onepass.bench.serving.client
 NEEDS = {
     ADDED: (NULL, DIGITS),
     CLIENTS: (NULL,),
-    PICTURES: (DIGITS,),
+    IMAGES: (DIGITS,),
     SOUND: (STUDENT,),
     COLD: (NULL, DIGITS, STUDENT),
 }
@@ -66,7 +66,7 @@ def measured(given: BenchArguments, drawn: Drawn) -> list[Row]:
         folder = Path(place)
         made = serving_models.bundles(folder, names, given.models)
         stages = (
-            ({ADDED, CLIENTS, PICTURES}, "asking", _asking(given, folder, made, drawn)),
+            ({ADDED, CLIENTS, IMAGES}, "asking", _asking(given, folder, made, drawn)),
             ({SOUND}, "speaking", _speaking(given, folder, made)),
             ({COLD}, "cold starts", _cold(given, folder, made)),
         )
@@ -101,9 +101,9 @@ def _asking(
                 root = folder / "serve-ray"
                 ray, of_ray = _served(given, stack, root, {NULL: made[NULL]}, on_ray=True)
                 measures += serving_rows.of_clients(of_ray, ray, *asked, (V2,), "Ray")
-        if PICTURES in given.parts:
-            counts, seconds = given.picture_rows, given.least_seconds
-            found, more = serving_rows.of_pictures(client, server, cases[DIGITS], counts, seconds)
+        if IMAGES in given.parts:
+            counts, seconds = given.image_clients_measured, given.least_seconds
+            found, more = serving_rows.of_images(client, server, cases[DIGITS], counts, seconds)
             drawn.update(found)
             measures += more
         yield measures

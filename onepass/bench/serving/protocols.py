@@ -71,8 +71,10 @@ class GrpcPredict:
 
     def outputs(self, answer: bytes) -> Arrays:
         """Of a PredictResponse."""
-        told = message("tensorflow.serving.PredictResponse").FromString(answer)
-        return {name: decode(proto, name, LARGEST_BYTES) for name, proto in told.outputs.items()}
+        response = message("tensorflow.serving.PredictResponse").FromString(answer)
+        return {
+            name: decode(proto, name, LARGEST_BYTES) for name, proto in response.outputs.items()
+        }
 
     def close(self) -> None:
         """Lets the connection go."""
@@ -153,8 +155,8 @@ class V2Json(_Http):
         described = [
             {**_described(name, value), "data": value.ravel()} for name, value in inputs.items()
         ]
-        told = {"inputs": described, "parameters": {"signature_name": COMPILED}}
-        body = orjson.dumps(told, option=orjson.OPT_SERIALIZE_NUMPY)
+        content = {"inputs": described, "parameters": {"signature_name": COMPILED}}
+        body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
         return self._message(f"/v2/models/{self._model}/infer", body)
 
     def outputs(self, answer: tuple[int | None, bytes]) -> Arrays:
@@ -173,8 +175,8 @@ class TensorFlowJson(_Http):
     def request(self, inputs: Arrays) -> bytes:
         """The message over HTTP."""
         rows = [dict(zip(inputs, row, strict=True)) for row in zip(*inputs.values(), strict=True)]
-        told = {"signature_name": COMPILED, "instances": rows}
-        body = orjson.dumps(told, option=orjson.OPT_SERIALIZE_NUMPY)
+        content = {"signature_name": COMPILED, "instances": rows}
+        body = orjson.dumps(content, option=orjson.OPT_SERIALIZE_NUMPY)
         return self._message(f"/v1/models/{self._model}:predict", body)
 
     def outputs(self, answer: tuple[int | None, bytes]) -> Arrays:

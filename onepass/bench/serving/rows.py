@@ -34,10 +34,10 @@ BATCH_ROWS = "onepass_batch_rows"
 
 
 class Added:
-    """Calls by every protocol and bare ones, turn by turn, so that a slow spell hits them all.
+    """Calls by every protocol and bare ones, in alternation, so that a slow spell hits them all.
 
-    seconds: of a call, by protocol; added: over the bare call of the same turn. Medians of the last
-    measurement.
+    seconds: of a call, by protocol; added: over the bare call of the same round. Medians of
+    the last measurement.
     """
 
     def __init__(self, bare: Group, client: Group, case: Case, least_seconds: float):
@@ -48,17 +48,19 @@ class Added:
 
     def measure(self) -> float:
         """Seconds of the bare call, measured anew with all the others."""
-        turns: list[dict[str, float]] = []
+        rounds: list[dict[str, float]] = []
         end = time.perf_counter() + self._least_seconds
-        while not turns or time.perf_counter() < end:
-            turns.append(self._turn())
-        self.seconds = {name: statistics.median(turn[name] for turn in turns) for name in turns[0]}
+        while not rounds or time.perf_counter() < end:
+            rounds.append(self._round())
+        self.seconds = {
+            name: statistics.median(each[name] for each in rounds) for name in rounds[0]
+        }
         self.added = {
-            way: statistics.median(turn[way] - turn[BARE] for turn in turns) for way in ASKED
+            way: statistics.median(each[way] - each[BARE] for each in rounds) for way in ASKED
         }
         return self.seconds[BARE]
 
-    def _turn(self) -> dict[str, float]:
+    def _round(self) -> dict[str, float]:
         asked = {"do": "call", "inputs": str(self._case.inputs), "count": CALLS_A_TURN}
         taken = {BARE: self._bare.ask(path=str(self._case.folder), **asked)[0]["seconds"]}
         for way in ASKED:
@@ -82,17 +84,17 @@ class Looped:
 
     def measure(self) -> float:
         """Calls a second."""
-        before, sum_before = self._told()
+        before, sum_before = self._batches()
         answer = self._client.ask(
             do="closed_loop", model=self._case.model, inputs=str(self._case.inputs), **self._asked
         )[0]
-        after, sum_after = self._told()
+        after, sum_after = self._batches()
         self.calls = {rows: after[rows] - before.get(rows, 0.0) for rows in after}
         made = sum(self.calls.values())
         self.cores, self.rows = answer["cores"], (sum_after - sum_before) / made if made else 0.0
         return answer["rate"]
 
-    def _told(self) -> tuple[dict[str, float], float]:
+    def _batches(self) -> tuple[dict[str, float], float]:
         return batch_rows(_metrics(self._server), self._case.model)
 
 
@@ -190,7 +192,7 @@ def of_clients(
     return measures
 
 
-def of_pictures(
+def of_images(
     client: Group, server: Server, case: Case, counts: tuple[int, ...], seconds: float
 ) -> tuple[dict[int, Looped], Measures]:
     """Pictures a second by gRPC as clients become more; with what was asked of each."""

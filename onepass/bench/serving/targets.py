@@ -4,7 +4,7 @@ import os
 from collections.abc import Mapping
 
 from onepass.bench.report import Row, ratio
-from onepass.bench.serving.arguments import ADDED, CLIENTS, COLD, PICTURES, SOUND, BenchArguments
+from onepass.bench.serving.arguments import ADDED, CLIENTS, COLD, IMAGES, SOUND, BenchArguments
 from onepass.bench.serving.models import DIGITS, LARGE, LARGE_VALUES, NULL, SMALL_VALUES
 from onepass.bench.serving.protocols import GRPC, GRPC_SPEAK, HTTP_SPEAK, V2
 from onepass.bench.serving.rows import (
@@ -79,7 +79,7 @@ def notes(given: BenchArguments, drawn: Mapping[int, Looped]) -> list[str]:
     if ADDED in given.parts:
         lines.append(
             f"{NULL}: {SMALL_VALUES} float32 there and back; {LARGE}: {LARGE_VALUES:,}; a call is "
-            "from arrays to arrays, what the client does included; added: the median over turns"
+            "from arrays to arrays, what the client does included; added: the median over rounds"
         )
     if CLIENTS in given.parts:
         shown = ", ".join(f"{name} {rate}" for name, rate in ELSEWHERE.items())
@@ -89,7 +89,7 @@ def notes(given: BenchArguments, drawn: Mapping[int, Looped]) -> list[str]:
             "answers those that come together"
         )
         lines.append(f"measured elsewhere, 8 clients, 2 cores, requests/s: {shown}")
-    if PICTURES in given.parts:
+    if IMAGES in given.parts:
         lines += [_calls_note(count, looped) for count, looped in drawn.items()]
     if SOUND in given.parts:
         lines.append(
