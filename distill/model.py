@@ -18,7 +18,7 @@ from replicator.runs.model_folder import assign_weights, stored_model
 from replicator.runs.model_spec import kind_of
 from replicator.runs.stored_config import dataclass_from
 from wavenet import model as wavenet_model
-from wavenet.feature_extractor import Hearing
+from wavenet.feature_extractor import FeatureExtraction
 from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
 
@@ -26,7 +26,7 @@ SHIPPED = {"shipped": shipped.student_folder, "shipped-student": shipped.student
 
 
 @dataclasses.dataclass(frozen=True)
-class StudentModel(Hearing):
+class StudentModel(FeatureExtraction):
     """A student ready to speak.
 
     network: the flows. config: what it was distilled as. data: what its teacher heard. gain_db:

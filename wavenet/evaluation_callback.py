@@ -21,7 +21,7 @@ SAMPLE_SECONDS = 2.0
 DEV_SECONDS = 30.0  # of dev recordings looked at while training; `evaluate` takes them all
 
 
-class Watcher:
+class EvaluationCallback:
     """Called by the trainer; gives the bits per sample on dev under the average weights."""
 
     def __init__(

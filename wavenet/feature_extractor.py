@@ -11,7 +11,7 @@ from wavenet.features.pitch import fundamental_frequency, log_f0_features
 from wavenet.presets import DataConfig
 
 
-class Listener(Protocol):
+class SpeechModelLike(Protocol):
     """What a model of speech knows of what it hears."""
 
     @property
@@ -34,15 +34,15 @@ class Listener(Protocol):
         """Frames of a waveform that is amplified already."""
 
 
-class Hearing:
+class FeatureExtraction:
     """What every model of speech can do beside speaking; its features never leave it."""
 
     @property
-    def sample_rate_hz(self: Listener) -> int:
+    def sample_rate_hz(self: SpeechModelLike) -> int:
         """Of the sound it speaks."""
         return self.data.sample_rate_hz
 
-    def frames(self: Listener, waveform: np.ndarray) -> np.ndarray:
+    def frames(self: SpeechModelLike, waveform: np.ndarray) -> np.ndarray:
         """The conditioning frames, float32 [frames, channels], of a recording at its stored level.
 
         Args:
@@ -50,7 +50,7 @@ class Hearing:
         """
         return self.frames_at_level(audio.amplify(waveform, self.gain_db))
 
-    def frames_at_level(self: Listener, waveform: np.ndarray) -> np.ndarray:
+    def frames_at_level(self: SpeechModelLike, waveform: np.ndarray) -> np.ndarray:
         """The same of a waveform that has the model's own level already."""
         mel, pitch = self.data.mel(self.hop_samples), self.data.pitch(self.hop_samples)
         columns = []
@@ -68,7 +68,7 @@ class Hearing:
             columns.append(log_f0_features(f0_hz, voiced, pitch.reference_hz))
         return np.concatenate(columns, axis=1)
 
-    def speaker_number(self: Listener, name: str | None) -> int | None:
+    def speaker_number(self: SpeechModelLike, name: str | None) -> int | None:
         """The number of a speaker (None: the first), or None for a model without speakers.
 
         Raises UserError for a name that it does not know.

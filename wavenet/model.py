@@ -14,7 +14,7 @@ from replicator.runs.model_folder import assign_weights, stored_model
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.density import Density
-from wavenet.feature_extractor import Hearing
+from wavenet.feature_extractor import FeatureExtraction
 from wavenet.networks import Network, make_network
 from wavenet.presets import DataConfig, TrainConfig
 from wavenet.samplers.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
@@ -24,7 +24,7 @@ SHIPPED = "shipped-teacher"
 
 
 @dataclasses.dataclass(frozen=True)
-class SpeechModel(Hearing):
+class SpeechModel(FeatureExtraction):
     """A network ready to speak.
 
     config: what it was trained as. gain_db: applied to recordings before anything else.

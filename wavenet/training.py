@@ -20,7 +20,7 @@ from wavenet.data.corpus import Corpus, prepare
 from wavenet.data.metadata import SPLITS
 from wavenet.data.pipeline import Surroundings, clips
 from wavenet.data.recordings import DataError, ScanReport, ScanRules, scan
-from wavenet.evaluation_callback import Watcher
+from wavenet.evaluation_callback import EvaluationCallback
 from wavenet.features import PitchConvention
 from wavenet.networks import Network, make_network
 from wavenet.preparation import prepare_network
@@ -91,10 +91,10 @@ def _train(
         f"({1000 * config.network.receptive_field / config.data.sample_rate_hz:.0f} ms)"
         + (f", going on from step {trainer.step}" if trainer.step else "")
     )
-    watcher = None
+    callback = None
     if replicator.is_chief:
-        watcher = Watcher(network, state, corpus, config, run.folder("samples"))
-    return trainer.train(batches(corpus, config, trainer.step), watcher)
+        callback = EvaluationCallback(network, state, corpus, config, run.folder("samples"))
+    return trainer.train(batches(corpus, config, trainer.step), callback)
 
 
 def begin(network: Network, state: TrainState, config: TrainConfig, corpus: Corpus, say) -> None:
@@ -233,7 +233,7 @@ def run_config(preset: str, config: TrainConfig, corpus: Corpus, data: Path) -> 
 
 def config_from(stored: dict) -> TrainConfig:
     """The configuration that a config.json holds, or a UserError that says what is wrong in it."""
-    return stored_config(TrainConfig, stored)
+    return stored_config(TrainConfig, {"pitch_steps": 0, **stored})  # 0: runs before there were any
 
 
 def _identity(preset: str, config: TrainConfig) -> dict:

@@ -5,12 +5,12 @@ from collections.abc import Mapping
 from typing import Any
 
 from replicator.runs.stored_config import dataclass_from
-from wavenet.feature_extractor import Hearing
+from wavenet.feature_extractor import FeatureExtraction
 from wavenet.presets import DataConfig
 
 
 @dataclasses.dataclass(frozen=True)
-class FeatureExtractor(Hearing):
+class FeatureExtractor(FeatureExtraction):
     """Hears as a model does.
 
     data: what it was trained on. hop_samples: between two frames. gain_db: that recordings are

@@ -44,7 +44,7 @@ SAMPLE = "--num 2 --seconds 0.25 --seed 7"
 @pytest.fixture(autouse=True)
 def quick(monkeypatch):
     """Evaluations while training give 1.0 and no sound."""
-    monkeypatch.setattr(evaluation_callback.Watcher, "__call__", lambda *_: 1.0)
+    monkeypatch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: 1.0)
 
 
 @pytest.fixture(scope="module")
@@ -62,7 +62,7 @@ def trained(data, tmp_path_factory):
     """A run of two steps; tests that change it take a `copy`."""
     run = tmp_path_factory.mktemp("trained") / "run"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation_callback.Watcher, "__call__", lambda *_: 1.0)
+        patch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: 1.0)
         assert onepass.main(arguments(data, run)) == 0
     return run
 

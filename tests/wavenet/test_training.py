@@ -49,7 +49,7 @@ def quick(request, monkeypatch):
     if "watched" in request.fixturenames:
         monkeypatch.setattr(evaluation_callback, "generate", noise)
     else:
-        monkeypatch.setattr(evaluation_callback.Watcher, "__call__", lambda *_: 1.0)
+        monkeypatch.setattr(evaluation_callback.EvaluationCallback, "__call__", lambda *_: 1.0)
 
 
 @pytest.fixture
