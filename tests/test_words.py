@@ -33,7 +33,7 @@ FOLDERS = {
     *("onepass", "examples", "tests"),
 }
 # Folders that still say some of them; a folder leaves this list and never comes back.
-NOT_YET = {"distill", "pixelcnn", "serving", "speech", "tests", "wavenet"}
+NOT_YET = {"distill", "pixelcnn", "serving", "speech", "tests"}
 
 
 def words_of(identifier):

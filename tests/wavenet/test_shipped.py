@@ -62,10 +62,10 @@ def test_all_samplers_speak_the_same_waveform_on_from_speech(teacher, speech, le
     start = 4000
     frames = teacher.frames(speech)[None]
     request = Request(SAMPLES, 5, (0,), frames, prime=levels[:, :start])
-    judge = generate(teacher.network, request, "naive")
+    reference = generate(teacher.network, request, "naive")
     for backend in ("xla", "numba"):
         other = generate(teacher.network, request, backend)
-        assert np.abs(judge - other).max() <= NEAR
+        assert np.abs(reference - other).max() <= NEAR
     parts = np.concatenate(list(stream(teacher.network, request, "numba", 64)), 1)
     np.testing.assert_array_equal(generate(teacher.network, request, "numba"), parts)
 

@@ -132,7 +132,7 @@ def tags(run):
     return kinds
 
 
-def test_evaluations_leave_figures_sound_and_pictures(train, tmp_path, watched):
+def test_evaluations_leave_figures_sound_and_plots(train, tmp_path, watched):
     outcome, _ = train(looped(num_steps=4, evaluate_every_steps=2))
     run = tmp_path / "run"
     dev = [r["dev_bits_per_sample"] for r in read_metrics(run) if "dev_bits_per_sample" in r]
@@ -199,7 +199,7 @@ def test_speakers_are_known_by_name_whatever_their_number_elsewhere(voices):
     }
 
 
-def test_a_model_that_knows_none_of_the_speakers_is_told_so(voices):
+def test_a_model_that_knows_none_of_the_speakers_says_so(voices):
     with pytest.raises(
         UserError, match=r"speaker that the model knows \(zoe\); they are of bob, cat"
     ):

@@ -51,8 +51,8 @@ def griffin_lim(
         raise ValueError(f"`iterations` must be 0 or more, got {iterations}.")
     magnitudes = magnitudes_of_mel(frames, convention)
     grid = _Grid(convention, num_samples)
-    turns = np.random.default_rng(seed).random(magnitudes.shape)
-    spectrum = _with_phase_of(np.exp(2j * np.pi * turns), magnitudes)
+    phases = 2.0 * np.pi * np.random.default_rng(seed).random(magnitudes.shape)
+    spectrum = _with_phase_of(np.exp(1j * phases), magnitudes)
     last = None
     for _ in range(iterations):
         consistent = grid.spectrum(grid.sound(spectrum))
@@ -127,8 +127,8 @@ class _Grid:
     def __init__(self, convention: MelConvention, num_samples: int):
         self.convention, self.num_samples = convention, num_samples
         self.frames = num_frames(num_samples, convention.hop_samples)
-        turns = np.pi * np.arange(convention.window_samples) / convention.window_samples
-        self.window = (np.sin(turns) ** 2).astype(np.float32)
+        angles = np.pi * np.arange(convention.window_samples) / convention.window_samples
+        self.window = (np.sin(angles) ** 2).astype(np.float32)
         self.first = convention.window_samples // 2 - convention.hop_samples // 2
         self.weight = self._added(np.tile(self.window**2, (self.frames, 1)))
 

@@ -1,4 +1,4 @@
-"""Mel frames, fundamental frequency, and pictures of sound."""
+"""Mel frames, fundamental frequency, and plots of sound."""
 
 import json
 
@@ -31,8 +31,8 @@ def frame_by_the_definition(waveform, convention, frame):
     cut = np.where(inside, waveform[np.clip(first + n, 0, len(waveform) - 1)], 0.0)
     cut = cut * (0.5 - 0.5 * np.cos(2 * np.pi * n / len(n)))
     hz = np.arange(convention.fft_size // 2 + 1) * convention.sample_rate_hz / convention.fft_size
-    turns = np.outer(hz / convention.sample_rate_hz, n)
-    magnitude = np.abs(np.exp(-2j * np.pi * turns) @ cut)
+    cycles = np.outer(hz / convention.sample_rate_hz, n)
+    magnitude = np.abs(np.exp(-2j * np.pi * cycles) @ cut)
     low, high = slaney(convention.low_hz), slaney(convention.top_hz)
     corners = [slaney_hz(low + (high - low) * i / (convention.bands + 1)) for i in range(22)]
     bands = [
@@ -233,13 +233,13 @@ def test_a_spectrogram_is_loudest_at_its_tone_and_at_the_right_level():
 
 
 @pytest.mark.parametrize("samples", [1, 50, 20000])
-def test_a_picture_of_any_length_is_written(tmp_path, samples):
+def test_a_plot_of_any_length_is_written(tmp_path, samples):
     plots.spectrogram_png(tmp_path / "a.png", {"noise": noise(samples)}, 16000)
     assert [path.name for path in tmp_path.iterdir()] == ["a.png"]
     assert (tmp_path / "a.png").read_bytes()[:8] == b"\x89PNG\r\n\x1a\n"
 
 
 @pytest.mark.parametrize("waveforms", [{}, {"empty": np.zeros(0)}, {"two": np.zeros((2, 9))}])
-def test_a_picture_of_nothing_is_refused(tmp_path, waveforms):
+def test_a_plot_of_nothing_is_refused(tmp_path, waveforms):
     with pytest.raises(ValueError, match="`waveforms"):
         plots.spectrogram_png(tmp_path / "a.png", waveforms, 16000)

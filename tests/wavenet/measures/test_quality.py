@@ -219,7 +219,7 @@ def test_a_sound_without_speech_has_the_lowest_pesq_and_no_intelligibility():
 
 
 @pytest.mark.parametrize("samples", [1, 300, 3999])
-def test_what_is_too_short_to_judge_is_not_a_number(samples):
+def test_what_is_too_short_to_measure_is_not_a_number(samples):
     recorded = babble(0.5)[2000 : 2000 + samples]
     found = measures.measure(recorded, recorded, RATE_HZ, MEL)
     assert math.isnan(found["pesq"])

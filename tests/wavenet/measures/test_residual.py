@@ -36,8 +36,8 @@ def voice(period=128, seed=0):
 def with_random_phases(sound, seed=0):
     """The magnitudes of the whole sound's spectrum, with other phases."""
     spectrum = np.fft.rfft(sound)
-    turns = np.random.default_rng(seed).random(len(spectrum))
-    return np.fft.irfft(np.abs(spectrum) * np.exp(2j * np.pi * turns), len(sound))
+    cycles = np.random.default_rng(seed).random(len(spectrum))
+    return np.fft.irfft(np.abs(spectrum) * np.exp(2j * np.pi * cycles), len(sound))
 
 
 def test_gaussian_noise_has_three_whatever_filter_coloured_it():
@@ -93,5 +93,5 @@ def test_the_same_sound_at_another_rate_has_the_same_kurtosis():
         (noise(samples=300), VOICED[:2]),  # no window within the sound
     ],
 )
-def test_nothing_to_judge_is_not_a_number(sound, f0_hz):
+def test_nothing_to_measure_is_not_a_number(sound, f0_hz):
     assert math.isnan(kurtosis(sound, f0_hz))

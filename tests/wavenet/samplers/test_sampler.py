@@ -47,8 +47,8 @@ def assert_same_sound(network, one, other):
 @pytest.mark.parametrize("kind", KINDS)
 def test_cached_sampler_equals_naive(kind, compute_dtype):
     network = network_of(kind, compute_dtype=compute_dtype)
-    judge = generate(network, request_of(network), "naive")
-    assert_same_sound(network, judge, generate(network, request_of(network), "xla"))
+    reference = generate(network, request_of(network), "naive")
+    assert_same_sound(network, reference, generate(network, request_of(network), "xla"))
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -80,16 +80,16 @@ def test_primed_state_equals_the_state_after_drawing_the_same(kind):
     after = None if condition is None else condition[:, start:]
     noise = network.likelihood.noise(3, [0, 1], start, SAMPLES - start)
     _, parameters, _ = sampler.generate_chunk(state, after, noise)
-    judged, expected = naive.generate(network, levels, start, noise, condition)
+    again, expected = naive.generate(network, levels, start, noise, condition)
     np.testing.assert_allclose(parameters, expected, atol=TOLERANCE)
-    assert (judged[:, :start] == levels[:, :start]).all()
+    assert (again[:, :start] == levels[:, :start]).all()
 
 
 @pytest.mark.parametrize("kind", KINDS)
 def test_numba_sampler_equals_naive(kind):
     network = network_of(kind)
-    judge = generate(network, request_of(network), "naive")
-    assert_same_sound(network, judge, generate(network, request_of(network), "numba"))
+    reference = generate(network, request_of(network), "naive")
+    assert_same_sound(network, reference, generate(network, request_of(network), "numba"))
 
 
 @pytest.mark.parametrize("kind", CHUNKED)
@@ -124,10 +124,10 @@ def test_a_prime_is_continued_not_repeated():
     network = network_of("mixture")
     prime = levels_of(network, BATCH, 50)
     request = request_of(network, 20, prime=prime)
-    judge = generate(network, request, "naive")
-    assert judge.shape == (BATCH, 20)
+    reference = generate(network, request, "naive")
+    assert reference.shape == (BATCH, 20)
     for backend in ("xla", "numba"):
-        assert_same_sound(network, judge, generate(network, request, backend))
+        assert_same_sound(network, reference, generate(network, request, backend))
 
 
 def test_rings_hold_each_past_input_where_it_is_read():
