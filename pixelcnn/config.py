@@ -16,6 +16,7 @@ from pixelcnn.networks.config import (
 from replicator.training.config import LoopConfig, OptimizerConfig
 
 LEVELS = 256
+SamplerName = Literal["cached", "fixed-point", "naive"]
 
 
 @dataclasses.dataclass(frozen=True)

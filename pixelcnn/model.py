@@ -5,14 +5,14 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import tensorflow as tf
 
 from likelihoods.initial import ZeroInitial
 from pixelcnn import shipped
-from pixelcnn.config import KINDS, AnyTrainConfig
+from pixelcnn.config import KINDS, AnyTrainConfig, SamplerName
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.video import Statistics
 from pixelcnn.density import ImageDensity
@@ -80,6 +80,7 @@ class ImageModel:
         temperature: float | Sequence[float] = 1.0,
         given: tuple[np.ndarray, int] | None = None,
         start: np.ndarray | None = None,
+        sampler: SamplerName = "cached",
     ) -> np.ndarray:
         """Images, uint8 [num, size, size, channels].
 
@@ -92,6 +93,8 @@ class ImageModel:
           given: an image uint8 [size, size, channels] and how many of its pixels, in raster
             order, to keep (PixelCNN).
           start: a small image uint8 [side, side, channels] to enlarge (multiscale).
+          sampler: "cached"; "fixed-point", the same images in fewer, dearer passes; "naive", a
+            whole pass for every pixel (PixelCNN).
         """
         drawn = self.progressions(
             condition,
@@ -101,6 +104,7 @@ class ImageModel:
             temperature=temperature,
             given=given,
             start=start,
+            sampler=sampler,
         )
         return np.stack([scales[-1] for scales in drawn])
 
@@ -114,6 +118,7 @@ class ImageModel:
         temperature: float | Sequence[float] = 1.0,
         given: tuple[np.ndarray, int] | None = None,
         start: np.ndarray | None = None,
+        sampler: SamplerName = "cached",
     ) -> Iterator[list[np.ndarray]]:
         """Yields for each image, as it is sampled, all its scales, smallest first; see `generate`.
 
@@ -126,9 +131,14 @@ class ImageModel:
             raise ValueError(f"`condition` must be one or {num}, got {len(conditions)}.")
         size = self.size if size is None else size
         self._check(size, temperature, given, start)
+        if sampler not in get_args(SamplerName):
+            names = ", ".join(get_args(SamplerName))
+            raise UserError(f"`sampler` must be one of {names}, got {sampler}.")
+        if sampler == "naive" and self.multiscale is not None:
+            raise UserError("Only a PixelCNN has a naive sampler.")
         kept = temperature if isinstance(temperature, int | float) else tuple(temperature)
         requests = [
-            Request((row,), seed, size, self.condition(value), kept, given, start)
+            Request((row,), seed, size, self.condition(value), kept, given, start, sampler)
             for row, value in enumerate(conditions)
         ]
         return itertools.chain.from_iterable(map(self.sampler.images, requests))

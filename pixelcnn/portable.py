@@ -7,13 +7,19 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pixelcnn.config import AnyTrainConfig
+from pixelcnn.config import AnyTrainConfig, SamplerName
 from pixelcnn.data import batch_sampling
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.dataset import NEEDED, ImageDataset
 from pixelcnn.data.video import Video
 from pixelcnn.density import ImageDensity
-from pixelcnn.sampling.multiscale_sampler import SamplingInputs, multiscale_words, sample_scales
+from pixelcnn.sampling.generation import SAMPLERS
+from pixelcnn.sampling.multiscale_sampler import (
+    SamplingInputs,
+    multiscale_words,
+    sample_base,
+    sample_scales,
+)
 from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample
 from pixelcnn.training import CHANGEABLE, run_config
 from replicator.portable.export import (
@@ -107,6 +113,7 @@ def export_sampler(
     *,
     size: int | None = None,
     start_size: int | None = None,
+    sampler: SamplerName = "cached",
     name: str = "draw",
     tensor_float_32: bool = True,
 ) -> None:
@@ -130,12 +137,15 @@ def export_sampler(
       density: what draws.
       size: side, in pixels; None: as trained.
       start_size: side of the images to enlarge (multiscale); None: it draws the base itself.
+      sampler: "fixed-point" also gives `passes` int32 [], those of the PixelCNN or of the base.
       name: of the function.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
     """
     size = density.config.data.size if size is None else size
+    if sampler == "naive":
+        raise ValueError("`sampler` must be cached or fixed-point, got naive.")
     make = _pixelcnn_sampler if density.multiscale is None else _multiscale_sampler
-    fn, own = make(density, size, start_size)
+    fn, own = make(density, size, start_size, sampler == "fixed-point")
     inputs = {
         "seed": tf.TensorSpec([2], tf.uint32),
         "rows": tf.TensorSpec([1], tf.int32),
@@ -166,7 +176,9 @@ def condition_specs(config: AnyTrainConfig) -> Specs:
     return kinds.get(conditioning.kind, {})
 
 
-def _pixelcnn_sampler(density: ImageDensity, size: int, start_size: int | None):
+def _pixelcnn_sampler(
+    density: ImageDensity, size: int, start_size: int | None, by_fixed_point: bool
+):
     network: Any = density.pixelcnn
     if start_size is not None:
         raise ValueError("`start_size` must be None for a PixelCNN, which cannot enlarge.")
@@ -181,12 +193,18 @@ def _pixelcnn_sampler(density: ImageDensity, size: int, start_size: int | None):
         words = image_words(network, inputs["seed"], inputs["rows"], size, size)
         given = Given(inputs["given"], inputs["given_count"])
         condition = density.conditioner(inputs)
-        return {"picture": sample(network, words, condition, given, inputs["temperature"])}
+        arguments = (network, words, condition, given, inputs["temperature"])
+        if not by_fixed_point:
+            return {"picture": sample(*arguments)}
+        levels, passes = SAMPLERS["fixed-point"](*arguments)
+        return {"picture": levels, "passes": passes}
 
     return drawn, own
 
 
-def _multiscale_sampler(density: ImageDensity, size: int, start_size: int | None):
+def _multiscale_sampler(
+    density: ImageDensity, size: int, start_size: int | None, by_fixed_point: bool
+):
     model: Any = density.multiscale
     own = {"temperatures": tf.TensorSpec([len(model.sizes)], tf.float32)}
     if start_size is not None:
@@ -196,7 +214,10 @@ def _multiscale_sampler(density: ImageDensity, size: int, start_size: int | None
     def drawn(inputs):
         words = multiscale_words(model, inputs["seed"], inputs["rows"], size)
         sampling = SamplingInputs(words, density.conditioner(inputs), inputs["temperatures"])
-        scales = sample_scales(model, sampling, size, inputs.get("start"))
-        return {f"picture_{image.shape[1]}": image for image in scales}
+        start, counted = inputs.get("start"), {}
+        if by_fixed_point and start is None:
+            start, counted["passes"] = sample_base(model, sampling, SAMPLERS["fixed-point"])
+        scales = sample_scales(model, sampling, size, start)
+        return {f"picture_{image.shape[1]}": image for image in scales} | counted
 
     return drawn, own

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import tyro
 
+from pixelcnn.config import SamplerName
+
 
 @dataclasses.dataclass(frozen=True)
 class SampleArguments:
@@ -25,6 +27,9 @@ class SampleArguments:
     temperature: tuple[float, ...] = (1.0,)
     """1 samples the model, less comes closer to its mode; one number, or one a scale, base
     first."""
+    sampler: SamplerName = "cached"
+    """cached: the work of one pixel for each pixel. fixed-point: the same images in passes
+    over whole rows, fewer and dearer, for an accelerator. naive: a whole pass for every pixel."""
     label: str | None = None
     """Class, by name or number; None: all classes in turn."""
     caption: str | None = None

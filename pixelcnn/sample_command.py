@@ -29,22 +29,26 @@ def sample(given: SampleArguments) -> int:
     _check_flags(given, model.config.conditioning.kind)
     if model.config.conditioning.kind == "video":
         return _videos(given, model)
-    wishes = _wishes(given, model)
+    conditions = _conditions(given, model)
     options = _options(given, model)
-    drawn = model.progressions(wishes, seed=given.seed, num=given.num, **options)
+    drawn = model.progressions(conditions, seed=given.seed, num=given.num, **options)
     _make(given.out)
     images: list[list[np.ndarray]] = []
+    passes: list[int] = []
     start = time.perf_counter()
     with Progress(given.num, "drawing", "image") as progress:
         try:
             for row, scales in enumerate(drawn):
                 images.append(scales)
+                passes += [] if model.sampler.passes is None else [model.sampler.passes]
                 write_png(given.out / f"sample_{given.seed}_{row}.png", scales[-1])
                 progress.advance()
         except KeyboardInterrupt:
             progress.say(f"interrupted: keeping {len(images)} of {given.num} images")
     if images:
         _show(given, images, time.perf_counter() - start)
+    if passes:
+        print(_passes(passes, model, given.size))
     return 0 if len(images) == given.num else INTERRUPTED
 
 
@@ -53,12 +57,24 @@ def _check_flags(given: SampleArguments, kind: str) -> None:
     for of, flag in FLAGS.items():
         if getattr(given, flag) is not None and of != kind:
             raise UserError(f"`--{flag}` is for a model of another kind; this one has {kind}.")
+    if kind == "video" and given.sampler != "cached":
+        raise UserError("`--sampler` is not for a video model.")
     for flag in ("size", "start", "prime", "prime_rows"):
         if kind == "video" and getattr(given, flag) is not None:
             raise UserError(f"`--{flag.replace('_', '-')}` is not for a video model.")
 
 
-def _wishes(given: SampleArguments, model: ImageModel) -> list[Any]:
+def _passes(passes: list[int], model: ImageModel, size: int | None) -> str:
+    """Returns a line on the network passes that images took by fixed point."""
+    side = model.multiscale.config.base_size if model.multiscale else size or model.size
+    what = "the base" if model.multiscale else "an image"
+    return (
+        f"passes for {what} by fixed point: {np.mean(passes):.1f} "
+        f"({min(passes)} to {max(passes)}) in place of {side**2:,}"
+    )
+
+
+def _conditions(given: SampleArguments, model: ImageModel) -> list[Any]:
     """The condition of each image."""
     kind = model.config.conditioning.kind
     if kind == "class" and given.label is None:
@@ -77,7 +93,11 @@ def _temperature(given: SampleArguments) -> float | tuple[float, ...]:
 
 def _options(given: SampleArguments, model: ImageModel) -> dict[str, Any]:
     size = given.size or model.size
-    options: dict[str, Any] = {"size": given.size, "temperature": _temperature(given)}
+    options: dict[str, Any] = {
+        "size": given.size,
+        "temperature": _temperature(given),
+        "sampler": given.sampler,
+    }
     if given.prime_rows is not None and given.prime is None:
         raise UserError("`--prime-rows` needs `--prime`, the image they are of.")
     if given.start is not None:

@@ -12,14 +12,17 @@ import numpy as np
 import tensorflow as tf
 
 from likelihoods.noise import as_key
+from pixelcnn.config import SamplerName
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Conditioner
 from pixelcnn.networks.config import check_size
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
+from pixelcnn.sampling.fixed_point_sampler import sample_by_fixed_point
 from pixelcnn.sampling.multiscale_sampler import (
     SamplingInputs,
     multiscale_words,
+    sample_base,
     sample_scales,
     temperatures_of,
 )
@@ -27,6 +30,13 @@ from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample, sampl
 
 # XLA's convolutions win on small images, TensorFlow's own on large ones.
 LARGEST_COMPILED = 64
+ACTIVE_ROWS = 16  # of a pass by fixed point: with more, passes are fewer and each takes longer
+
+SAMPLERS: dict[str, Any] = {
+    "cached": sample,
+    "fixed-point": partial(sample_by_fixed_point, active_rows=ACTIVE_ROWS),
+    "naive": sample_naively,
+}
 
 
 class Request(NamedTuple):
@@ -36,7 +46,8 @@ class Request(NamedTuple):
     batch of one holds, as the density's conditioner reads it; all images have the same.
     temperature: one number, or one a scale. given: uint8 [height, width, channels] and the number
     of its pixels, in raster order, to keep (PixelCNN). start: uint8 [side, side, channels], a small
-    image to enlarge (multiscale).
+    image to enlarge (multiscale). sampler: how a PixelCNN, or the base of a multiscale model, is
+    sampled; a multiscale model has no naive one.
     """
 
     rows: tuple[int, ...]
@@ -46,48 +57,60 @@ class Request(NamedTuple):
     temperature: float | tuple[float, ...] = 1.0
     given: tuple[np.ndarray, int] | None = None
     start: np.ndarray | None = None
+    sampler: SamplerName = "cached"
 
 
 class ImageSampler:
-    """Samples images with the weights that the density has when it is called."""
+    """Samples images with the weights that the density has when it is called.
+
+    passes: network passes that the newest image took by fixed point (of a multiscale model: its
+    base); None after the other samplers.
+    """
 
     def __init__(self, density: ImageDensity):
         self.density = density
+        self.passes: int | None = None
         self._programs: dict[tuple[str, int], Any] = {}
 
-    def images(self, request: Request, naive: bool = False) -> Iterator[list[np.ndarray]]:
+    def images(self, request: Request) -> Iterator[list[np.ndarray]]:
         """Yields for each image its scales, uint8 [side, side, channels], smallest first.
 
-        A PixelCNN has one scale. naive: a whole network pass for every pixel (PixelCNN).
+        A PixelCNN has one scale.
         """
         for row in request.rows:
-            yield self._sample(request, row, naive)
+            yield self._sample(request, row)
 
-    def _sample(self, request: Request, row: int, naive: bool) -> list[np.ndarray]:
+    def _sample(self, request: Request, row: int) -> list[np.ndarray]:
         batch = {name: tf.constant(value) for name, value in request.condition.items()}
         seed, rows = as_key(request.seed), tf.constant([row])
         model = self.density.multiscale
         if model is None:
-            program = self._program("naive" if naive else "cached", request.size)
+            program = self._program(request.sampler, request.size)
             given = _given(request, self.density.config.data.channels)
             temperature = temperatures_of(request.temperature, 1)[0]
-            drawn = [program(batch, seed, rows, given, temperature)]
+            result = program(batch, seed, rows, given, temperature)
         else:
-            program = self._program("multiscale", request.size)
+            program = self._program(request.sampler, request.size)
             temperatures = temperatures_of(request.temperature, len(model.sizes))
-            drawn = program(batch, seed, rows, _levels(request.start), temperatures)
-        return [levels[0].numpy().astype(np.uint8) for levels in drawn]
+            result = program(batch, seed, rows, _levels(request.start), temperatures)
+        self.passes = None
+        if request.sampler == "fixed-point":
+            result, passes = result
+            self.passes = int(passes)
+        scales = [result] if model is None else result
+        return [levels[0].numpy().astype(np.uint8) for levels in scales]
 
-    def _program(self, kind: str, size: int):
-        if (kind, size) not in self._programs:
-            density = self.density
-            if density.multiscale is not None:
-                program = multiscale_program(density.conditioner, density.multiscale, size)
-            elif density.pixelcnn is not None:
-                sampler = sample_naively if kind == "naive" else sample
-                program = pixelcnn_program(density.conditioner, density.pixelcnn, size, sampler)
-            self._programs[kind, size] = program
-        return self._programs[kind, size]
+    def _program(self, sampler: SamplerName, size: int):
+        if (sampler, size) not in self._programs:
+            conditioner, model = self.density.conditioner, self.density.multiscale
+            if model is not None:
+                by_fixed_point = sampler == "fixed-point"
+                program = multiscale_program(conditioner, model, size, None, by_fixed_point)
+            elif self.density.pixelcnn is not None:
+                network = self.density.pixelcnn
+                program = pixelcnn_program(conditioner, network, size, SAMPLERS[sampler])
+            self._programs[sampler, size] = program
+        return self._programs[sampler, size]
 
 
 def pixelcnn_program(conditioner: Conditioner, network: PixelCNN, size: int, sampler=sample):
@@ -102,7 +125,11 @@ def pixelcnn_program(conditioner: Conditioner, network: PixelCNN, size: int, sam
 
 
 def multiscale_program(
-    conditioner: Conditioner, model: Multiscale, size: int, whole_size: int | None = None
+    conditioner: Conditioner,
+    model: Multiscale,
+    size: int,
+    whole_size: int | None = None,
+    by_fixed_point: bool = False,
 ):
     """Returns a compiled function of (batch, seed, rows, start, temperatures): images, all scales.
 
@@ -111,17 +138,24 @@ def multiscale_program(
       size: side of the largest image.
       whole_size: side of the image that this one is a scale of, which is drawn with the same
         kernels; None: `size`.
+      by_fixed_point: samples the base so; the program then gives (images, passes of the base).
     """
     check_size(size, model.config.base_size)
     small = (whole_size or size) <= LARGEST_COMPILED
     compiled = partial(tf.function, jit_compile=True, autograph=False)
-    sampler = sample if small else compiled(sample)
+    base_sampler = SAMPLERS["fixed-point" if by_fixed_point else "cached"]
+    sampler = base_sampler if small else compiled(base_sampler)
     numbered = compiled(lambda seed, rows: multiscale_words(model, seed, rows, size))
 
     @tf.function(jit_compile=small, autograph=False)
     def program(batch, seed, rows, start, temperatures):
         inputs = SamplingInputs(numbered(seed, rows), conditioner(batch), temperatures)
-        return sample_scales(model, inputs, size, start, sampler)
+        if not by_fixed_point:
+            return sample_scales(model, inputs, size, start, sampler)
+        passes = tf.constant(0)
+        if start is None:
+            start, passes = sample_base(model, inputs, sampler)
+        return sample_scales(model, inputs, size, start), passes
 
     return program
 

@@ -77,6 +77,19 @@ def test_one_image_of_one_class_can_be_asked_for(tmp_path):
     np.testing.assert_array_equal(levels_of(tmp_path / "sample_0_0.png"), expected)
 
 
+def test_sampling_by_fixed_point_gives_the_same_files_and_says_its_passes(tmp_path, capsys):
+    assert sampled("pixelcnn", tmp_path / "cached", "--num 2 --seed 7")[0] == 0
+    assert "passes" not in capsys.readouterr().out
+    words = "--num 2 --seed 7 --sampler fixed-point"
+    assert sampled("pixelcnn", tmp_path / "iterated", words)[0] == 0
+    for row in range(2):
+        name = f"sample_7_{row}.png"
+        found, expected = (levels_of(tmp_path / place / name) for place in ("iterated", "cached"))
+        np.testing.assert_array_equal(found, expected)
+    line = capsys.readouterr().out.splitlines()[-1]
+    assert line.startswith("passes for an image by fixed point: ") and line.endswith("place of 64")
+
+
 def test_a_multiscale_model_shows_how_its_images_grew(tmp_path):
     words = "--num 2 --seed 3 --label dog --temperature 1 0.5"
     status, names = sampled("multiscale", tmp_path, words)

@@ -221,6 +221,28 @@ def test_an_image_of_a_seed_is_the_same_however_many_are_drawn(kind):
     assert not np.array_equal(model(kind).generate(1, seed=6), three[:1])
 
 
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+def test_every_sampler_draws_the_same_images_and_the_fixed_point_says_its_passes(kind):
+    known = model(kind)
+    cached = known.generate(1, seed=5, num=3, temperature=0.9)
+    assert known.sampler.passes is None
+    iterated = known.generate(1, seed=5, num=3, temperature=0.9, sampler="fixed-point")
+    np.testing.assert_array_equal(iterated, cached)
+    pixels = 8**2 if known.multiscale is None else known.multiscale.config.base_size**2
+    assert 1 < known.sampler.passes < pixels
+    if kind == "pixelcnn":
+        naive = known.generate(1, seed=5, num=3, temperature=0.9, sampler="naive")
+        np.testing.assert_array_equal(naive, cached)
+        options = dict(seed=7, given=(cached[0], 20))
+        kept = known.generate(2, sampler="fixed-point", **options)
+        np.testing.assert_array_equal(kept, known.generate(2, **options))
+    else:
+        line = refused(known.generate, 1, sampler="naive")
+        assert line == "Only a PixelCNN has a naive sampler."
+    line = refused(known.generate, 1, sampler="fast")
+    assert line == "`sampler` must be one of cached, fixed-point, naive, got fast."
+
+
 def test_a_class_goes_by_its_name_or_its_number():
     known = model("pixelcnn")
     eel = known.generate("eel", seed=1)

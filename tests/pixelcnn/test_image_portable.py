@@ -199,6 +199,23 @@ def test_an_exported_model_of_patches_enlarges_an_image_as_before(tmp_path):
     np.testing.assert_array_equal(expected[1][::2, ::2], start)
 
 
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+def test_an_exported_sampler_by_fixed_point_draws_the_same_image_and_counts_passes(kind, tmp_path):
+    made = density_of(kind)
+    request = Request((3,), 11, 8, {"label": np.array([1], np.int32)})
+    draw, inputs = draw_in_jax(tmp_path, made, request, 3, sampler="fixed-point")
+    if kind == "pixelcnn":
+        blank = {"given": np.zeros([1, 8, 8, 1], np.int32), "given_count": np.int32(0)}
+        found = draw(**inputs, **blank, temperature=np.float32(1.0))
+    else:
+        found = draw(**inputs, temperatures=np.ones(2, np.float32))
+    expected = next(ImageSampler(made).images(request))
+    pixels = expected[0].size
+    assert 1 < int(found.pop("passes")) < pixels
+    for ours, theirs in zip(found.values(), expected, strict=True):
+        np.testing.assert_array_equal(ours[0], theirs)
+
+
 def test_a_pixelcnn_enlarges_nothing(tmp_path):
     with pytest.raises(ValueError, match="`start_size` must be None for a PixelCNN"):
         portable.export_sampler(tmp_path, density_of("pixelcnn"), start_size=4)
