@@ -12,6 +12,7 @@ import tyro
 
 from distill.presets import PRESETS, DistillConfig
 from replicator.runs.errors import UserError
+from replicator.training.command import TrainingOptions, check_outside, run_training
 from wavenet import command as wavenet_command
 from wavenet.command import training_data
 from wavenet.sample_arguments import SampleArguments
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 
 
 @dataclasses.dataclass(frozen=True)
-class DistillArguments:
+class DistillArguments(TrainingOptions):
     """Distil a teacher into a student that speaks in one pass; resumes where it stopped."""
 
     teacher: Path
@@ -31,16 +32,6 @@ class DistillArguments:
     config: Annotated[DistillConfig, tyro.conf.arg(name="")]
     data: Path | None = None
     """Folder of recordings; None: the one that the teacher was trained on."""
-    portable: Path | None = None
-    """Do not distil: write step, weights and clips to this folder, for `python DIR/run.py` on a
-    machine with JAX and without TensorFlow."""
-    adopt: Path | None = None
-    """Take the weights that `run.py` made in this folder into the run directory first."""
-    strategy: str = "auto"
-    """What to run on: auto (what TF_CONFIG and the GPUs ask for), single (one device), local (every
-    GPU), local:N (N devices; without GPUs so many logical CPUs), multi_worker or parameter_server
-    (the cluster of TF_CONFIG), sharded:2x2 (weights and batches in shards, batch x model), tpu or
-    tpu:ADDRESS. A run may be resumed on another."""
 
 
 def run_distill(preset: str, arguments: list[str], parse) -> int:
@@ -58,25 +49,17 @@ def run_distill(preset: str, arguments: list[str], parse) -> int:
     teacher = load_teacher(given.teacher)
     data = given.data or training_data(given.teacher)
     _keep_apart(given.workdir, given.teacher, data)
-    if given.portable:
-        places = (given.teacher, data, given.portable, given.workdir)
-        export_run(preset, given.config, teacher, *places)
-        return 0
-    if given.adopt and replicator.is_chief:
-        print(f"{given.workdir} is at step {adopt_run(given.adopt, given.workdir)} now.")
-    outcome = distill(
-        preset,
-        given.config,
-        teacher,
-        given.teacher,
-        data,
+    what = (preset, given.config, teacher, given.teacher, data)
+    return run_training(
+        given,
         given.workdir,
-        replicator=replicator,
+        replicator,
+        train=lambda: distill(*what, given.workdir, replicator=replicator),
+        export=lambda: export_run(*what, given.portable, given.workdir),
+        adopt=adopt_run,
+        score="best STFT distance {:.3f}",
+        samples="sounds",
     )
-    following = f"Next: onepass sample {given.workdir} --out sounds"
-    if replicator.is_chief:
-        print(outcome.summary(given.workdir, "best STFT distance {:.3f}", following))
-    return outcome.exit_status
 
 
 @dataclasses.dataclass(frozen=True)
@@ -144,8 +127,4 @@ def _keep_apart(workdir: Path, teacher: Path, data: Path) -> None:
     place = Path(workdir).resolve()
     if str(teacher) not in SHIPPED and place == Path(teacher).resolve():
         raise UserError(f"The student needs a --workdir of its own, {workdir} is its teacher's.")
-    if place.is_relative_to(Path(data).resolve()):
-        raise UserError(
-            f"The run directory {workdir} must be outside the data folder {data}: its samples "
-            "would be taken for recordings."
-        )
+    check_outside(workdir, data, "recordings")

@@ -19,6 +19,7 @@ from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import to_json
 from replicator.strategies.coordination import chief_first, chief_only, variable_scope
+from replicator.training.command import resume_and_train
 from replicator.training.loop import Outcome, Trainer
 from replicator.training.state import TrainState
 from replicator.training.step import check_rows, is_single_device
@@ -102,19 +103,20 @@ def _distill(
         pretrain_pitch_estimator(begun, config, teacher, corpus)
         state.start(begun.trainable_variables)
 
-    for line in trainer.resume(begin):
-        say(line)
     rate_hz, past = config.student.sample_rate_hz, config.student.receptive_field
-    say(
+    description = (
         f"student: {sum(math.prod(w.shape) for w in state.weights):,} weights, flows of "
         f"{', '.join(map(str, config.student.flows))} layers, receptive field {past} samples "
         f"({1000 * past / rate_hz:.0f} ms)"
-        + (f", going on from step {trainer.step}" if trainer.step else "")
     )
-    callback = None
-    if replicator.is_chief:
-        callback = EvaluationCallback(student, state, teacher, corpus, run.folder("samples"), say)
-    return trainer.train(batches(corpus, config, teacher, trainer.step), callback)
+    return resume_and_train(
+        trainer,
+        say,
+        description,
+        lambda step: batches(corpus, config, teacher, step),
+        lambda: EvaluationCallback(student, state, teacher, corpus, run.folder("samples"), say),
+        begin,
+    )
 
 
 def pretrain_pitch_estimator(

@@ -12,13 +12,14 @@ from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.presets import PRESETS
 from pixelcnn.sample_arguments import SampleArguments
 from replicator.runs.errors import UserError
+from replicator.training.command import TrainingOptions, run_training
 
 if TYPE_CHECKING:
     from pixelcnn.model import ImageModel
 
 
 @dataclasses.dataclass(frozen=True)
-class PixelCNNArguments:
+class PixelCNNArguments(TrainingOptions):
     """Train a PixelCNN on images; resumes where it stopped."""
 
     data: str
@@ -28,20 +29,10 @@ class PixelCNNArguments:
     workdir: Path
     """Run directory; one that holds the same configuration is resumed."""
     config: Annotated[PixelCNNTrainConfig, tyro.conf.arg(name="")]
-    portable: Path | None = None
-    """Do not train: write step, weights and images to this folder, for `python DIR/run.py` on a
-    machine with JAX and without TensorFlow."""
-    adopt: Path | None = None
-    """Take the weights that `run.py` made in this folder into the run directory first."""
-    strategy: str = "auto"
-    """What to run on: auto (what TF_CONFIG and the GPUs ask for), single (one device), local (every
-    GPU), local:N (N devices; without GPUs so many logical CPUs), multi_worker or parameter_server
-    (the cluster of TF_CONFIG), sharded:2x2 (weights and batches in shards, batch x model), tpu or
-    tpu:ADDRESS. A run may be resumed on another."""
 
 
 @dataclasses.dataclass(frozen=True)
-class MultiscaleArguments:
+class MultiscaleArguments(TrainingOptions):
     """Train a multiscale PixelCNN on images; resumes where it stopped."""
 
     data: str
@@ -51,16 +42,6 @@ class MultiscaleArguments:
     workdir: Path
     """Run directory; one that holds the same configuration is resumed."""
     config: Annotated[MultiscaleTrainConfig, tyro.conf.arg(name="")]
-    portable: Path | None = None
-    """Do not train: write step, weights and images to this folder, for `python DIR/run.py` on a
-    machine with JAX and without TensorFlow."""
-    adopt: Path | None = None
-    """Take the weights that `run.py` made in this folder into the run directory first."""
-    strategy: str = "auto"
-    """What to run on: auto (what TF_CONFIG and the GPUs ask for), single (one device), local (every
-    GPU), local:N (N devices; without GPUs so many logical CPUs), multi_worker or parameter_server
-    (the cluster of TF_CONFIG), sharded:2x2 (weights and batches in shards, batch x model), tpu or
-    tpu:ADDRESS. A run may be resumed on another."""
 
 
 def run_train(preset: str, arguments: list[str], parse) -> int:
@@ -76,16 +57,17 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     from replicator.portable.adopt import adopt
 
     replicator = strategies.from_environment(given.strategy)  # before TensorFlow does anything
-    if given.portable:
-        export_run(preset, given.config, given.data, given.portable, given.workdir)
-        return 0
-    if given.adopt and replicator.is_chief:
-        print(f"{given.workdir} is at step {adopt(given.adopt, given.workdir)} now.")
-    outcome = train(preset, given.config, given.data, given.workdir, replicator=replicator)
-    following = f"Next: onepass sample {given.workdir} --out images"
-    if replicator.is_chief:
-        print(outcome.summary(given.workdir, "best dev {:.3f} bits/dim", following))
-    return outcome.exit_status
+    what = (preset, given.config, given.data)
+    return run_training(
+        given,
+        given.workdir,
+        replicator,
+        train=lambda: train(*what, given.workdir, replicator=replicator),
+        export=lambda: export_run(*what, given.portable, given.workdir),
+        adopt=adopt,
+        score="best dev {:.3f} bits/dim",
+        samples="images",
+    )
 
 
 @dataclasses.dataclass(frozen=True)

@@ -14,6 +14,7 @@ from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import stored_config, to_json
 from replicator.strategies.coordination import chief_first, chief_only, variable_scope
+from replicator.training.command import check_outside, resume_and_train
 from replicator.training.loop import Outcome, Trainer
 from replicator.training.state import TrainState
 from replicator.training.step import check_rows
@@ -46,11 +47,7 @@ def train(
 
     Raises UserError or DataError with a line that explains what to do.
     """
-    if Path(workdir).resolve().is_relative_to(Path(data).resolve()):
-        raise UserError(
-            f"The run directory {workdir} must be outside the data folder {data}: its samples "
-            "would be taken for images."
-        )
+    check_outside(workdir, data, "images")
     replicator = strategies.single() if replicator is None else replicator
     check_rows(config.data.batch_size, replicator, config.optimizer.accumulate)
     say = chief_only(replicator, say)
@@ -73,15 +70,13 @@ def _train(
     with variable_scope(replicator):
         density = ImageDensity(config)
         state = TrainState(density, config.optimizer, config.loop.num_steps)
-    trainer = Trainer(run, state, ImageLoss(density), config.loop, replicator)
-    for line in trainer.resume():
-        say(line)
-    weights = sum(math.prod(w.shape) for w in state.weights)
-    say(f"{weights:,} weights" + (f", going on from step {trainer.step}" if trainer.step else ""))
-    callback = None
-    if replicator.is_chief:
-        callback = EvaluationCallback(density, state, dataset, run.folder("samples"))
-    return trainer.train(dataset.training(trainer.step), callback)
+    return resume_and_train(
+        Trainer(run, state, ImageLoss(density), config.loop, replicator),
+        say,
+        f"{sum(math.prod(w.shape) for w in state.weights):,} weights",
+        dataset.training,
+        lambda: EvaluationCallback(density, state, dataset, run.folder("samples")),
+    )
 
 
 def run_config(

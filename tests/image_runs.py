@@ -133,7 +133,7 @@ def quickly():
         return function or (lambda function: function)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(evaluation_callback.EvaluationCallback, "_can_draw", lambda self: False)
+        patch.setattr(evaluation_callback.EvaluationCallback, "_can_sample", lambda self: False)
         patch.setattr(density, "Initial", QuickInitial)
         patch.setattr(tf, "function", eagerly)
         yield

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from replicator.runs.errors import UserError
+from replicator.training.command import TrainingOptions, run_training
 from wavenet import shipped
 from wavenet.dev_parts import DevPart
 from wavenet.presets import PRESETS, TrainConfig
@@ -21,7 +22,7 @@ COPIES = 4  # dev recordings that a WaveNet makes anew: it is slow
 
 
 @dataclasses.dataclass(frozen=True)
-class TrainArguments:
+class TrainArguments(TrainingOptions):
     """Train a WaveNet on a folder of recordings; resumes where it stopped."""
 
     data: Path
@@ -29,16 +30,6 @@ class TrainArguments:
     workdir: Path
     """Run directory; one that holds the same configuration is resumed."""
     config: Annotated[TrainConfig, tyro.conf.arg(name="")]
-    portable: Path | None = None
-    """Do not train: write step, weights and clips to this folder, for `python DIR/run.py` on a
-    machine with JAX and without TensorFlow."""
-    adopt: Path | None = None
-    """Take the weights that `run.py` made in this folder into the run directory first."""
-    strategy: str = "auto"
-    """What to run on: auto (what TF_CONFIG and the GPUs ask for), single (one device), local (every
-    GPU), local:N (N devices; without GPUs so many logical CPUs), multi_worker or parameter_server
-    (the cluster of TF_CONFIG), sharded:2x2 (weights and batches in shards, batch x model), tpu or
-    tpu:ADDRESS. A run may be resumed on another."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -74,16 +65,17 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     from wavenet.training import train
 
     replicator = strategies.from_environment(given.strategy)  # before TensorFlow does anything
-    if given.portable:
-        export_run(preset, given.config, given.data, given.portable, given.workdir)
-        return 0
-    if given.adopt and replicator.is_chief:
-        print(f"{given.workdir} is at step {adopt(given.adopt, given.workdir)} now.")
-    outcome = train(preset, given.config, given.data, given.workdir, replicator=replicator)
-    following = f"Next: onepass sample {given.workdir} --out sounds"
-    if replicator.is_chief:
-        print(outcome.summary(given.workdir, "best dev {:.3f} bits/sample", following))
-    return outcome.exit_status
+    what = (preset, given.config, given.data)
+    return run_training(
+        given,
+        given.workdir,
+        replicator,
+        train=lambda: train(*what, given.workdir, replicator=replicator),
+        export=lambda: export_run(*what, given.portable, given.workdir),
+        adopt=adopt,
+        score="best dev {:.3f} bits/sample",
+        samples="sounds",
+    )
 
 
 def evaluated(given: EvaluateArguments, model: "SpeechModel") -> tuple[dict, str]:

@@ -7,11 +7,11 @@ from pathlib import Path
 import tensorflow as tf
 
 from replicator import Replicator, strategies
-from replicator.runs.errors import UserError
 from replicator.runs.folders import shown
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import stored_config, to_json
 from replicator.strategies.coordination import chief_first, chief_only, variable_scope
+from replicator.training.command import check_outside
 from replicator.training.loop import Outcome, Trainer
 from replicator.training.state import TrainState
 from replicator.training.step import check_rows
@@ -51,11 +51,7 @@ def train(
 
     Raises UserError, DataError or AudioError with a line that explains what to do.
     """
-    if Path(workdir).resolve().is_relative_to(Path(data).resolve()):
-        raise UserError(
-            f"The run directory {workdir} must be outside the data folder {data}: its samples "
-            "would be taken for recordings."
-        )
+    check_outside(workdir, data, "recordings")
     replicator = strategies.single() if replicator is None else replicator
     check_rows(config.data.batch_size, replicator, config.optimizer.accumulate)
     say = chief_only(replicator, say)

@@ -438,7 +438,7 @@ def folder(tmp_path_factory):
 def test_a_smoke_preset_trains_on_a_folder_of_images_and_is_judged_and_drawn(
     name, folder, tmp_path, capsys, monkeypatch
 ):
-    monkeypatch.setattr(evaluation_callback.EvaluationCallback, "_can_draw", lambda self: False)
+    monkeypatch.setattr(evaluation_callback.EvaluationCallback, "_can_sample", lambda self: False)
     place = tmp_path / "run"
     words = ["--data", str(folder), "--workdir", str(place), "--conditioning.kind", "class"]
     assert onepass.main(["train", name, *words, "--data.dev-share", "0.25"]) == 0

@@ -1,0 +1,104 @@
+"""What the verbs that train have in common: their options, and the order of their work.
+
+Nothing here imports TensorFlow before it is needed, so that a help text need not wait for it.
+"""
+
+import dataclasses
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from replicator.runs.errors import UserError
+
+if TYPE_CHECKING:
+    from replicator.strategies.base import Replicator
+    from replicator.training.loop import Evaluate, Outcome, Trainer
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True)
+class TrainingOptions:
+    """The options of every verb that trains, beside its data and its configuration."""
+
+    portable: Path | None = None
+    """Do not train: write the step, its weights and its data to this folder, for `python
+    DIR/run.py` on a machine with JAX and without TensorFlow."""
+    adopt: Path | None = None
+    """Take the weights that `run.py` made in this folder into the run directory first."""
+    strategy: str = "auto"
+    """What to run on: auto (what TF_CONFIG and the GPUs ask for), single (one device), local (every
+    GPU), local:N (N devices; without GPUs so many logical CPUs), multi_worker or parameter_server
+    (the cluster of TF_CONFIG), sharded:2x2 (weights and batches in shards, batch x model), tpu or
+    tpu:ADDRESS. A run may be resumed on another."""
+
+
+def run_training(
+    options: TrainingOptions,
+    workdir: Path,
+    replicator: "Replicator",
+    *,
+    train: "Callable[[], Outcome]",
+    export: Callable[[], Any],
+    adopt: Callable[[Path, Path], int],
+    score: str,
+    samples: str,
+) -> int:
+    """Exports, or adopts and trains, as the options say; returns the exit status.
+
+    Args:
+      options, workdir: of the command line.
+      replicator: what the training runs on.
+      train, export: what to do, with or without `--portable`.
+      adopt: takes the weights of a folder into a run directory; gives the step they are of.
+      score: what the best score is, with a place for it, as in "best dev {:.3f} bits/sample".
+      samples: the folder that the next step is suggested to write to.
+    """
+    if options.portable:
+        export()
+        return 0
+    if options.adopt and replicator.is_chief:
+        print(f"{workdir} is at step {adopt(options.adopt, workdir)} now.")
+    outcome = train()
+    if replicator.is_chief:
+        following = f"Next: onepass sample {workdir} --out {samples}"
+        print(outcome.summary(workdir, score, following))
+    return outcome.exit_status
+
+
+def check_outside(workdir: Path, data: Path | str, things: str) -> None:
+    """Returns nothing; raises UserError where a run would write into its own data.
+
+    Args:
+      workdir: the run directory. data: the folder of data.
+      things: what the data are, "images" or "recordings".
+    """
+    if Path(workdir).resolve().is_relative_to(Path(data).resolve()):
+        raise UserError(
+            f"The run directory {workdir} must be outside the data folder {data}: its samples "
+            f"would be taken for {things}."
+        )
+
+
+def resume_and_train(
+    trainer: "Trainer",
+    say: Callable[[str], None],
+    description: str,
+    batches: Callable[[int], Any],
+    evaluation: "Callable[[], Evaluate]",
+    begin: Callable[[], None] | None = None,
+) -> "Outcome":
+    """Resumes a run where it stopped and trains it; returns how it ended.
+
+    Args:
+      trainer: of the run.
+      say: called with lines for the person watching.
+      description: of the model, for that person.
+      batches: the batches from a step on.
+      evaluation: makes the evaluation callback, on the chief alone.
+      begin: called before the first step of a new run.
+    """
+    for line in trainer.resume(begin):
+        say(line)
+    going_on = f", going on from step {trainer.step}" if trainer.step else ""
+    say(description + going_on)
+    evaluate = evaluation() if trainer.replicator.is_chief else None
+    return trainer.train(batches(trainer.step), evaluate)
