@@ -7,6 +7,7 @@ import tf_keras
 from replicator_checks import SIZES, endless, replicator_of
 
 from replicator import strategies
+from replicator.runs.errors import UserError
 
 STEPS = 5
 
@@ -83,9 +84,38 @@ def trained(replicator, kind, steps_per_call=1):
     return [w.numpy() for w in weights], losses
 
 
+KINDS = ("keras", "keras_sgd", "tf_keras", "tf_keras_sgd", "legacy", "own")
+
+
+def check_sharded_optimizers():
+    replicator = strategies.sharded({"batch": 2, "model": 2}, {})
+    return {kind: trained(replicator, kind) for kind in KINDS if kind != "legacy"}
+
+
+def refusal_of(function):
+    try:
+        function()
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def check_refusals_of_shards():
+    replicator = strategies.sharded({"batch": 2, "model": 2}, {})
+    with replicator.scope():
+        count = tf.Variable(0.0, name="count")
+
+    def step(batch):
+        tf.cond(tf.reduce_sum(batch) > 0, lambda: count.assign_add(1.0).read_value(), lambda: 0.0)
+        return count + 1.0
+
+    call, rows = replicator.compile(step), iter(replicator.batches(batches()))
+    legacy = optimizer_of("legacy")
+    return refusal_of(lambda: replicator.wrap_optimizer(legacy)), refusal_of(lambda: call(rows))
+
+
 def check_optimizers():
-    kinds = ("keras", "keras_sgd", "tf_keras", "tf_keras_sgd", "legacy", "own")
-    return {kind: {size: trained(replicator_of(size), kind) for size in SIZES} for kind in kinds}
+    return {kind: {size: trained(replicator_of(size), kind) for size in SIZES} for kind in KINDS}
 
 
 def check_steps_per_call():

@@ -89,6 +89,16 @@ class ShardedReplicator(Replicator):
         """
         return _CompiledTraining(self, gradients_fn, update_fn, variables, reads)
 
+    def wrap_optimizer(self, optimizer):
+        """See Replicator; UserError for an optimiser of `tf_keras.optimizers.legacy`."""
+        if hasattr(optimizer, "_resource_apply_dense"):
+            raise UserError(
+                f"The strategy sharded cannot run `{type(optimizer).__name__}`: its fused "
+                "operations have no layouts; use an optimizer of Keras 3, or of tf_keras that is "
+                "not legacy."
+            )
+        return super().wrap_optimizer(optimizer)
+
     def _replica_id(self):
         return self._data_parallel._replica_id() if self.num_replicas > 1 else 0
 
@@ -150,7 +160,8 @@ class _CompiledStep:
         return _unpacked(outputs)
 
     def _step(self, batch):
-        with self._replicator._step(0, CollectiveRecord()):
+        store = self._replicator.store
+        with self._replicator._step(0, CollectiveRecord()), store.tracing_step():
             return _replicated(self._replicator.store.rules, self._step_fn(batch))
 
 

@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 import tensorflow as tf
 from tensorflow.experimental import dtensor
 
+from replicator.runs.errors import UserError
 from replicator.strategies.layouts import LayoutRules
+from replicator.strategies.snapshots import recorded_read
 
 
 class ReadMode(enum.Enum):
@@ -33,6 +35,41 @@ class ShardedVariableStore:
         self.mode = ReadMode.SHARDED
         self._variables: list[ShardedVariable] = []
         self._is_making_copies = False
+        self._assigned: dict[int, tuple] | None = None  # while a step is traced
+
+    @contextlib.contextmanager
+    def tracing_step(self) -> Iterator[None]:
+        """A context in which a step is traced: what it assigns is what it reads afterwards.
+
+        DTensor does not order the assignments and the reads of a function: a read after an
+        assignment returns the value before it.
+        """
+        before, self._assigned = self._assigned, {}
+        try:
+            yield
+        finally:
+            self._assigned = before
+
+    def remember(self, variable: "ShardedVariable", value) -> None:
+        """Takes a value for what the step that is being traced reads of a variable from now on."""
+        if self.mode is ReadMode.STEP and self._assigned is not None:
+            self._assigned[id(variable)] = tf.compat.v1.get_default_graph(), value
+
+    def assigned_value(self, variable: "ShardedVariable"):
+        """The value that the step that is being traced has assigned; None where it has not.
+
+        Raises:
+          UserError: it was assigned in another graph, where it may or may not be executed.
+        """
+        if self.mode is not ReadMode.STEP or id(variable) not in (self._assigned or {}):
+            return None
+        graph, value = self._assigned[id(variable)]
+        if graph is not tf.compat.v1.get_default_graph():
+            raise UserError(
+                f"`{variable.name}` is assigned and then read in another tf.cond, tf.while_loop or "
+                "tf.function; under the strategy sharded both must be in the same one."
+            )
+        return value
 
     @contextlib.contextmanager
     def reading_as(self, mode: ReadMode) -> Iterator[None]:
@@ -144,8 +181,7 @@ class ShardedVariable(dtensor.DVariable):
             self._copies[0].assign(self._store.gathered_value(self.read_value()))
 
     def _read_variable_op(self, no_copy=False):
-        value = super()._read_variable_op(no_copy)
-        store = self._store
+        value, store = self._sharded_value(no_copy), self._store
         if store.mode is ReadMode.STEP and store.rules.is_automatic and self.trainable:
             value = dtensor.relayout(value, store.rules.replicated(value.shape.rank))
         return value
@@ -162,17 +198,37 @@ class ShardedVariable(dtensor.DVariable):
             return super().numpy()
         return self._store.gathered_value(self.read_value()).numpy()
 
+    def _sharded_value(self, no_copy=False):
+        assigned = self._store.assigned_value(self)
+        if assigned is None:
+            return super()._read_variable_op(no_copy)
+        return recorded_read(self, assigned)
+
     def assign(self, value, use_locking=None, name=None, read_value=True):
         """Sets the variable to a tensor, plain or sharded in any layout."""
-        return super().assign(self._relayout(value), use_locking, name, read_value)
+        value = self._relayout(value)
+        if not self._is_assigned_in_step():
+            return super().assign(value, use_locking, name, read_value)
+        super().assign(value, use_locking, name, read_value=False)
+        self._store.remember(self, value)
+        return self
 
     def assign_add(self, delta, use_locking=None, name=None, read_value=True):
         """Adds a tensor, plain or sharded in any layout."""
-        return super().assign_add(self._relayout(delta), use_locking, name, read_value)
+        delta = self._relayout(delta)
+        if self._is_assigned_in_step():
+            return self.assign(self._sharded_value() + delta, use_locking, name, read_value)
+        return super().assign_add(delta, use_locking, name, read_value)
 
     def assign_sub(self, delta, use_locking=None, name=None, read_value=True):
         """Subtracts a tensor, plain or sharded in any layout."""
-        return super().assign_sub(self._relayout(delta), use_locking, name, read_value)
+        delta = self._relayout(delta)
+        if self._is_assigned_in_step():
+            return self.assign(self._sharded_value() - delta, use_locking, name, read_value)
+        return super().assign_sub(delta, use_locking, name, read_value)
+
+    def _is_assigned_in_step(self) -> bool:
+        return self._store.mode is ReadMode.STEP and not tf.executing_eagerly()
 
     def _relayout(self, value):
         if self._is_copy():

@@ -45,6 +45,17 @@ class Snapshots:
         return SnapshotVariable(self, known)
 
 
+def recorded_read(variable, value) -> tf.Tensor:
+    """The value, which gradient tapes take for a read of the variable."""
+    resource_variable_ops.variable_accessed(variable)
+    with record.stop_recording():
+        value = tf.identity(value)
+    record.record_operation(
+        "ReadVariableOp", [value], [variable.handle], lambda upstream: [upstream]
+    )
+    return value
+
+
 _OPTIONS = ("initial_value", "trainable", "name", "dtype", "shape", "constraint")
 
 
@@ -62,13 +73,7 @@ class SnapshotVariable(resource_variable_ops.ResourceVariable):
         if id(self) not in values:
             values[id(self)] = super()._read_variable_op(no_copy)
             return values[id(self)]
-        resource_variable_ops.variable_accessed(self)
-        with record.stop_recording():
-            value = tf.identity(values[id(self)])
-        record.record_operation(
-            "ReadVariableOp", [value], [self.handle], lambda upstream: [upstream]
-        )
-        return value
+        return recorded_read(self, values[id(self)])
 
     def assign(self, value, use_locking=None, name=None, read_value=True):
         """Sets the variable; the next read in the step is a new one."""

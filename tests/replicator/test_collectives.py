@@ -154,6 +154,17 @@ def test_a_wrapped_optimizer_trains_as_on_one_device(training, kind, size):
     assert found[1][1][0] != pytest.approx(found[1][1][-1], rel=1e-2)
 
 
+@pytest.mark.parametrize("kind", ["keras", "keras_sgd", "tf_keras", "tf_keras_sgd", "own"])
+def test_a_wrapped_optimizer_of_shards_trains_as_on_one_device(training, kind):
+    same_as_single(training("sharded_optimizers")[kind], training("optimizers")[kind][1])
+
+
+def test_what_shards_cannot_run_is_refused_in_a_line(training):
+    legacy, assignment = training("refusals_of_shards")
+    assert legacy.startswith("The strategy sharded cannot run `Adam`: its fused operations")
+    assert assignment.startswith("`count:0` is assigned and then read in another tf.cond")
+
+
 @pytest.mark.parametrize("size", SIZES)
 def test_a_row_that_overflows_in_float16_skips_the_step_on_every_replica(training, size):
     scales, weight = training("loss_scaling")[size]

@@ -32,7 +32,7 @@ def wait_until(condition, seconds=LIMIT_SECONDS):
 
 
 def with_word(word):
-    """The processes that run with this word in their command line, guards left out."""
+    """The processes that run with this word in their command line, reapers left out."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -40,8 +40,8 @@ def with_word(word):
             state = path.with_name("stat").read_text().rpartition(")")[2].split()[0]
         except OSError:
             continue
-        is_guard = any(w.endswith("guard.py") for w in words) or "launch" in words
-        if any(word in w for w in words) and state not in "ZX" and not is_guard:
+        is_reaper = any(w.endswith("reaper.py") for w in words) or "launch" in words
+        if any(word in w for w in words) and state not in "ZX" and not is_reaper:
             found.append(int(path.parent.name))
     return found
 

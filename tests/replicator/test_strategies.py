@@ -344,7 +344,7 @@ def test_a_batch_that_replicas_cannot_share_is_refused(mistake, monkeypatch, tmp
         check_rows(4, replicas(3))
     check_rows(6, replicas(3))
     with pytest.raises(
-        UserError, match="12, the replicas that share a batch in 4 parts each, got 6"
+        UserError, match="12, the replicas that share a batch in 4 microbatches each, got 6"
     ):
         check_rows(6, replicas(3), 4)
 
