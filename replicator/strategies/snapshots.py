@@ -56,7 +56,15 @@ def recorded_read(variable, value) -> tf.Tensor:
     return value
 
 
-_OPTIONS = ("initial_value", "trainable", "name", "dtype", "shape", "constraint")
+_OPTIONS = (
+    "initial_value",
+    "trainable",
+    "name",
+    "dtype",
+    "shape",
+    "constraint",
+    "distribute_strategy",  # by which a strategy knows the variables of its scope
+)
 
 
 class SnapshotVariable(resource_variable_ops.ResourceVariable):

@@ -23,7 +23,7 @@ class WrappedOptimizer(tf.Module):
         known = inspect.signature(optimizer.apply_gradients).parameters
         if "skip_gradients_aggregation" in known:
             self._options["skip_gradients_aggregation"] = True
-        elif "experimental_aggregate_gradients" in known:
+        elif "experimental_aggregate_gradients" in known and not replicator.is_async:
             self._options["experimental_aggregate_gradients"] = False
         # Keras 3 has no option for it. Leaving its sum and dividing by the replicas would clip and
         # scale other gradients. LossScaleOptimizer is an optimiser around an optimiser.

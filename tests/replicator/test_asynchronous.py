@@ -1,6 +1,7 @@
 """Asynchronous updates: none is lost, and whoever is killed, the others know what to do."""
 
 import contextlib
+import json
 import signal
 import time
 import types
@@ -10,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from asynchronous_run import alone
-from processes import Process
+from processes import Process, run_together
 from toys import Line, line_batch
 
 from replicator.launch.tf_config import Task, local_tasks
@@ -91,6 +92,18 @@ def test_one_worker_trains_as_one_device_and_all_processes_end(tasks):
     for process in others:
         assert process.ended(END_SECONDS) == 0
         assert "has ended" in process.output()
+
+
+def test_optimizers_of_every_make_train_on_servers_as_on_one_device(tmp_path):
+    program = SCRIPT.with_name("optimizers_on_servers.py")
+    [(status, log)] = run_together(program, tmp_path, [{}], LIMIT_SECONDS)
+    assert status == 0, log
+    lines = [line.removeprefix("kind ") for line in log.splitlines() if line.startswith("kind ")]
+    found = {kind: (apart, losses) for kind, apart, losses in map(json.loads, lines)}
+    assert set(found) == {"keras", "keras_sgd", "tf_keras", "tf_keras_sgd", "legacy", "own"}
+    for kind, (apart, losses) in found.items():
+        assert apart < 1e-6, kind
+        assert losses[-1] != pytest.approx(losses[0], rel=1e-2), kind
 
 
 def loss_after(arrays):
