@@ -7,7 +7,7 @@ if TYPE_CHECKING:
     from serving.bundles.loading import load as load
     from serving.client.client import Client as Client
 
-# Found when first asked for: whoever needs one of them need not wait for what others import.
+# Imported on first use, so that importing one does not wait for the dependencies of the other.
 _HOMES = {"Client": "serving.client.client", "load": "serving.bundles.loading"}
 
 

@@ -37,7 +37,7 @@ class ServeArguments(RaySettings):
     """Claim of the volume that pods see as MODELS (--print kubernetes or kuberay)."""
 
     def __post_init__(self):
-        """Accepts all: what is raised while options are read is told with this class's name."""
+        """Accepts all: tyro would report what is raised here under this class's name."""
 
 
 def run_serve(arguments: list[str], parse) -> int:

@@ -4,7 +4,7 @@ from typing import ClassVar
 
 
 class ServingError(Exception):
-    """A request that is not answered; its message may be shown to whoever sent it.
+    """A request that is not answered; its message may be shown to the client.
 
     http_status: of the answer. grpc_status: the name of a `grpc.StatusCode`. code: a short word for
     programs. retry_after_seconds: when it may be worth trying again; None where it is not.
@@ -64,7 +64,7 @@ class TooManyRequests(ServingError):  # noqa: N818
 
 
 class Cancelled(ServingError):  # noqa: N818
-    """A request whose sender has left; nobody reads the answer."""
+    """A request whose client disconnected: there is no one to respond to."""
 
     http_status, grpc_status, code = 499, "CANCELLED", "cancelled"
 

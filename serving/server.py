@@ -39,7 +39,7 @@ def serve(settings: RaySettings, models: Path) -> int:
     traces.configure()
     status, is_busy = asyncio.run(_serve_until_signal(settings, models))
     traces.close()
-    if is_busy:  # a thread that nobody waits for must not keep the process
+    if is_busy:  # a thread whose result is not needed must not keep the process
         sys.stdout.flush()
         sys.stderr.flush()
         os._exit(status)
@@ -169,7 +169,7 @@ async def _serve_until_signal(settings: Settings, models: Path) -> tuple[int, bo
         print(ready_line(server), flush=True)
     initial_load_done.cancel()
     number = await shutdown
-    logs.event(LOG, f"{signal.Signals(number).name}: answering what was accepted, then leaving")
+    logs.event(LOG, f"{signal.Signals(number).name}: answering what was accepted, then stopping")
     is_drained = await server.stop()
     return 0 if is_drained else 128 + number, registry.is_busy
 
@@ -214,7 +214,7 @@ def address(host: str, port: int) -> str:
 
 
 def _install_signal_handlers(shutdown: "asyncio.Future[int]") -> None:
-    """The first signal is told, the second one ends the process at once."""
+    """The first signal sets the future, the second one ends the process at once."""
 
     def take(number: int) -> None:
         if shutdown.done():

@@ -15,7 +15,7 @@ MIB = 2**20
 
 @dataclasses.dataclass(frozen=True)
 class Settings:
-    """Where to listen, who may come in, and how much at once."""
+    """Addresses, authentication, and limits."""
 
     host: str = "127.0.0.1"
     """Address to listen on, HTTP and gRPC alike. Any but loopback needs a token."""

@@ -9,33 +9,33 @@ from speech import network
 from speech.network import VoiceConfig
 
 
-class OnTensors:
-    """`network.Arithmetic` on tensors [batch, time, channels]."""
+class TensorFlowBackend:
+    """`network.Backend` on tensors [batch, time, channels]."""
 
     def neighbours(self, hidden, distance: int):
-        """See `network.Arithmetic`."""
+        """See `network.Backend`."""
         padded = tf.pad(hidden, [[0, 0], [distance, distance], [0, 0]])
         length = tf.shape(hidden)[1]
         before, after = padded[:, :length], padded[:, 2 * distance :]
         return tf.concat([before, hidden, after], axis=-1)
 
     def gated(self, mixed):
-        """See `network.Arithmetic`."""
+        """See `network.Backend`."""
         first, second = tf.split(mixed, 2, axis=-1)
         return tf.tanh(first) * tf.sigmoid(second)
 
     def gather(self, rows, index):
-        """See `network.Arithmetic`; rows without a batch axis are the same for all."""
+        """See `network.Backend`; rows without a batch axis are the same for all."""
         if len(rows.shape) == 2:
             return tf.gather(rows, index)
         return tf.gather(rows, index, batch_dims=1)
 
     def exp(self, values):
-        """See `network.Arithmetic`."""
+        """See `network.Backend`."""
         return tf.exp(values)
 
     def join(self, parts):
-        """See `network.Arithmetic`."""
+        """See `network.Backend`."""
         return tf.concat(parts, axis=-1)
 
 
@@ -57,20 +57,20 @@ class AcousticModel(tf.Module):
 
         batch: see `training.batches`; the mel network is given the pitch of the recording.
         """
-        on, frame_mask = OnTensors(), batch["frame_mask"][..., None]
+        backend, frame_mask = TensorFlowBackend(), batch["frame_mask"][..., None]
         hidden, lengths = network.encoder(
-            on,
+            backend,
             self.config,
             self.weights,
             batch["numbers"],
             batch["contexts"],
             batch["phoneme_mask"][..., None],
         )
-        spread, where = on.gather(hidden, batch["owners"]), batch["positions"]
+        spread, where = backend.gather(hidden, batch["phoneme_of_frame"]), batch["positions"]
         sung = spread * batch["kept_by_melody"][:, None]
-        melody = network.melody(on, self.config, self.weights, sung, where, frame_mask)
+        melody = network.melody(backend, self.config, self.weights, sung, where, frame_mask)
         mel = network.mel(
-            on,
+            backend,
             self.config,
             self.weights,
             spread * batch["kept_by_mel"][:, None],

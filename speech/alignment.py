@@ -1,11 +1,13 @@
 """Where each phoneme of a recording lies: Viterbi training of one-Gaussian phoneme states.
 
 Every phoneme is a chain of states, left to right, and every state a diagonal Gaussian over
-cepstra. From a first guess the states are fitted to the frames they hold and the best path through
-each recording is found anew, until nothing moves (Rabiner 1989, section V, "segmental k-means"):
+cepstra. From an initial path the states are fitted to their frames and the best path through each
+recording is found anew, until the likelihood converges (Rabiner 1989, section V, "segmental
+k-means"):
 
     score[t, j] = log N(x_t; mean_j, variance_j)
-                  + max(score[t - 1, j], score[t - 1, j - 1], score[t - 1, j - 2] if j - 1 may go)
+                  + max(score[t - 1, j], score[t - 1, j - 1],
+                        score[t - 1, j - 2] if skippable[j - 1])
 """
 
 import dataclasses
@@ -15,7 +17,7 @@ import numpy as np
 import scipy.fft
 
 CEPSTRA = 13
-STATES = 3  # of a phoneme, the middle one of which may go: two frames at least
+STATES = 3  # of a phoneme, the middle one of which may be skipped: two frames at least
 VARIANCE_FLOOR = 0.01  # of the variance of all frames
 VOWELS = "aeiouAEIOUV03@"
 NEVER = -1e30
@@ -31,7 +33,7 @@ class Chain:
 
     state: np.ndarray
     unit: np.ndarray
-    may_go: np.ndarray
+    skippable: np.ndarray
 
 
 def chain(numbers: Sequence[int], optional: Sequence[bool], states: int = STATES) -> Chain:
@@ -40,15 +42,15 @@ def chain(numbers: Sequence[int], optional: Sequence[bool], states: int = STATES
     Args:
       numbers: of each phoneme's symbol; its Gaussians are `number * states` and those that follow.
       optional: whether the phoneme may be missing; such a one has a single state.
-      states: of a phoneme; with three or more all but the first and the last may go in turn.
+      states: of a phoneme; every second one between the first and the last is skippable.
     """
-    state, unit, may_go = [], [], []
+    state, unit, skippable = [], [], []
     for place, (number, missing) in enumerate(zip(numbers, optional, strict=True)):
         for step in range(1 if missing else states):
             state.append(number * states + step)
             unit.append(place)
-            may_go.append(missing or (0 < step < states - 1 and step % 2 == 1))
-    return Chain(np.array(state), np.array(unit), np.array(may_go))
+            skippable.append(missing or (0 < step < states - 1 and step % 2 == 1))
+    return Chain(np.array(state), np.array(unit), np.array(skippable))
 
 
 def cepstra(mel: np.ndarray) -> np.ndarray:
@@ -63,7 +65,7 @@ def _slope(frames: np.ndarray) -> np.ndarray:
     return (2.0 * (padded[4:] - padded[:-4]) + padded[3:-1] - padded[1:-3]) / 10.0
 
 
-def best_path(scores: np.ndarray, may_go: np.ndarray) -> np.ndarray:
+def best_path(scores: np.ndarray, skippable: np.ndarray) -> np.ndarray:
     """int [frames]: the state of every frame on the best path from the first state to the last.
 
     Args:
@@ -74,15 +76,15 @@ def best_path(scores: np.ndarray, may_go: np.ndarray) -> np.ndarray:
     Raises ValueError if there are fewer frames than states that must be visited.
     """
     frames, states = scores.shape
-    if frames < states - int(may_go.sum()):
+    if frames < states - int(skippable.sum()):
         raise ValueError(
-            f"`scores` must have at least {states - int(may_go.sum())} frames, got {frames}."
+            f"`scores` must have at least {states - int(skippable.sum())} frames, got {frames}."
         )
     jump = np.full(states, NEVER)
-    jump[2:][may_go[1:-1]] = 0.0
+    jump[2:][skippable[1:-1]] = 0.0
     total = np.full(states, NEVER)
     total[0] = scores[0, 0]
-    if may_go[0] and states > 1:
+    if skippable[0] and states > 1:
         total[1] = scores[0, 1]
     came = np.zeros((frames, states), np.int8)
     for frame in range(1, frames):
@@ -94,12 +96,12 @@ def best_path(scores: np.ndarray, may_go: np.ndarray) -> np.ndarray:
         came[frame] = np.argmax(options, axis=0)
         total = np.maximum(np.take_along_axis(options, came[frame][None], 0)[0], NEVER)
         total = total + scores[frame]
-    return _traced(came, total, may_go)
+    return _traced(came, total, skippable)
 
 
-def _traced(came: np.ndarray, total: np.ndarray, may_go: np.ndarray) -> np.ndarray:
+def _traced(came: np.ndarray, total: np.ndarray, skippable: np.ndarray) -> np.ndarray:
     last = len(total) - 1
-    if last and may_go[last] and total[last - 1] > total[last]:
+    if last and skippable[last] and total[last - 1] > total[last]:
         last -= 1
     path = np.empty(len(came), np.int64)
     for frame in range(len(came) - 1, -1, -1):
@@ -108,7 +110,7 @@ def _traced(came: np.ndarray, total: np.ndarray, may_go: np.ndarray) -> np.ndarr
     return path
 
 
-def first_guess(frames: int, chain: Chain, weights: np.ndarray) -> np.ndarray:
+def initial_path(frames: int, chain: Chain, weights: np.ndarray) -> np.ndarray:
     """int [frames]: the states one after another, each as long as its weight says.
 
     Args:
@@ -121,16 +123,16 @@ def first_guess(frames: int, chain: Chain, weights: np.ndarray) -> np.ndarray:
 def typical_lengths(symbols: Sequence[str], chain: Chain) -> np.ndarray:
     """float [states]: vowels twice as long as consonants, and no pause that may be missing."""
     length = np.array([2.0 if any(c in VOWELS for c in s) else 1.0 for s in symbols])
-    optional = np.bincount(chain.unit, chain.may_go) == np.bincount(chain.unit)
+    optional = np.bincount(chain.unit, chain.skippable) == np.bincount(chain.unit)
     length[optional] = 0.0
     return (length / np.bincount(chain.unit))[chain.unit]
 
 
 def _fitted(
-    features: Sequence[np.ndarray], owners: Sequence[np.ndarray], count: int
+    features: Sequence[np.ndarray], phoneme_of_frame: Sequence[np.ndarray], count: int
 ) -> tuple[np.ndarray, np.ndarray]:
     """The mean and the variance of every Gaussian, [count, channels], from the frames it owns."""
-    x, owner = np.concatenate(features), np.concatenate(owners)
+    x, owner = np.concatenate(features), np.concatenate(phoneme_of_frame)
     number = np.bincount(owner, minlength=count)[:, None]
     mean, square = np.zeros((2, count, x.shape[1]))
     np.add.at(mean, owner, x)
@@ -179,12 +181,12 @@ def align(
     paths, before = list(guesses), None
     gains: list[float] = []
     for _ in range(rounds):
-        owners = [c.state[path] for c, path in zip(chains, paths, strict=True)]
-        mean, variance = _fitted(features, owners, count)
+        phoneme_of_frame = [c.state[path] for c, path in zip(chains, paths, strict=True)]
+        mean, variance = _fitted(features, phoneme_of_frame, count)
         paths, total, frames = [], 0.0, 0
         for x, c in zip(features, chains, strict=True):
             scores = _scores(x, mean, variance)[:, c.state]
-            paths.append(best_path(scores, c.may_go))
+            paths.append(best_path(scores, c.skippable))
             total += float(scores[np.arange(len(x)), paths[-1]].sum())
             frames += len(x)
         if before is not None:

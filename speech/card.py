@@ -12,14 +12,14 @@ def card(spec: dict[str, Any]) -> str:
 
 Phonemes by espeak-ng (US English), then three small networks over them: durations, F0 and voicing,
 mel frames; {spec["weights"]:,} numbers in all, run with NumPy. One voice, of modest quality:
-it is smoother than a person's and its melody flatter. It was judged by the figures below and by
-spectrograms, not by listeners.
+it is smoother than a person's and its melody flatter. It was measured as below and looked at in
+spectrograms, not rated by listeners.
 
 - Data: {spec["data"]}, {spec["train_minutes"]} minutes of training. {spec["data_licence"]}
 - Level: recordings are amplified by {spec["gain_db"]:+.2f} dB before anything else.
 - Frames: {json.dumps(spec["mel"])}; what comes out is 1 - mel / log(floor).
 - Phonemes were laid over the recordings by Viterbi training of one-Gaussian states from a guess by
-  typical lengths (espeak-ng tells no durations without an MBROLA voice).
+  typical lengths (espeak-ng gives no durations without an MBROLA voice).
 - Training: {spec["steps"]:,} steps in {spec["training_seconds"] / 60:.0f} min on {spec["machine"]};
   the averages at step {spec["step"]:,}, the best on dev.
 - Command: `{spec["command"]}` {spec["note"]}

@@ -9,7 +9,7 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 from replicator.runs.threads import in_threads
-from speech.alignment import STATES, align, cepstra, chain, durations, first_guess
+from speech.alignment import STATES, align, cepstra, chain, durations, initial_path
 from speech.alignment import typical_lengths as typical
 from speech.phonemes import COMMA, PAUSES, STOP, Phoneme, phonemes
 from wavenet.data import SPLITS, Corpus, Prepared, prepare, scan
@@ -78,9 +78,11 @@ def _aligned(
     optional = [[p.is_pause for p in s] for s in sequences]
     chains = [chain([number[name] for name in s], o) for s, o in zip(names, optional, strict=True)]
     features = [cepstra(p.mel) for p in spoken]
-    fits = [len(x) >= np.sum(~c.may_go) for x, c in zip(features, chains, strict=True)]
+    fits = [len(x) >= np.sum(~c.skippable) for x, c in zip(features, chains, strict=True)]
     kept = [n for n, fit in enumerate(fits) if fit]
-    guesses = [first_guess(len(features[n]), chains[n], typical(names[n], chains[n])) for n in kept]
+    guesses = [
+        initial_path(len(features[n]), chains[n], typical(names[n], chains[n])) for n in kept
+    ]
     chains, features = [chains[n] for n in kept], [features[n] for n in kept]
     found = align(features, chains, guesses, len(number) * STATES)
     return [

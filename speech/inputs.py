@@ -10,8 +10,8 @@ CONTEXT_CHANNELS = 10
 POSITION_CHANNELS = 4
 FAR = 20  # phonemes or frames, beyond which a distance is just "far"
 UNKNOWN = 0  # the number of no symbol
-# Phonemes that English recordings lack, which names and foreign words bring, by first letter.
-RELATIVES = {
+# The nearest symbol of phonemes that English recordings lack, by first letter.
+NEAREST_SYMBOLS = {
     "J": "j",
     "L": "l",
     "O": "O:",
@@ -30,10 +30,10 @@ ANY_VOWEL = "@"
 
 
 def numbers(spoken: Sequence[Phoneme], symbols: Mapping[str, int]) -> np.ndarray:
-    """int32 [phonemes]: the number of each symbol; of its nearest relative, if it has none.
+    """int32 [phonemes]: the number of each symbol; of the nearest known one, if it has none.
 
     espeak-ng marks variants behind the name ("I2", "a#"): the marks go until the name is known.
-    What has no relative either is the vowel of the least effort.
+    What has no near one either is the schwa.
     """
     return np.array([_number(p.symbol, symbols) for p in spoken], np.int32)
 
@@ -42,7 +42,7 @@ def _number(symbol: str, symbols: Mapping[str, int]) -> int:
     for length in range(len(symbol), 0, -1):
         if symbol[:length] in symbols:
             return symbols[symbol[:length]]
-    return symbols.get(RELATIVES.get(symbol[:1], ANY_VOWEL), symbols.get(ANY_VOWEL, UNKNOWN))
+    return symbols.get(NEAREST_SYMBOLS.get(symbol[:1], ANY_VOWEL), symbols.get(ANY_VOWEL, UNKNOWN))
 
 
 def contexts(spoken: Sequence[Phoneme]) -> np.ndarray:
@@ -77,14 +77,14 @@ def _place(rows: np.ndarray, start: int, end: int) -> None:
     rows[start:end, 9] = np.minimum(length - 1 - place, FAR) / FAR
 
 
-def owners(durations: np.ndarray) -> np.ndarray:
+def phoneme_of_frame(durations: np.ndarray) -> np.ndarray:
     """int32 [frames]: the place of the phoneme that each frame belongs to."""
     return np.repeat(np.arange(len(durations), dtype=np.int32), durations)
 
 
 def positions(durations: np.ndarray) -> np.ndarray:
     """float32 [frames, POSITION_CHANNELS]: where each frame lies in its phoneme, whose length."""
-    owner = owners(durations)
+    owner = phoneme_of_frame(durations)
     length = durations[owner]
     since = np.arange(len(owner)) - (np.cumsum(durations) - durations)[owner]
     left = length - 1 - since

@@ -26,7 +26,7 @@ Weights = Mapping[str, Any]
 TYPICAL_FRAMES = 6.0  # of a phoneme, where training starts
 
 
-class Arithmetic(Protocol):
+class Backend(Protocol):
     """What the networks need beside `+`, `*` and `@` of arrays [..., time, channels]."""
 
     def neighbours(self, hidden: Any, distance: int) -> Any:
@@ -97,16 +97,21 @@ def _dense(weights: Weights, name: str, values: Any) -> Any:
 
 
 def _stack(
-    on: Arithmetic, weights: Weights, name: str, dilations: tuple[int, ...], hidden: Any, mask: Any
+    backend: Backend,
+    weights: Weights,
+    name: str,
+    dilations: tuple[int, ...],
+    hidden: Any,
+    mask: Any,
 ) -> Any:
     for layer, dilation in enumerate(dilations):
-        mixed = _dense(weights, f"{name}_{layer}_mix", on.neighbours(hidden, dilation))
-        hidden = (hidden + _dense(weights, f"{name}_{layer}_out", on.gated(mixed))) * mask
+        mixed = _dense(weights, f"{name}_{layer}_mix", backend.neighbours(hidden, dilation))
+        hidden = (hidden + _dense(weights, f"{name}_{layer}_out", backend.gated(mixed))) * mask
     return hidden
 
 
 def encoder(
-    on: Arithmetic, config: VoiceConfig, weights: Weights, numbers: Any, contexts: Any, mask: Any
+    backend: Backend, config: VoiceConfig, weights: Weights, numbers: Any, contexts: Any, mask: Any
 ) -> tuple[Any, Any]:
     """The hidden states [..., phonemes, channels] and the log-durations [..., phonemes].
 
@@ -114,13 +119,13 @@ def encoder(
       numbers: int [..., phonemes]. contexts: [..., phonemes, CONTEXT_CHANNELS], see `inputs`.
       mask: [..., phonemes, 1], 0 in padding; 1.0 where there is none.
     """
-    hidden = on.gather(weights["embedding"], numbers) + _dense(weights, "context", contexts)
-    hidden = _stack(on, weights, "encoder", config.encoder_dilations, hidden * mask, mask)
+    hidden = backend.gather(weights["embedding"], numbers) + _dense(weights, "context", contexts)
+    hidden = _stack(backend, weights, "encoder", config.encoder_dilations, hidden * mask, mask)
     return hidden, _dense(weights, "duration", hidden)[..., 0]
 
 
 def melody(
-    on: Arithmetic, config: VoiceConfig, weights: Weights, spread: Any, positions: Any, mask: Any
+    backend: Backend, config: VoiceConfig, weights: Weights, spread: Any, positions: Any, mask: Any
 ) -> Any:
     """log2(F0 / 200 Hz) and the logit of voicing, [..., frames, 2].
 
@@ -129,12 +134,12 @@ def melody(
       positions: [..., frames, POSITION_CHANNELS]. mask: [..., frames, 1] or 1.0.
     """
     hidden = _dense(weights, "melody_in", spread) + _dense(weights, "melody_position", positions)
-    hidden = _stack(on, weights, "melody", config.melody_dilations, hidden * mask, mask)
+    hidden = _stack(backend, weights, "melody", config.melody_dilations, hidden * mask, mask)
     return _dense(weights, "melody_head", hidden)
 
 
 def mel(
-    on: Arithmetic,
+    backend: Backend,
     config: VoiceConfig,
     weights: Weights,
     spread: Any,
@@ -150,35 +155,35 @@ def mel(
       pitch: [..., frames, 2], log2(F0 / 200 Hz) and voiced as 0 or 1.
       harmonics: [..., frames, bands], those of F0 in the unit of the result.
     """
-    where = on.join([positions, pitch])
+    where = backend.join([positions, pitch])
     hidden = _dense(weights, "mel_in", spread) + _dense(weights, "mel_position", where)
-    hidden = _stack(on, weights, "mel", config.mel_dilations, hidden * mask, mask)
+    hidden = _stack(backend, weights, "mel", config.mel_dilations, hidden * mask, mask)
     out = _dense(weights, "mel_head", hidden)
-    depth = on.exp(out[..., config.bands :])
+    depth = backend.exp(out[..., config.bands :])
     return out[..., : config.bands] + pitch[..., 1:] * depth * harmonics
 
 
-class OnNumpy:
-    """`Arithmetic` on NumPy arrays."""
+class NumpyBackend:
+    """`Backend` on NumPy arrays."""
 
     def neighbours(self, hidden: np.ndarray, distance: int) -> np.ndarray:
-        """See `Arithmetic`."""
+        """See `Backend`."""
         padded = np.pad(hidden, ((distance, distance), (0, 0)))
         return np.concatenate([padded[: len(hidden)], hidden, padded[2 * distance :]], axis=1)
 
     def gated(self, mixed: np.ndarray) -> np.ndarray:
-        """See `Arithmetic`."""
+        """See `Backend`."""
         first, second = np.split(mixed, 2, axis=-1)
         return np.tanh(first) * (0.5 + 0.5 * np.tanh(0.5 * second))
 
     def gather(self, rows: np.ndarray, index: np.ndarray) -> np.ndarray:
-        """See `Arithmetic`."""
+        """See `Backend`."""
         return rows[index]
 
     def exp(self, values: np.ndarray) -> np.ndarray:
-        """See `Arithmetic`."""
+        """See `Backend`."""
         return np.exp(values)
 
     def join(self, parts: list[np.ndarray]) -> np.ndarray:
-        """See `Arithmetic`."""
+        """See `Backend`."""
         return np.concatenate(parts, axis=-1)

@@ -18,8 +18,8 @@ from replicator.runs.provenance import machine_name, training_seconds
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import to_json
 from speech.card import card
+from speech.evaluation import frame_measures, spoken, variance_corrections
 from speech.examples import Example, examples, prepared
-from speech.measuring import figures, spoken, stretches
 from speech.network import VoiceConfig
 from speech.training import Scale, SpeechConfig, scale_of, train
 from speech.voice import KIND, SPEC_FILE, WEIGHTS_FILE, Voice
@@ -114,7 +114,7 @@ def _finished(
     weights = {name.removeprefix(PREFIX): value for name, value in weights.items()}
     sizes = VoiceConfig(len(scale.symbols) + 1, mel.bands)
     voice = voice_of(sizes, weights, scale, mel)
-    bands, seconds = stretches(voice, train_split, scale)
+    bands, seconds = variance_corrections(voice, train_split, scale)
     return dataclasses.replace(
         voice,
         weights={**voice.weights, "mel_stretch": bands},
@@ -123,7 +123,7 @@ def _finished(
 
 
 def _measured(given, voice, model, dev: list[Example], scale: Scale, mel: MelConvention) -> dict:
-    heard, sounds = spoken(voice, model, dev, mel, given.spoken)
+    synthesised, sounds = spoken(voice, model, dev, mel, given.spoken)
     folder = given.workdir / "spoken"
     folder.mkdir(exist_ok=True)
     for name, pair in sounds.items():
@@ -132,8 +132,8 @@ def _measured(given, voice, model, dev: list[Example], scale: Scale, mel: MelCon
         spectrogram_png(path.with_suffix(".png"), pair, mel.sample_rate_hz)
     seconds = sum(len(e.mel) for e in dev) * voice.hop_seconds
     return {
-        "frames": figures(voice, dev, scale),
-        "speech": heard,
+        "frames": frame_measures(voice, dev, scale),
+        "speech": synthesised,
         "dev": {"recordings": len(dev), "seconds": seconds, "spoken": len(sounds)},
     }
 

@@ -15,7 +15,7 @@ from replicator.training.state import TrainState
 from speech.acoustic import AcousticLoss, AcousticModel, LossConfig
 from speech.examples import Example
 from speech.harmonics import LOW_HZ, STEPS_PER_OCTAVE, harmonics_table
-from speech.inputs import contexts, numbers, owners, positions
+from speech.inputs import contexts, numbers, phoneme_of_frame, positions
 from speech.network import VoiceConfig
 from speech.phonemes import PAUSES, START, Phoneme
 from speech.voice import KIND, harmonics_of
@@ -63,7 +63,7 @@ class Scale:
 def scale_of(train: Sequence[Example], mel: MelConvention) -> Scale:
     """The symbols, the mean and deviation of each band and the harmonics of a convention."""
     frames = np.concatenate([e.mel for e in train])
-    paused = [e.mel[[e.phonemes[i].is_pause for i in owners(e.durations)]] for e in train]
+    paused = [e.mel[[e.phonemes[i].is_pause for i in phoneme_of_frame(e.durations)]] for e in train]
     names = sorted({p.symbol for e in train for p in e.phonemes} | set(PAUSES))
     weights = {
         "harmonics": harmonics_table(mel),
@@ -80,7 +80,7 @@ def scale_of(train: Sequence[Example], mel: MelConvention) -> Scale:
     return Scale(symbols, weights, table, np.concatenate(paused).mean(axis=0))
 
 
-def longer(example: Example, before: int, behind: int, scale: Scale) -> Example:
+def with_silence(example: Example, before: int, behind: int, scale: Scale) -> Example:
     """The recording with so many frames of silence before and behind it, as pauses of its own."""
     spoken, lengths = list(example.phonemes), example.durations.copy()
     if spoken[0].symbol != START:
@@ -108,7 +108,7 @@ def longer(example: Example, before: int, behind: int, scale: Scale) -> Example:
     )
 
 
-def row_of(example: Example, scale: Scale) -> dict[str, np.ndarray]:
+def network_inputs(example: Example, scale: Scale) -> dict[str, np.ndarray]:
     """What the network reads and should give for one recording; see `batches` for the keys."""
     lengths, weights = example.durations, scale.weights
     spoken = [not p.is_pause for p in example.phonemes]
@@ -120,7 +120,7 @@ def row_of(example: Example, scale: Scale) -> dict[str, np.ndarray]:
             [s or 0 < n < len(spoken) - 1 for n, s in enumerate(spoken)], np.float32
         ),
         "log_durations": np.log(np.maximum(lengths, 1)).astype(np.float32),
-        "owners": owners(lengths),
+        "phoneme_of_frame": phoneme_of_frame(lengths),
         "positions": positions(lengths),
         "frame_mask": np.ones(len(example.mel), np.float32),
         "pitch": example.pitch.astype(np.float32),
@@ -150,8 +150,9 @@ def batches(
 
     Yields:
       of [batch, phonemes]: "numbers", "contexts" [.., channels], "phoneme_mask", "duration_mask"
-      (0 for the pauses at the ends), "log_durations"; of [batch, frames]: "owners", "positions",
-      "frame_mask", "pitch", "harmonics", "mel" (in standard deviations); of [batch, channels]:
+      (0 for the pauses at the ends), "log_durations"; of [batch, frames]: "phoneme_of_frame",
+      "positions", "frame_mask", "pitch", "harmonics", "mel" (in standard deviations); of
+      [batch, channels]:
       "kept_by_mel" and "kept_by_melody", what is left of the hidden channels.
     """
     buckets: dict[int, list[Example]] = {}
@@ -170,7 +171,7 @@ def batches(
         chosen = random.choice(len(members), count, replace=count > len(members))
         silence = random.integers(1, SILENCE_FRAMES, (count, 2))
         rows = [
-            row_of(longer(members[n], before, behind, scale), scale)
+            network_inputs(with_silence(members[n], before, behind, scale), scale)
             for n, (before, behind) in zip(chosen, silence.tolist(), strict=True)
         ]
         batch = stacked(rows, most[place], frames)
@@ -181,13 +182,13 @@ def batches(
         step += 1
 
 
-class Watcher:
+class EvaluationCallback:
     """Called with the log and the step; gives the loss on dev, with the averaged weights."""
 
     def __init__(self, state: TrainState, loss: AcousticLoss, dev: Sequence[Example], scale: Scale):
         self.state, self.loss = state, loss
         channels = loss.model.config.encoder_channels
-        rows = [row_of(longer(e, 4, 10, scale), scale) for e in dev]
+        rows = [network_inputs(with_silence(e, 4, 10, scale), scale) for e in dev]
         self.batch = stacked(
             rows, max(len(r["numbers"]) for r in rows), max(len(r["mel"]) for r in rows)
         )
@@ -217,8 +218,8 @@ def train(
         trainer = Trainer(run, state, loss, config.loop)
         for line in trainer.resume():
             print(line)
-        watcher = Watcher(state, loss, examples["dev"], scale)
+        evaluate_dev = EvaluationCallback(state, loss, examples["dev"], scale)
         given = batches(examples["train"], scale, config, sizes.encoder_channels, trainer.step)
-        return model, trainer.train(given, watcher)
+        return model, trainer.train(given, evaluate_dev)
     finally:
         run.unlock()

@@ -15,8 +15,8 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 from speech import network
-from speech.inputs import contexts, numbers, owners, positions
-from speech.network import OnNumpy, VoiceConfig
+from speech.inputs import contexts, numbers, phoneme_of_frame, positions
+from speech.network import NumpyBackend, VoiceConfig
 from speech.phonemes import (
     COMMA,
     QUESTION,
@@ -30,11 +30,11 @@ from speech.phonemes import (
 SPEC_FILE, WEIGHTS_FILE = "model.json", "weights.npz"
 KIND = "speech-acoustic"
 MAX_FRAMES = 12_000
-LONGEST = 60  # frames of a phoneme
+MAX_PHONEME_FRAMES = 60  # frames of a phoneme
 # The recordings are cut close around single sentences, so how long one waits is a rule.
 LEAST_FRAMES = {START: 4, COMMA: 8, STOP: 24, QUESTION: 24}
 LAST_FRAMES = 10
-SLOWEST, FASTEST = 0.25, 4.0
+MIN_SPEED, MAX_SPEED = 0.25, 4.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -80,26 +80,26 @@ class Voice:
         self, spoken: Sequence[Phoneme], speed: float = 1.0
     ) -> tuple[np.ndarray, np.ndarray]:
         """The frames of each phoneme, int [phonemes], at least one; and the hidden states."""
-        if not SLOWEST <= speed <= FASTEST:
-            raise TextError(f"`speed` must be in [{SLOWEST:g}, {FASTEST:g}], got {speed:g}.")
+        if not MIN_SPEED <= speed <= MAX_SPEED:
+            raise TextError(f"`speed` must be in [{MIN_SPEED:g}, {MAX_SPEED:g}], got {speed:g}.")
         hidden, logs = network.encoder(
-            OnNumpy(),
+            NumpyBackend(),
             self.config,
             self.weights,
             numbers(spoken, self.symbols),
             contexts(spoken),
             1.0,
         )
-        exact = np.exp(np.clip(logs.astype(np.float64), 0.0, np.log(LONGEST)))
+        exact = np.exp(np.clip(logs.astype(np.float64), 0.0, np.log(MAX_PHONEME_FRAMES)))
         exact *= self.spec["duration_stretch"]
         least = [LEAST_FRAMES.get(p.symbol, 1) for p in spoken[:-1]] + [LAST_FRAMES]
         return _whole(np.maximum(exact, least) / speed), hidden
 
     def pitch(self, hidden: np.ndarray, lengths: np.ndarray) -> np.ndarray:
         """float32 [frames, 2]: log2(F0 / 200 Hz), and voiced as 0 or 1."""
-        where = owners(lengths)
+        where = phoneme_of_frame(lengths)
         made = network.melody(
-            OnNumpy(), self.config, self.weights, hidden[where], positions(lengths), 1.0
+            NumpyBackend(), self.config, self.weights, hidden[where], positions(lengths), 1.0
         )
         return np.stack([made[:, 0], made[:, 1] > 0.0], axis=1).astype(np.float32)
 
@@ -109,10 +109,10 @@ class Voice:
         """The frames of phonemes of these lengths, by their own pitch unless one is given."""
         pitch = self.pitch(hidden, lengths) if pitch is None else pitch
         standard = network.mel(
-            OnNumpy(),
+            NumpyBackend(),
             self.config,
             self.weights,
-            hidden[owners(lengths)],
+            hidden[phoneme_of_frame(lengths)],
             positions(lengths),
             pitch,
             self.harmonics(pitch[:, 0]),

@@ -212,7 +212,7 @@ class FakeSound(Fake):
 
 
 class FakePicture(Fake):
-    """A picture bundle: every pixel is a number that label and seed name."""
+    """An image bundle: every pixel is a number that label and seed name."""
 
     kind = "picture"
 
@@ -242,7 +242,7 @@ class FakePicture(Fake):
         return outputs | {"picture": outputs[f"picture_{SIDES[-1]}"]}
 
     def progressions(self, condition=None, *, seed=0, num=1, temperature=1.0, **rest):
-        """For every picture the list of its scales, uint8 [side, side, 3]."""
+        """For every image the list of its scales, uint8 [side, side, 3]."""
         for row in range(num):
             self.control.chunk(seed)
             value = np.uint8(int(condition or 0) * 20 + seed % 7 + row)

@@ -23,7 +23,7 @@ CHUNK = 1600
 PHONE = {"width": 360, "height": 740}
 TOKEN = "a token of more than sixteen"
 
-# Notes every piece of sound that is scheduled, and every scale that a picture shows.
+# Notes every piece of sound that is scheduled, and every scale that an image shows.
 SPY = """
 window.scheduled = []; window.sides = {};
 const start = AudioBufferSourceNode.prototype.start;
@@ -33,7 +33,7 @@ AudioBufferSourceNode.prototype.start = function (when) {
   return start.call(this, when);
 };
 document.addEventListener("load", ({ target }) => {
-  const name = target.closest?.("figure") && target.alt.match(/picture [0-9]+/)[0];
+  const name = target.closest?.("figure") && target.alt.match(/image [0-9]+/)[0];
   if (name) (window.sides[name] ??= []).push(target.naturalWidth);
 }, true);
 """
@@ -95,11 +95,11 @@ class Shapes(FakePicture):
 
     def call(self, signature, inputs):
         outputs = super().call(signature, inputs)
-        for name, pictures in outputs.items():
-            side = pictures.shape[1]
+        for name, images in outputs.items():
+            side = images.shape[1]
             y, x = np.mgrid[:side, :side] / (side - 1) - 0.5
             disc = (np.hypot(x, y) < 0.4)[None, :, :, None]
-            colour = pictures[:, :1, :1] + np.array([40, 90, 20], np.uint8)
+            colour = images[:, :1, :1] + np.array([40, 90, 20], np.uint8)
             outputs[name] = np.where(disc, colour, np.uint8(230)).astype(np.uint8)
         return outputs
 

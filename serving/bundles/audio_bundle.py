@@ -73,7 +73,7 @@ class AudioBundle(Bundle):
         try:
             extractor = importlib.import_module("serving.bundles.feature_extractor")
         except ImportError as error:
-            raise UserError(f"To hear a recording takes the package {error.name}.") from error
+            raise UserError(f"Features of a recording need the package {error.name}.") from error
         return extractor.feature_extractor(self.spec).frames(waveform)
 
     def generate(
@@ -226,7 +226,7 @@ class AudioBundle(Bundle):
         return 0 if name is None else known.index(name)
 
     def _groups(self, request: EngineRequest) -> Iterator[EngineRequest]:
-        """The wish in parts of as many rows as a call may have."""
+        """The request in parts of as many rows as a call may have."""
         most = self._batches[-1]
         for first in range(0, len(request.rows), most):
             yield dataclasses.replace(request, rows=request.rows[first : first + most])
@@ -261,8 +261,8 @@ class AudioBundle(Bundle):
         inputs, unit = self._rows(request), self._streaming["unit_samples"]
         size, first = len(inputs["row"]), 0
         state: Arrays = {
-            name: np.full([size, *said["shape"][1:]], said["fill"], said["dtype"])
-            for name, said in self._streaming["state"].items()
+            name: np.full([size, *info["shape"][1:]], info["fill"], info["dtype"])
+            for name, info in self._streaming["state"].items()
         }
         length = -(-self._streaming["pieces"][0] // unit) * unit
         while first < request.num_samples:
@@ -274,7 +274,7 @@ class AudioBundle(Bundle):
             first, length = last, -(-chunk_samples // unit) * unit
 
     def _place(self, request: EngineRequest, size: int, first: int, last: int) -> Arrays:
-        """The inputs that say where a chunk is and what it is told."""
+        """The inputs that say where a chunk is, and its conditioning."""
         numbers: dict[str, int] = {"start": first}
         if request.frames is None:
             numbers["num_samples"] = last - first

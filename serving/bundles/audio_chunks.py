@@ -1,4 +1,4 @@
-"""Sound stretch by stretch, as graphs: what rows are told, and the pieces that are made of it.
+"""Sound segment by segment, as graphs: the conditioning of each row, and the pieces of sound.
 
 The condition of a row depends on where its frames end, since frames at the edge stand for what lies
 beyond. Rows of different length are therefore not padded before it: each gets its own, outside XLA,
@@ -31,7 +31,7 @@ Step = Callable[[NoiseSource, Any, State], tuple[Any, State]]
 
 @dataclasses.dataclass(frozen=True)
 class Window:
-    """Where what a row is told comes from, int32 [batch] each.
+    """The frames that condition a segment of each row, int32 [batch] each.
 
     low, high: its frames, with their neighbours. skipped: those that are neighbours before.
     samples: asked for; 0 where a row has ended. start: position of the first frame's first sample.
@@ -104,7 +104,7 @@ def trim_to_lengths(sound, lengths):
 def row_conditioning(
     streaming: StreamingModel, frames, speaker, window: Window | None, samples, phase
 ) -> Conditioning:
-    """What so many samples of every row are told, [batch, samples, ...], row by row.
+    """The conditioning of so many samples of every row, [batch, samples, ...], row by row.
 
     Args:
       streaming: whose condition it is.

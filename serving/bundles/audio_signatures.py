@@ -2,8 +2,8 @@
 
 `serving_default` makes whole sounds with TensorFlow's own kernels. `compiled` makes the same with
 pieces of sound compiled by XLA, of two lengths only, so that no length of a sound is compiled for.
-`chunk` is the same pieces for whoever keeps the state: the next stretch of each row, each where it
-is.
+`chunk` is the same pieces for clients that keep the state: the next segment of each row, which has
+a position of its own.
 """
 
 from collections.abc import Callable, Sequence
@@ -136,7 +136,7 @@ def _info(filled) -> TensorInfo:
 def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, Any]:
     """What a client of `chunk` must know.
 
-    side_frames: neighbours to hand in with a stretch, on either side, as far as there are any; they
+    side_frames: neighbours to hand in with a segment, on either side, as far as there are any; they
     are counted by `frames_before` and `frames_after`. unit_samples: every chunk but the last must
     be a multiple of it, and all rows of a call as long. pieces: that are compiled. rows_alone:
     whether they are compiled for a batch of one, which every row is then made in.

@@ -33,7 +33,7 @@ class ExportArguments:
     parts_from: tuple[Path, ...] = ()
     """Runs that trained other parts of the same multiscale model."""
     data_licence: str = ""
-    """Licence of the recordings or pictures, and whose they are, for the card."""
+    """Licence of the recordings or images, and whose they are, for the card."""
     note: str = ""
     """Anything else that the card shall say of the training."""
     machine: str | None = None

@@ -14,11 +14,11 @@ from typing import Any
 import tensorflow as tf
 
 from distill import card as student_card
-from distill import model as sounds
+from distill import model as speech_models
 from distill import portable as student_portable
 from distill.model import StudentModel
 from pixelcnn import card as picture_card
-from pixelcnn import model as pictures
+from pixelcnn import model as images
 from pixelcnn import portable as picture_portable
 from pixelcnn import shipped as picture_shipped
 from pixelcnn.config import KINDS as PICTURE_KINDS
@@ -122,7 +122,7 @@ def _shipped(path: Path) -> Path:
         return picture_shipped.folder(str(path))
     if str(path) == SHIPPED_TEACHER:
         return teacher_shipped.teacher_folder()
-    return sounds.SHIPPED[str(path)]() if str(path) in sounds.SHIPPED else path
+    return speech_models.SHIPPED[str(path)]() if str(path) in speech_models.SHIPPED else path
 
 
 def _measured(given: ExportArguments, folder: Path) -> str:
@@ -134,8 +134,8 @@ def _measured(given: ExportArguments, folder: Path) -> str:
             picture_card.ExportArguments(**options, parts_from=given.parts_from)
         )
     if given.parts_from:
-        raise UserError("`--parts-from` is for multiscale models of pictures.")
-    model = sounds.load(given.run)
+        raise UserError("`--parts-from` is for multiscale models of images.")
+    model = speech_models.load(given.run)
     if isinstance(model, StudentModel):
         return student_card.export(teacher_card.ExportArguments(**options), model)
     return teacher_card.export(teacher_card.ExportArguments(**options))
@@ -171,20 +171,20 @@ def _write_spec(folder: Path, spec: dict[str, Any]) -> None:
 
 def _compute_in_bfloat16(spec: dict[str, Any]) -> None:
     if spec["kind"] not in NETWORKS:
-        raise UserError("`--bfloat16` is for models of sound: pictures are drawn in float32.")
+        raise UserError("`--bfloat16` is for models of sound: images are drawn in float32.")
     spec["config"][NETWORKS[spec["kind"]]]["compute_dtype"] = "bfloat16"
 
 
 def _loaded(spec: dict[str, Any], folder: Path) -> AnyModel:
     """The model of a folder, with the weights as they are stored."""
-    return pictures.load(folder) if spec["kind"] in PICTURE_KINDS else sounds.load(folder)
+    return images.load(folder) if spec["kind"] in PICTURE_KINDS else speech_models.load(folder)
 
 
 def _signatures_of(model: AnyModel) -> ModuleType:
     """The module whose `export_functions` knows the model."""
-    of_pictures = isinstance(model, ImageModel)
+    of_images = isinstance(model, ImageModel)
     return importlib.import_module(
-        "serving.bundles.image_signatures" if of_pictures else "serving.bundles.audio_signatures"
+        "serving.bundles.image_signatures" if of_images else "serving.bundles.audio_signatures"
     )
 
 

@@ -1,4 +1,4 @@
-"""What a bundle hears in a recording: the frames that its model was trained on."""
+"""The features of a recording that a bundle's model was trained on."""
 
 import dataclasses
 from collections.abc import Mapping
@@ -11,7 +11,7 @@ from wavenet.presets import DataConfig
 
 @dataclasses.dataclass(frozen=True)
 class FeatureExtractor(FeatureExtraction):
-    """Hears as a model does.
+    """Computes the features of a model of speech.
 
     data: what it was trained on. hop_samples: between two frames. gain_db: that recordings are
     amplified by. known_speakers: names in the order of their numbers.
@@ -24,6 +24,6 @@ class FeatureExtractor(FeatureExtraction):
 
 
 def feature_extractor(spec: Mapping[str, Any]) -> FeatureExtractor:
-    """The ears that the model.json of a bundle describes."""
+    """The extractor that the model.json of a bundle describes."""
     data = dataclass_from(DataConfig, spec["config"]["data"])
     return FeatureExtractor(data, spec["hop_samples"], spec["gain_db"], tuple(spec["speakers"]))

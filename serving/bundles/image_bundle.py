@@ -1,4 +1,4 @@
-"""A bundle that draws pictures."""
+"""A bundle that draws images."""
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -27,12 +27,12 @@ class ImageBundle(Bundle):
 
     def __init__(self, path: Path, spec: dict[str, Any], program: Any, backend: Backend = "auto"):
         if backend == "numba":
-            raise UserError(f"{path} draws pictures; the engine `numba` is for students of sound.")
+            raise UserError(f"{path} draws images; the engine `numba` is for students of sound.")
         super().__init__(path, spec, program, backend)
 
     @property
     def size(self) -> int:
-        """Side of its pictures, in pixels."""
+        """Side of its images, in pixels."""
         return self.spec["size"]
 
     @property
@@ -47,7 +47,7 @@ class ImageBundle(Bundle):
 
     @property
     def sizes(self) -> tuple[int, ...]:
-        """The sides of the pictures on the way, smallest first; one for a PixelCNN."""
+        """The sides of the images on the way, smallest first; one for a PixelCNN."""
         sides = [_side(name) for name in self.signatures[COMPILED].outputs if name != "picture"]
         return tuple(sorted(sides)) or (self.size,)
 
@@ -65,11 +65,11 @@ class ImageBundle(Bundle):
 
         Args:
           condition: a class (number or name), a caption, a map int [size, size] or what a video
-            model reads, by name; a list has one for each picture; None for a model without.
-          seed, num: picture n of a seed is the same whatever `num` is.
+            model reads, by name; a list has one for each image; None for a model without.
+          seed, num: image n of a seed is the same whatever `num` is.
           temperature: 1 samples the model; a multiscale model takes one a scale too, base first.
-          start: a small picture uint8 [side, side, channels] to enlarge (multiscale).
-          given: a picture uint8 [size, size, channels] and how many of its pixels, in raster
+          start: a small image uint8 [side, side, channels] to enlarge (multiscale).
+          given: an image uint8 [size, size, channels] and how many of its pixels, in raster
             order, to keep (PixelCNN).
 
         Raises InvalidInput for what the model cannot draw.
@@ -89,9 +89,9 @@ class ImageBundle(Bundle):
         start: np.ndarray | None = None,
         given: tuple[np.ndarray, int] | None = None,
     ) -> Iterator[list[np.ndarray]]:
-        """For each picture, as it is drawn, all its scales, smallest first; see `generate`.
+        """For each image, as it is drawn, all its scales, smallest first; see `generate`.
 
-        What cannot be drawn is refused at once, before the first picture is asked for.
+        What cannot be drawn is refused at once, before the first image is asked for.
         """
         conditions: list[Any] = [condition] * num
         if isinstance(condition, list | tuple):
@@ -105,7 +105,7 @@ class ImageBundle(Bundle):
         return (self._scales(*call, start) for call in calls)
 
     def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
-        """One picture from every signature: no batch takes another program."""
+        """One image from every signature: no batch takes another program."""
         for name, signature in self.signatures.items():
             yield name, example(signature, 1)
 
@@ -118,7 +118,7 @@ class ImageBundle(Bundle):
         start: np.ndarray | None = None,
         given: tuple[np.ndarray, int] | None = None,
     ) -> tuple[str, Arrays]:
-        """The signature that draws a picture, and its checked inputs, a batch of one.
+        """The signature that draws an image, and its checked inputs, a batch of one.
 
         Raises InvalidInput for what the model cannot draw; arguments as for `generate`.
         """
@@ -139,7 +139,7 @@ class ImageBundle(Bundle):
             signature, inputs["start"] = scale_name(2 * start.shape[0]), start[None]
         if given is not None:
             if "complete" not in self.signatures:
-                raise InvalidInput("Only a PixelCNN can go on from the first pixels of a picture.")
+                raise InvalidInput("Only a PixelCNN can go on from the first pixels of an image.")
             signature = "complete"
             inputs["given"], inputs["given_count"] = given[0][None], [given[1]]
         return signature, self.check(signature, inputs)
@@ -147,8 +147,8 @@ class ImageBundle(Bundle):
     def condition(self, value: Condition) -> dict[str, np.ndarray]:
         """The inputs, a batch of one, that a class, a caption or a map becomes.
 
-        Raises InvalidInput for a class that there is none of, a caption too long, or a wish where
-        the model has none, or none where it needs one.
+        Raises InvalidInput for an unknown class, a caption too long, a condition that the model
+        does not have, or none where it needs one.
         """
         kind = self.spec["condition"]
         if kind == "none":
@@ -181,10 +181,10 @@ class ImageBundle(Bundle):
     def _check_start(self, start: np.ndarray) -> None:
         sides = self.sizes[:-1]
         if not sides:
-            raise InvalidInput("A PixelCNN cannot enlarge a picture; a multiscale model can.")
+            raise InvalidInput("A PixelCNN cannot enlarge an image; a multiscale model can.")
         if start.ndim != 3 or start.shape[0] != start.shape[1] or start.shape[0] not in sides:
             raise InvalidInput(
-                f"The picture to start from must be square with a side of "
+                f"The image to start from must be square with a side of "
                 f"{' or '.join(map(str, sides))} pixels, got {list(start.shape)}."
             )
 
@@ -204,7 +204,7 @@ class ImageBundle(Bundle):
 
 
 def _side(name: str) -> int:
-    """The side that the name of an output holds; 0 for the largest picture, which has no number."""
+    """The side that the name of an output holds; 0 for the largest image, which has no number."""
     return int(name.removeprefix("picture").removeprefix("_") or 0)
 
 

@@ -1,4 +1,4 @@
-"""The functions by which a picture model is served.
+"""The functions by which an image model is served.
 
 Every row of a batch is drawn alone, by the programs that draw live, so that no batch moves a pixel.
 `serving_default` draws with TensorFlow's own kernels, all others compiled by XLA.
@@ -25,10 +25,10 @@ from serving.bundles.signature import Signature, TensorInfo, scale_name
 
 BATCHES = tuple(range(1, 9))  # a row costs the same in any batch: none is ever padded
 ROWS_AT_ONCE = 4
-MAX_TEMPERATURE = 100.0  # where every picture is noise; numbers beyond could overflow
+MAX_TEMPERATURE = 100.0  # where every image is noise; numbers beyond could overflow
 INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
 Tensors = dict[str, tf.Tensor]
-Row = Callable[[Tensors], Tensors]  # from a batch of one to pictures without the batch axis
+Row = Callable[[Tensors], Tensors]  # from a batch of one to images without the batch axis
 
 
 def export_functions(
@@ -39,12 +39,12 @@ def export_functions(
     Args:
       model: what draws.
       allowed_batches: sizes that the server makes batches of; none: 1 to 8.
-      buckets: pictures have none.
+      buckets: images have none.
 
     Raises UserError for a model that cannot draw, or for buckets.
     """
     if buckets:
-        raise UserError("`--buckets` is for models of sound; pictures have one size.")
+        raise UserError("`--buckets` is for models of sound; images have one size.")
     density = model.density
     if density.multiscale is None:
         signatures, rows = _of_pixelcnn(density)
@@ -66,13 +66,13 @@ def export_functions(
 def _of_pixelcnn(density: ImageDensity) -> tuple[dict[str, Signature], dict[str, Row]]:
     network: Any = density.pixelcnn
     size, channels = density.config.data.size, density.config.data.channels
-    pictures = TensorInfo(UINT8, (None, size, size, channels))
-    request, outputs = _request_inputs(density, 1), {"picture": pictures}
+    images = TensorInfo(UINT8, (None, size, size, channels))
+    request, outputs = _request_inputs(density, 1), {"picture": images}
     count = TensorInfo(INT32, (None,), 0, size**2)
     signatures = {
         PLAIN: Signature(request, outputs),
         COMPILED: Signature(request, outputs),
-        "complete": Signature(request | {"given": pictures, "given_count": count}, outputs),
+        "complete": Signature(request | {"given": images, "given_count": count}, outputs),
     }
 
     def plain(batch, seed, rows, given, temperature):
@@ -100,13 +100,13 @@ def _of_multiscale(density: ImageDensity) -> tuple[dict[str, Signature], dict[st
     if missing:
         raise UserError(f"The run has not trained {', '.join(missing)}; it cannot draw.")
     sizes, channels = model.sizes, density.config.data.channels
-    pictures = {side: TensorInfo(UINT8, (None, side, side, channels)) for side in sizes}
+    images = {side: TensorInfo(UINT8, (None, side, side, channels)) for side in sizes}
     request = _request_inputs(density, len(sizes))
-    whole = Signature(request, _outputs(pictures))
+    whole = Signature(request, _outputs(images))
     signatures = {PLAIN: whole, COMPILED: whole}
     for side, smaller in zip(sizes, (None, *sizes), strict=False):
-        given = {"start": pictures[smaller]} if smaller else {}
-        signatures[scale_name(side)] = Signature(request | given, {"picture": pictures[side]})
+        given = {"start": images[smaller]} if smaller else {}
+        signatures[scale_name(side)] = Signature(request | given, {"picture": images[side]})
 
     def plain(batch, seed, rows, start, temperatures):
         words = multiscale_words(model, seed, rows, sizes[-1])
@@ -150,10 +150,10 @@ def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]
     return request
 
 
-def _outputs(pictures: dict[int, TensorInfo]) -> dict[str, TensorInfo]:
-    """The outputs: the largest picture, and every scale by its side."""
-    scales = {f"picture_{side}": info for side, info in pictures.items()}
-    return {"picture": pictures[max(pictures)], **scales}
+def _outputs(images: dict[int, TensorInfo]) -> dict[str, TensorInfo]:
+    """The outputs: the largest image, and every scale by its side."""
+    scales = {f"picture_{side}": info for side, info in images.items()}
+    return {"picture": images[max(images)], **scales}
 
 
 def _condition(given: Tensors) -> Tensors:

@@ -13,7 +13,7 @@ NUMBERS = "iuf"  # NumPy's kinds of what a tensor may be made from
 
 
 def scale_name(side: int) -> str:
-    """The signature that draws a scale of a picture, of that side, from the one before."""
+    """The signature that draws a scale of an image, of that side, from the one before."""
     return f"scale_{side}"
 
 

@@ -25,10 +25,10 @@ TEACHER_PIECES = (256, 1024)
 
 @dataclasses.dataclass(frozen=True)
 class Conditioning:
-    """What a stretch of one sound is conditioned on; axis 0 has length 1.
+    """What a segment of one sound is conditioned on; axis 0 has length 1.
 
     channels: [1, samples, channels] or None. draft: float32 [1, samples] or None. phase: float64
-    [1], the phase after it, or None.
+    [1], the draft's phase after it in cycles, or None.
     """
 
     channels: Any
@@ -38,7 +38,7 @@ class Conditioning:
 
 @dataclasses.dataclass(frozen=True)
 class NoiseSource:
-    """Which noise a stretch is made of.
+    """Which counter-based noise a segment is made of.
 
     key: int32 [batch, 2], a seed's words. row: int32 [batch]. start: int32 [batch], the position of
     the first sample. temperature: float32 [batch].
@@ -59,7 +59,7 @@ class StreamingModel(Protocol):
 
     variables: the weights. pieces: samples that are compiled as one, a short and a long piece, the
     long one a multiple of the short one. whole: samples after which a state is handed on, in a
-    multiple of which a stream must be cut. side_frames: neighbours that a stretch of frames needs.
+    multiple of which a stream must be cut. side_frames: neighbours that a segment of frames needs.
     channels: of the condition. dtype: of the condition. drafts: whether there are drafts. alone:
     whether each row must be made in a batch of one.
     """
@@ -79,7 +79,7 @@ class StreamingModel(Protocol):
         """Every tensor of the state by name."""
 
     def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
-        """What so many samples are told.
+        """The conditioning of so many samples.
 
         Args:
           frames: float32 [1, frames, features] with neighbours, or None.

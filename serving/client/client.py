@@ -47,8 +47,7 @@ class ImageScale:
 class Stream(Generic[Chunk]):
     """An iterator of what comes, piece by piece.
 
-    Whoever stops reading before its end should `close` it, or use it in `with`, so that the server
-    stops too.
+    `close` it, or use it in `with`, where reading stops before the end: the server then stops too.
     """
 
     def __init__(self, chunks: Generator[Chunk, None, None], leave: Callable[[], None]):
@@ -67,7 +66,7 @@ class Stream(Generic[Chunk]):
         self.close()
 
     def close(self) -> None:
-        """Leaves; the server stops."""
+        """Closes the response; the server stops."""
         self._pieces.close()
         self._leave()  # a generator that was never begun has nothing to close
 
@@ -113,7 +112,7 @@ class Transport(Protocol):
         """The outputs of a signature."""
 
     def speak(self, name: str, arguments: Mapping[str, Any], deadline: Deadline) -> Speech:
-        """Sound of a wish: `frames`, `recording`, `example` or `text`, and `seed` and others."""
+        """Sound of a request: `frames`, `recording`, `example` or `text`, and `seed` and others."""
 
     def draw(
         self, name: str, arguments: Mapping[str, Any], deadline: Deadline
@@ -263,7 +262,7 @@ class Client:
         Args:
           label: class, by name or number. caption: text. map: [side, side] labels. Which of them,
             is the model's to say; over gRPC a class has a number, and there are no captions.
-          num: pictures, from the rows 0, 1, ... of the seed.
+          num: images, from the rows 0, 1, ... of the seed.
           temperature: one number, or one for each scale, the smallest first.
         """
         arguments: dict[str, Any] = {"num": num, "seed": seed}
@@ -336,7 +335,7 @@ def _check_name(name: str) -> None:
 
 
 def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
-    """The scales of one picture of a batch, the smallest first, the whole picture last."""
+    """The scales of one image of a batch, the smallest first, the whole image last."""
     whole = outputs["picture"][row]
     scales = [value[row] for name, value in outputs.items() if name.startswith("picture_")]
     smaller = [pixels for pixels in scales if len(pixels) < len(whole)]

@@ -129,14 +129,14 @@ class GrpcTransport:
     def draw(
         self, name: str, arguments: Mapping[str, Any], deadline: Deadline
     ) -> Stream[ImageScale]:
-        """Predict, picture by picture."""
+        """Predict, image by image."""
         if "caption" in arguments:
             raise _over_http("`caption`")
         signatures = self.signatures(name, None, deadline)
         signature = COMPILED if COMPILED in signatures else DEFAULT_SIGNATURE
         known = signatures[signature]
         if "temperature" not in known or len(known["temperature"].shape) != len(("row", "scale")):
-            raise ClientError(f"The model `{name}` draws no pictures.", "not_found")
+            raise ClientError(f"The model `{name}` draws no images.", "not_found")
         scales = known["temperature"].shape[1] or 1
         inputs = {"temperature": _temperatures(arguments["temperature"], scales)}
         if "class" in arguments:
@@ -248,7 +248,7 @@ def _speak_request(name: str, arguments: Mapping[str, Any], rate_hz: int) -> Any
             speaker=arguments.get("speaker", ""),
         )
     except (ValueError, TypeError) as error:
-        raise ClientError(f"The wish cannot be sent: {error}", "invalid_input") from None
+        raise ClientError(f"The request cannot be sent: {error}", "invalid_input") from None
     if "seconds" in arguments:
         request.num_samples = max(1, round(arguments["seconds"] * rate_hz))
     if "frames" in arguments:

@@ -17,7 +17,7 @@ from serving.client.retrying import ClientError, Deadline, Retry, Retrying, toke
 
 HEADER = "Inference-Header-Content-Length"
 MAX_ERROR_BYTES = 64 * 1024
-MAX_SIDE = 8192  # of a picture that is decoded
+MAX_SIDE = 8192  # of an image that is decoded
 MIN_SAMPLE_BYTES = 2
 CODES = {
     400: "invalid_input",
@@ -264,7 +264,7 @@ class HttpTransport:
                 done += scale.last
                 yield scale
             if done != num:
-                raise ClientError(f"{self._address} drew {done} of {num} pictures.", "broken_off")
+                raise ClientError(f"{self._address} drew {done} of {num} images.", "broken_off")
 
     def _image_scale(self, line: str) -> ImageScale:
         try:
@@ -297,7 +297,7 @@ def _versioned(name: str, version: int | None) -> str:
 
 
 def _is_refused(error: BaseException | None) -> bool:
-    """Whether nobody listens there, which may change; an unknown name does not."""
+    """Whether no server listens there yet, unlike an unknown host name, which will not change."""
     while error is not None:
         if isinstance(error, ConnectionError):
             return True
@@ -328,7 +328,7 @@ def _pixels(png: bytes, side: int) -> np.ndarray:
     """uint8 [side, side, 1 or 3], after a look at the size that the file has."""
     size = int.from_bytes(png[16:20]), int.from_bytes(png[20:24])
     if size != (side, side) or side > MAX_SIDE:
-        raise ValueError(f"a picture of {size} pixels")
+        raise ValueError(f"an image of {size} pixels")
     with Image.open(io.BytesIO(png), formats=["PNG"]) as image:
         levels = np.asarray(image.convert("L" if image.mode in ("L", "1") else "RGB"))
     return levels[..., None] if levels.ndim == 2 else levels

@@ -1,4 +1,4 @@
-"""`onepass sample http://HOST:PORT/NAME`: sounds and pictures of a model that is served."""
+"""`onepass sample http://HOST:PORT/NAME`: sounds and images of a model that is served."""
 
 import dataclasses
 import os
@@ -26,8 +26,8 @@ from wavenet.data import audio
 from wavenet.plots import spectrogram_png
 
 PICTURED_SECONDS = 20.0  # of a sound: a longer one is seen by its beginning
-STRIPS = 8  # pictures whose growth is shown
-ROWS = 8  # pictures in a request
+STRIPS = 8  # images whose growth is shown
+ROWS = 8  # images in a request
 INTERRUPTED = 130
 
 
@@ -42,7 +42,7 @@ class Connection:
     seed: int = 0
     """Names the noise: the same seed gives the same samples."""
     timeout: float = 600.0
-    """Seconds for each sound, or for all pictures, to the end of its answer."""
+    """Seconds for each sound, or for all images, to the end of its answer."""
     retries: int = RETRIES
     """Further attempts when the server is busy or not there yet."""
 
@@ -145,7 +145,7 @@ def _speak(client: Client, name: str, spec: dict[str, Any], given: SpeakArgument
 
 
 def _write_sound(client: Client, name: str, path: Path, arguments: dict[str, Any]) -> bool:
-    """Writes a WAV file while it comes, and its picture; whether it was cut short by Ctrl-C."""
+    """Writes a WAV file while it comes, and its image; whether it was cut short by Ctrl-C."""
     start, first_seconds, samples, interrupted = time.perf_counter(), 0.0, 0, False
     beginning: list[np.ndarray] = []
     with client.speak(name, **arguments) as speech:
@@ -216,27 +216,27 @@ def _array(path: Path) -> np.ndarray:
 
 
 def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments) -> int:
-    """Writes the pictures as they come, and the sheets of them at the end."""
-    pictures: list[list[np.ndarray]] = []
+    """Writes the images as they come, and the sheets of them at the end."""
+    images: list[list[np.ndarray]] = []
     start = time.perf_counter()
-    with Progress(given.num, "drawing", "picture") as progress:
+    with Progress(given.num, "drawing", "image") as progress:
         try:
             for scales in _image_scales(client, name, spec, given):
-                path = given.out / f"sample_{given.seed}_{len(pictures)}.png"
+                path = given.out / f"sample_{given.seed}_{len(images)}.png"
                 write_png(path, scales[-1])
-                pictures.append(scales)
+                images.append(scales)
                 progress.advance()
         except KeyboardInterrupt:
-            progress.say(f"interrupted: keeping {len(pictures)} of {given.num} pictures")
-    if pictures:
-        _show(given.out, pictures, time.perf_counter() - start)
-    return 0 if len(pictures) == given.num else INTERRUPTED
+            progress.say(f"interrupted: keeping {len(images)} of {given.num} images")
+    if images:
+        _show(given.out, images, time.perf_counter() - start)
+    return 0 if len(images) == given.num else INTERRUPTED
 
 
 def _image_scales(
     client: Client, name: str, spec: dict[str, Any], given: DrawArguments
 ) -> Iterator[list[np.ndarray]]:
-    """The scales of each picture; of a model of classes, without a label, each class in turn."""
+    """The scales of each image; of a model of classes, without a label, each class in turn."""
     signatures = client.signatures(name)
     signature = COMPILED if COMPILED in signatures else DEFAULT_SIGNATURE
     inputs = signatures.get(signature, {})
@@ -279,16 +279,16 @@ def _classes(
             yield scales_of(outputs, row)
 
 
-def _show(out: Path, pictures: list[list[np.ndarray]], seconds: float) -> None:
+def _show(out: Path, images: list[list[np.ndarray]], seconds: float) -> None:
     """Writes the sheets and prints what there is."""
-    side = pictures[0][-1].shape[0]
-    write_png(out / "grid.png", grid([scales[-1] for scales in pictures]))
+    side = images[0][-1].shape[0]
+    write_png(out / "grid.png", grid([scales[-1] for scales in images]))
     also = ""
-    if len(pictures[0]) > 1:
-        write_png(out / "progression.png", np.concatenate([strip(p) for p in pictures[:STRIPS]]))
-        steps = zip(*pictures, strict=True)
-        sheets = [grid([enlarged(picture, side) for picture in step]) for step in steps]
+    if len(images[0]) > 1:
+        write_png(out / "progression.png", np.concatenate([strip(p) for p in images[:STRIPS]]))
+        steps = zip(*images, strict=True)
+        sheets = [grid([enlarged(image, side) for image in step]) for step in steps]
         write_gif(out / "progression.gif", sheets)
         also = ", progression.png and progression.gif (how they grew)"
     size = f"{side}x{side} pixels"
-    print(f"{out}: {len(pictures)} pictures of {size} in {seconds:.1f} s; grid.png{also}")
+    print(f"{out}: {len(images)} images of {size} in {seconds:.1f} s; grid.png{also}")

@@ -50,7 +50,7 @@ def kubernetes(models: Path, settings: Settings, cluster: ClusterOptions) -> str
                 "command": ["onepass", "serve", str(models), *serve_flags(settings)],
                 "env": [_token()],
                 "ports": [{"name": name, "containerPort": port} for name, port in ports.items()],
-                # Health over gRPC is open to all; over HTTP only whether somebody is there.
+                # Health over gRPC is open to all; over HTTP only liveness.
                 "readinessProbe": {"grpc": {"port": settings.grpc_port}, "periodSeconds": 2},
                 "livenessProbe": {
                     "httpGet": {"path": "/healthz", "port": "http"},

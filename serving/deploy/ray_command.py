@@ -1,4 +1,4 @@
-"""`onepass serve MODELS --ray`: deploys to a Ray cluster, or is one until it is told to leave."""
+"""`onepass serve MODELS --ray`: deploys to a Ray cluster, or starts one until a signal stops it."""
 
 import importlib.util
 import logging
@@ -42,7 +42,7 @@ def run_ray(
     for name, value in environment(settings).items():
         os.environ.setdefault(name, value)
     if not settings.ray_address and "RAY_AUTH_TOKEN_PATH" not in os.environ:
-        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # nobody else needs it
+        os.environ.setdefault("RAY_AUTH_TOKEN", secrets.token_hex(32))  # no other process needs it
     _connect(settings)
     _deploy(settings, models, load)
     if settings.ray_address:

@@ -76,8 +76,8 @@ class RaySettings(Settings):
             )
         if self.ray and self.requests_per_minute_per_client:
             raise UserError(
-                "`requests_per_minute_per_client` cannot be told on Ray, where every client comes "
-                "by the balancer; limit it there."
+                "`requests_per_minute_per_client` cannot be counted on Ray, where all come by the "
+                "balancer; limit it there."
             )
 
 
@@ -98,7 +98,7 @@ def environment(settings: RaySettings) -> dict[str, str]:
 
     HAProxy in front, which hands requests straight to the replicas, and once more to another one if
     a replica ends before it has begun to answer: the same request has the same answer. A token that
-    Ray asks of its own processes. Nothing told to anybody.
+    Ray asks of its own processes, and no usage report is sent.
     """
     seconds = f"{settings.ray_deregister_seconds:g}"
     return {**CLUSTER, "RAY_SERVE_DIRECT_INGRESS_MIN_DRAINING_PERIOD_S": seconds}

@@ -44,19 +44,19 @@ class Limits:
 
 
 class BatchObserver:
-    """What a batcher tells of itself; does nothing here."""
+    """Called by a batcher for its metrics; does nothing here."""
 
     def rows_queued(self, rows: int) -> None:
-        """Told when rows join (positive) or leave (negative) the queue."""
+        """Rows join (positive) or leave (negative) the queue."""
 
     def call_started(self) -> None:
-        """Told when a call begins."""
+        """A call begins."""
 
     def call_finished(self, rows: int, seconds: float) -> None:
-        """Told after each call."""
+        """A call ends."""
 
     def batch_retried(self) -> None:
-        """Told when a failed batch is tried again row by row."""
+        """A failed batch is retried row by row."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -269,7 +269,7 @@ class Batcher:
         failed: by the `id` of requests one of whose rows has failed already; the others need not.
         """
         if row.request.answer.done():
-            return Cancelled("The request was given up.")
+            return Cancelled("The request was cancelled.")
         if id(row.request) not in failed:
             result = self._outputs([row])[0]
             if not isinstance(result, ServingError):

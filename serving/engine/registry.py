@@ -40,7 +40,7 @@ class ModelRegistry:
       root: of NAME/VERSION/.
       settings: `poll_seconds` between two looks, and what each model may take.
       load: makes a bundle of a version's folder; None: `serving.bundles.loading.load`.
-      metrics: told what happens.
+      metrics: counts loads and requests; None: nothing is counted.
     """
 
     def __init__(
@@ -271,8 +271,8 @@ class ModelRegistry:
             self._start_task(self._unload(version_set, version_set.unloading[-1]))
 
     async def _unload(self, version_set: VersionSet, served: ServedModel) -> None:
-        # Whoever took it from the registry and has not asked yet is still answered: it works until
-        # nobody has it any more.
+        # A handler may have taken it from the registry and not called it yet: it works until the
+        # last reference is gone.
         await served.wait_idle()
         event(LOG, "unloaded", model=served.name, version=served.version)
         version_set.unloading.remove(served)

@@ -30,7 +30,7 @@ class ServedModel:
     Args:
       bundle: loaded and warm.
       settings: how much at once.
-      metrics: told what happens.
+      metrics: counts requests; None: nothing is counted.
       name: that it is served under; the bundle's own if not given.
     """
 
@@ -168,7 +168,7 @@ class ServedModel:
         self, make: Callable[[], Iterator[Any]], timeout_seconds: float | None
     ) -> AsyncGenerator[Any, None]:
         if timeout_seconds is not None and not timeout_seconds > 0:
-            raise DeadlineExceeded("The time for this request is over.")
+            raise DeadlineExceeded("The deadline of this request has passed.")
         with traces.span("stream", model=self.name, version=self.version), self._counted():
             async with contextlib.aclosing(self._streams.stream(make, timeout_seconds)) as chunks:
                 async for chunk in chunks:
@@ -178,7 +178,7 @@ class ServedModel:
         if timeout_seconds is None:
             return self._seconds
         if not timeout_seconds > 0:  # NaN too
-            raise DeadlineExceeded("The time for this request is over.")
+            raise DeadlineExceeded("The deadline of this request has passed.")
         return min(timeout_seconds, self._seconds)
 
     async def _checked(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:

@@ -24,7 +24,7 @@ class Streams:
     Args:
       most: at the same time.
       seconds: longest wait for a piece, to be made and to be taken.
-      changed: told +1 and -1.
+      changed: called with +1 and -1 as streams begin and end.
     """
 
     def __init__(self, most: int, seconds: float, changed: Callable[[int], None] = lambda n: None):
@@ -138,7 +138,11 @@ class _StreamThread(Generic[Chunk]):
             if isinstance(chunk, _End):
                 return _END
             self._put(chunk)
-        return _END if self._stopped.is_set() else DeadlineExceeded("Nobody reads the stream.")
+        return (
+            _END
+            if self._stopped.is_set()
+            else DeadlineExceeded("The client does not read the stream.")
+        )
 
     def _acquire_slot(self) -> bool:
         acquired = self._slots.acquire(timeout=self._reader_seconds)

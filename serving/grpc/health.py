@@ -49,7 +49,9 @@ class Health:
         try:
             last_sent = None
             while True:
-                stopping = self._registry.draining  # before the state, which is told once more then
+                stopping = (
+                    self._registry.draining
+                )  # read before the state, which is sent once more then
                 status = self._status(request.service)
                 if status != last_sent:
                     yield health_pb2.HealthCheckResponse(status=status)

@@ -1,4 +1,4 @@
-"""What stands before every gRPC method: who may come in, how much, how long, and what is told.
+"""Before every gRPC method: authentication, rate limits, deadlines, sizes; logs and metrics.
 
 Every method is registered as one that reads a stream of bytes. So the token and the client's rate
 are checked before a message is taken in, a message that is slow to come meets the deadline, and
@@ -38,15 +38,15 @@ UNAUTHENTICATED_PREFIX = "/grpc.health.v1.Health/"  # a probe has no token
 REQUEST_ID = "x-request-id"
 PROTOCOL = "grpc"
 MAX_PUSHBACK_SECONDS = 3600
-POLL_SECONDS = 0.25  # between two looks whether the server leaves
+POLL_SECONDS = 0.25  # between two checks whether the server is stopping
 _LOG = logging.getLogger(__name__)
 
 
 class RequestInterceptor(grpc.aio.ServerInterceptor):
-    """Admits calls and turns whatever they raise into a status in words.
+    """Admits calls, and maps whatever they raise to a status with a message.
 
     access: of the metadata `authorization: Bearer TOKEN`. rates: of each client's requests.
-    metrics: a `Metrics` that is told of every call, or None. is_leaving: whether
+    metrics: a `Metrics` that counts every call, or None. is_stopping: whether
     the server is stopping; messages that have not come by then are waited for no more.
     """
 
@@ -66,7 +66,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         continuation: Callable[[grpc.HandlerCallDetails], Awaitable[grpc.RpcMethodHandler]],
         handler_call_details: grpc.HandlerCallDetails,
     ) -> Any:
-        """The method's handler behind this guard; None where there is no such method."""
+        """The method's handler behind this interceptor; None where there is no such method."""
         handler = await continuation(handler_call_details)
         if handler is None:
             return None
@@ -143,7 +143,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         raise InvalidInput("The request must be one message, got none.")
 
     async def _next_message(self, messages: AsyncIterator[bytes]) -> bytes | None:
-        """The next message; None if there is none, or if the server leaves before it comes."""
+        """The next message; None if there is none, or if the server stops before it comes."""
         coming = asyncio.ensure_future(_or_none(messages))
         try:
             while not (await asyncio.wait({coming}, timeout=POLL_SECONDS))[0]:
@@ -156,7 +156,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
     def _admit(
         self, method: str, metadata: dict[str, Any], context: grpc.aio.ServicerContext
     ) -> None:
-        """Raises what a client that may not come in, or not so often, is told."""
+        """Unauthorized or TooManyRequests for a call that is not admitted."""
         if method.startswith(UNAUTHENTICATED_PREFIX):
             return
         self._rate_limiter.check(method, client_of(context.peer()))
@@ -216,7 +216,7 @@ class _Call:
             await self._abort(error)
         elif isinstance(error, TimeoutError):
             await self._abort(DeadlineExceeded("The answer did not come within its time."))
-        elif isinstance(error, grpc.aio.AbortError):  # told in words where it was raised
+        elif isinstance(error, grpc.aio.AbortError):  # its status was set where it was raised
             self._record("not_implemented")
         elif isinstance(error, asyncio.CancelledError):
             self._record("cancelled")

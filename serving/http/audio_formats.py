@@ -18,7 +18,7 @@ WRITTEN_AT_ONCE = 1 << 16  # samples
 
 
 def wav_header(sample_rate_hz: int) -> bytes:
-    """The 44 bytes before mono 16-bit samples of a WAV whose length nobody knows yet."""
+    """The 44 bytes before mono 16-bit samples of a WAV whose length is not known yet."""
     layout = (16, 1, 1, sample_rate_hz, 2 * sample_rate_hz, 2, 16)  # PCM, mono, 2 bytes a sample
     head = b"RIFF" + struct.pack("<I", UNKNOWN_LENGTH) + b"WAVE"
     return (

@@ -99,8 +99,8 @@ def _shape(name: str, tensor: dict[str, Any], info: TensorInfo) -> tuple[int, ..
         raise InvalidInput(f"`{name}.shape` must be a list of {rank} sizes.")
     for side, want in zip(shape, info.shape, strict=True):
         if type(side) is not int or not 1 <= side < MAX_SIDE or want not in (None, side):
-            told = [-1 if side is None else side for side in info.shape]
-            raise InvalidInput(f"`{name}.shape` must be {told}, got {excerpt(side)} in it.")
+            declared = [-1 if side is None else side for side in info.shape]
+            raise InvalidInput(f"`{name}.shape` must be {declared}, got {excerpt(side)} in it.")
     return tuple(shape)
 
 

@@ -1,4 +1,4 @@
-"""A client that leaves ends its own work."""
+"""Work is cancelled when its client disconnects."""
 
 import asyncio
 from collections.abc import Coroutine
@@ -12,20 +12,20 @@ Result = TypeVar("Result")
 
 
 async def wait_for_disconnect(receive: Receive) -> None:
-    """Returns when the client has left; the body must have been read."""
+    """Returns when the client has disconnected; the body must have been read."""
     while (await receive())["type"] != "http.disconnect":
         pass
 
 
 async def cancel_on_disconnect(receive: Receive, work: Coroutine[Any, Any, Result]) -> Result:
-    """The result of the work, which is cancelled if the client leaves first; then Cancelled."""
+    """The result of the work; Cancelled, and so is the work, if the client disconnects first."""
     task = asyncio.ensure_future(work)
     watch = asyncio.ensure_future(wait_for_disconnect(receive))
     try:
         await asyncio.wait((task, watch), return_when=asyncio.FIRST_COMPLETED)
         if task.done():
             return task.result()
-        raise Cancelled("The client left.")
+        raise Cancelled("The client disconnected.")
     finally:
         watch.cancel()
         if not task.done():

@@ -1,4 +1,4 @@
-"""Our own route of pictures: they come one by one, each scale by scale."""
+"""Our own route of images: they come one by one, each scale by scale."""
 
 import asyncio
 import base64
@@ -43,7 +43,7 @@ class DrawRoute:
         return [Route("/v1/models/{name:name}:draw", self.draw, methods=["POST"])]
 
     async def draw(self, request: Request) -> StreamedResponse:
-        """Streams pictures as lines of JSON, a line a scale."""
+        """Streams images as lines of JSON, a line a scale."""
         served = require_kind(model_from_path(self._registry, request), "picture")
         body = await body_of(request, self._settings.timeout_seconds)
         fields = json_object(body)
@@ -59,45 +59,45 @@ class DrawRoute:
 
 
 async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[bytes, None]:
-    """A line for every scale of every picture; an error after the first is a line of its own."""
-    begun = False
+    """A line for every scale of every image; an error after the first is a line of its own."""
+    started = False
     try:
-        async with contextlib.aclosing(_pictures(served, rows)) as pictures:
-            async for number, picture, last in pictures:
-                yield await asyncio.to_thread(_line, number, picture, last)
-                begun = True
+        async with contextlib.aclosing(_image_scales(served, rows)) as images:
+            async for number, image, last in images:
+                yield await asyncio.to_thread(_line, number, image, last)
+                started = True
     except ServingError as error:
-        if not begun:
+        if not started:
             raise
         yield orjson.dumps({"error": error.message}) + b"\n"
 
 
-async def _pictures(
+async def _image_scales(
     served: ServedModel, rows: list[Outputs]
 ) -> AsyncGenerator[tuple[int, np.ndarray, bool], None]:
     """Pictures in order, their scales as they come, with as many under way as a batch may hold.
 
-    The number of the picture, the pixels of a scale, and whether it is the last.
+    The number of the image, the pixels of a scale, and whether it is the last.
     """
     ahead = int(served.spec["serving"]["limits"]["max_batch"])
-    growing: collections.deque[list[asyncio.Task]] = collections.deque()
+    in_progress: collections.deque[list[asyncio.Task]] = collections.deque()
     waiting = collections.deque(rows)
     try:
         for number in range(len(rows)):
-            while waiting and len(growing) < ahead:
-                growing.append(_growing(served, waiting.popleft()))
-            for scale in growing[0]:
-                yield number, await scale, scale is growing[0][-1]
-            growing.popleft()
+            while waiting and len(in_progress) < ahead:
+                in_progress.append(_start_scales(served, waiting.popleft()))
+            for scale in in_progress[0]:
+                yield number, await scale, scale is in_progress[0][-1]
+            in_progress.popleft()
     finally:
-        tasks = list(itertools.chain.from_iterable(growing))
+        tasks = list(itertools.chain.from_iterable(in_progress))
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
 
 
-def _growing(served: ServedModel, inputs: Outputs) -> list[asyncio.Task]:
-    """The scales of a picture, each of which waits for the one before."""
+def _start_scales(served: ServedModel, inputs: Outputs) -> list[asyncio.Task]:
+    """The scales of an image, each of which waits for the one before."""
     tasks: list[asyncio.Task] = []
     for signature in scale_signatures(served):
         work = _scale(served, inputs, signature, tasks[-1] if tasks else None)
@@ -113,7 +113,7 @@ async def _scale(
     return (await served.predict(inputs | start, signature))["picture"][0]
 
 
-def _line(number: int, picture: np.ndarray, last: bool) -> bytes:
-    png = base64.b64encode(encode_image(picture)).decode()
-    line = {"picture": number, "side": picture.shape[0], "last": last, "png": png}
+def _line(number: int, image: np.ndarray, last: bool) -> bytes:
+    png = base64.b64encode(encode_image(image)).decode()
+    line = {"picture": number, "side": image.shape[0], "last": last, "png": png}
     return orjson.dumps(line) + b"\n"

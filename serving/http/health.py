@@ -25,7 +25,7 @@ class Health:
         ]
 
     async def live(self, request: Request) -> Response:
-        """That there is somebody; without a token too."""
+        """Liveness: 200; without a token too."""
         return json_response({"status": "ok"})
 
     async def ready(self, request: Request) -> Response:

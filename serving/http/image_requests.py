@@ -1,4 +1,4 @@
-"""What pictures are to be drawn of, checked before anything is drawn; and PNG."""
+"""Image requests, checked before anything is drawn; and image files."""
 
 import io
 import re
@@ -22,7 +22,7 @@ WHOLE = "picture"
 
 
 def signature(served: ServedModel) -> Signature:
-    """What pictures are drawn with."""
+    """What images are drawn with."""
     return served.signatures[preferred_signature(served)]
 
 
@@ -32,7 +32,7 @@ def condition_input(served: ServedModel) -> str | None:
 
 
 def scales(served: ServedModel) -> list[tuple[int, str]]:
-    """The side and the output of every scale that comes out, smallest first, the picture last."""
+    """The side and the output of every scale that comes out, smallest first, the image last."""
     outputs = signature(served).outputs
     sides = [(int(match[1]), name) for name in outputs if (match := SCALE.fullmatch(name))]
     whole = outputs[WHOLE].shape[1] or served.spec["size"]
@@ -40,9 +40,9 @@ def scales(served: ServedModel) -> list[tuple[int, str]]:
 
 
 def scale_signatures(served: ServedModel) -> list[str]:
-    """The signatures that draw a picture, each the next scale; one that draws all if there is none.
+    """The signatures that draw an image, each the next scale; one that draws all if there is none.
 
-    All but the first of several take the picture before as `start`.
+    All but the first of several take the image before as `start`.
     """
     names = [scale_name(side) for side, _ in scales(served)]
     return (
@@ -53,9 +53,9 @@ def scale_signatures(served: ServedModel) -> list[str]:
 def inputs(
     served: ServedModel, value: np.ndarray | None, seed: int, rows: range, temperature: Any = None
 ) -> dict[str, np.ndarray]:
-    """The inputs of a batch of pictures, the rows of a seed; all of the same condition.
+    """The inputs of a batch of images, the rows of a seed; all of the same condition.
 
-    wished: of one picture, as `condition` gives it.
+    value: of one image, as `condition` gives it.
     """
     known, count = signature(served).inputs, len(rows)
     values: dict[str, np.ndarray] = {
@@ -81,10 +81,10 @@ def _temperature(served: ServedModel, value: Any) -> np.ndarray:
 
 
 def condition(served: ServedModel, given: dict[str, Any]) -> np.ndarray | None:
-    """What the model is told of one picture: a class, a caption or a map, whichever it needs.
+    """The conditioning of one image: a class, a caption or a map, whichever the model needs.
 
     Args:
-      wishes: by "class", "caption" and "map", those that were given.
+      given: by "class", "caption" and "map", those that were given.
     """
     name = condition_input(served)
     needed = CONDITIONS.get(name or "")
@@ -142,9 +142,9 @@ def _known(served: ServedModel) -> str:
     return f"there are {', '.join(classes)}" if classes else "the classes have numbers"
 
 
-def encode_image(picture: np.ndarray, container: str = "PNG") -> bytes:
-    """The PNG, JPEG or WEBP file of a picture uint8 [side, side, 1 or 3]."""
+def encode_image(image: np.ndarray, container: str = "PNG") -> bytes:
+    """The PNG, JPEG or WEBP file of an image uint8 [side, side, 1 or 3]."""
     memory = io.BytesIO()
-    grey = picture.shape[-1] == 1
-    Image.fromarray(picture[..., 0] if grey else picture).save(memory, container)
+    grey = image.shape[-1] == 1
+    Image.fromarray(image[..., 0] if grey else image).save(memory, container)
     return memory.getvalue()

@@ -69,8 +69,8 @@ def flat_tensor(name: str, value: object, shape: Sequence[int], dtype: np.dtype)
     nested = isinstance(value, list) and bool(value) and type(value[0]) is list
     found, leaves = measured(name, value, rank if nested else 1)
     if (nested and found != tuple(shape)) or len(leaves) != math.prod(shape):
-        told = list(shape)
-        raise InvalidInput(f"`{name}` must have the shape it says, {told}, got {list(found)}.")
+        declared = list(shape)
+        raise InvalidInput(f"`{name}` must have the shape it says, {declared}, got {list(found)}.")
     return _array(name, leaves, dtype).reshape(shape)
 
 
@@ -84,8 +84,8 @@ def _from_base64(name: str, value: Any, shape: Sequence[int | None]) -> np.ndarr
     unknown = sum(side is None for side in shape)
     fits = unknown <= 1 and known > 0 and len(data) % known == 0 and len(data) > 0
     if not fits or (not unknown and len(data) != known):
-        told = [-1 if side is None else side for side in shape]
-        raise InvalidInput(f"`{name}` must have the shape {told}, got {len(data):,} bytes.")
+        wanted = [-1 if side is None else side for side in shape]
+        raise InvalidInput(f"`{name}` must have the shape {wanted}, got {len(data):,} bytes.")
     return np.frombuffer(data, np.uint8).reshape([-1 if side is None else side for side in shape])
 
 

@@ -1,4 +1,4 @@
-"""What every request passes before and after anything else: who, how much, and what may leave."""
+"""Before and after every HTTP request: host, token, rate, size; headers, errors, logs, metrics."""
 
 import logging
 import time

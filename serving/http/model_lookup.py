@@ -14,6 +14,7 @@ from serving.http.fields import Fields, required_text, text
 MAX_NAME_CHARACTERS = 200
 VERSION = re.compile(r"[0-9]{1,18}")
 COMPILED, DEFAULT = "compiled", "serving_default"
+OUTPUTS = {"sound": "sound", "picture": "images"}  # what a kind of model makes, in words
 
 
 class NameConvertor(Convertor[str]):
@@ -65,7 +66,9 @@ def model_from_fields(registry: ModelRegistry, fields: Fields, kind: str) -> Ser
 def require_kind(served: ServedModel, kind: str) -> ServedModel:
     """The same model; NotFound if it makes something else."""
     if served.kind != kind:
-        raise NotFound(f"The model `{served.name}` makes no {kind}s, but {served.kind}s.")
+        raise NotFound(
+            f"The model `{served.name}` makes {OUTPUTS[served.kind]}, not {OUTPUTS[kind]}."
+        )
     return served
 
 

@@ -53,7 +53,7 @@ class OpenaiImages:
         prompt = required_text(fields, "prompt", MAX_PROMPT_CHARACTERS)
         choice(fields, "response_format", "b64_json", ("b64_json",))
         if fields.get("stream"):
-            raise InvalidInput("`stream` must be false; `:draw` streams pictures.")
+            raise InvalidInput("`stream` must be false; `:draw` streams images.")
         file = choice(fields, "output_format", "png", FILES)
         side, output = _scale(served, fields)
         num = integer(fields, "n", 1, 1, min(MAX_PICTURES, self._settings.max_rows))
@@ -94,5 +94,5 @@ def _condition(served: ServedModel, prompt: str) -> np.ndarray | None:
     return None
 
 
-def _encoded(pictures: np.ndarray, container: str) -> list[str]:
-    return [base64.b64encode(encode_image(picture, container)).decode() for picture in pictures]
+def _encoded(images: np.ndarray, container: str) -> list[str]:
+    return [base64.b64encode(encode_image(image, container)).decode() for image in images]

@@ -43,7 +43,7 @@ from serving.settings import Settings
 MAX_INPUT_CHARACTERS = 4096  # as OpenAI has it
 FORMATS = ("mp3", "opus", "flac", "wav", "pcm")
 STREAM_FORMATS = ("audio", "sse")
-SLOWEST, FASTEST = 0.25, 4.0
+MIN_SPEED, MAX_SPEED = 0.25, 4.0
 DEFAULT_VOICE = "default"
 PCM = StreamFormat(f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", b"", little_endian)
 
@@ -89,12 +89,12 @@ class OpenaiSpeech:
         return StreamedResponse(data, media_type, self._settings.timeout_seconds)
 
     async def _synthesis_request(self, served: ServedModel, fields: Fields) -> SynthesisRequest:
-        words = required_text(fields, "input", MAX_INPUT_CHARACTERS)
+        text = required_text(fields, "input", MAX_INPUT_CHARACTERS)
         speaker = _speaker(served, fields.get("voice"))
         if not is_conditional(served):
             raise InvalidInput(f"`model` must be one that reads; `{served.name}` only makes sound.")
-        speed = number(fields, "speed", 1.0, SLOWEST, FASTEST)
-        frames = await self._workers.run(text_frames, served.bundle, words, speed)
+        speed = number(fields, "speed", 1.0, MIN_SPEED, MAX_SPEED)
+        frames = await self._workers.run(text_frames, served.bundle, text, speed)
         known = {"seed": fields.get("seed"), "temperature": fields.get("temperature")}
         return synthesis_request(served, {**known, "speaker": speaker}, frames)
 

@@ -24,7 +24,7 @@ class BodyTooSlow(ServingError):  # noqa: N818 - the condition, as the other err
 
 
 class BodyBudget:
-    """How many bytes of bodies the requests in flight hold, and the most of them.
+    """Bytes of bodies that the requests in flight use, and the most there may be.
 
     Args:
       body_bytes: of one body.
@@ -35,13 +35,13 @@ class BodyBudget:
         self.used_bytes = 0
 
     def reserve(self, count: int) -> None:
-        """Counts bytes as held; Overloaded if there were too many."""
+        """Reserves bytes; Overloaded if there are not as many left."""
         if self.used_bytes + count > self.body_bytes * BODIES_AT_ONCE:
             raise Overloaded("Too many large requests at once.")
         self.used_bytes += count
 
     def release(self, count: int) -> None:
-        """Counts them as free again."""
+        """Frees them again."""
         self.used_bytes -= count
 
 
@@ -117,7 +117,7 @@ async def read_with(function: Callable[..., Result], body: bytes, *arguments: An
 async def body_of(request: Request, seconds: float) -> bytes:
     """The whole body.
 
-    Raises BodyTooSlow when it is not there in time, Cancelled when its sender leaves.
+    Raises BodyTooSlow when it is not there in time, Cancelled when the client disconnects.
     """
     parts = []
     try:
@@ -125,7 +125,7 @@ async def body_of(request: Request, seconds: float) -> bytes:
             while True:
                 message = await request.receive()
                 if message["type"] == "http.disconnect":
-                    raise Cancelled("The client left.")
+                    raise Cancelled("The client disconnected.")
                 parts.append(message.get("body", b""))
                 if not message.get("more_body", False):
                     return parts[0] if len(parts) == 1 else b"".join(parts)

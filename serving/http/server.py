@@ -1,4 +1,4 @@
-"""What an HTTP connection may do: how long its head, how long idle, and how it ends in a drain."""
+"""The HTTP server: limits on heads, idle time and connections, and a graceful shutdown."""
 
 import asyncio
 import contextlib
@@ -95,7 +95,7 @@ class GracefulShutdown:
 
 
 class ConnectionLimit:
-    """The application, unless there are too many connections: those are told to come again.
+    """The application, unless there are too many connections: then 503, with Retry-After.
 
     Args:
       connections: how many there are.
@@ -120,7 +120,7 @@ class ConnectionLimit:
 
 
 class HttpServer(uvicorn.Server):
-    """Uvicorn in somebody else's event loop: signals are not its own, idle connections end.
+    """Uvicorn in an event loop of others: it handles no signals, and ends idle connections.
 
     Args:
       app: an ASGI application.

@@ -1,4 +1,4 @@
-"""What a sound is to be made of, checked before anything is made."""
+"""Synthesis requests, checked before anything is synthesised."""
 
 import asyncio
 import dataclasses

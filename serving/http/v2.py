@@ -84,11 +84,11 @@ class V2:
         return json_response({"name": served.name, "ready": True})
 
     async def server(self, request: Request) -> Response:
-        """Who this is."""
+        """Name, version and extensions of the server."""
         return json_response({"name": "onepass", "version": VERSION, "extensions": EXTENSIONS})
 
     async def live(self, request: Request) -> Response:
-        """That there is somebody."""
+        """Liveness: 200."""
         return json_response({"live": True})
 
     async def ready(self, request: Request) -> Response:

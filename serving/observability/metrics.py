@@ -1,4 +1,4 @@
-"""What the server counts, for Prometheus."""
+"""Metrics of the server, for Prometheus."""
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -96,7 +96,7 @@ class Metrics:
         self._bytes.labels(protocol, "sent").inc(sent_bytes)
 
     def for_model(self, model: str) -> "ModelMetrics":
-        """What tells of one model; its name is a label from now on."""
+        """The observer of one model; its name is a label from now on."""
         self._models.add(model)
         return ModelMetrics(self, model)
 
@@ -117,7 +117,7 @@ class Metrics:
 
 
 class ModelMetrics(BatchObserver):
-    """Tells the metrics about one model."""
+    """The metrics of one model."""
 
     def __init__(self, metrics: Metrics, model: str):
         self._queue_rows = metrics._queue_rows.labels(model)

@@ -1,6 +1,6 @@
-// Pictures: what to draw, and how they grow scale by scale.
+// Images: what to draw, and how they grow scale by scale.
 
-import { Refused, askJson, chunksOf, pathOf } from "./ask.js";
+import { RequestError, sendJson, chunksOf, pathOf } from "./requests.js";
 import { $, duration, element, isStill, numberIn, options, showRows, since, terms } from "./dom.js";
 
 const GROW_MS = 160; // that each scale can be seen at least
@@ -9,12 +9,12 @@ export class Draw {
   constructor(say) {
     this.say = say;
     this.verb = "Draw";
-    this.stage = $("pictures");
+    this.stage = $("images");
     $("scale").addEventListener("input", () => this.#showScale(numberIn("scale")));
   }
 
-  // What the model is told: "class", "number" for a class without a name, "caption", "map" or null.
-  get told() {
+  // What conditions the model: "class", "number" for a class without a name, "caption", "map" or null.
+  get condition() {
     const { condition, classes } = this.model;
     return condition === "class" && !classes?.length ? "number" : condition;
   }
@@ -27,46 +27,46 @@ export class Draw {
   }
 
   changed() {
-    showRows(this.told, "num");
+    showRows(this.condition, "num");
   }
 
-  // Draws; returns when all the pictures are there and have grown.
+  // Draws; returns when all the images are there and have grown.
   async run(signal) {
-    const { model, told } = this;
-    const wish = { seed: numberIn("seed"), num: numberIn("num"), temperature: numberIn("temperature") };
-    if (told === "number") wish.class = numberIn("number");
-    else if (told && told !== "map") wish[told] = $(told).value;
-    this.#clear(wish.num, [model.id, wish.class ?? wish.caption ?? [], `seed ${wish.seed}`].flat().join(" "));
+    const { model, condition } = this;
+    const fields = { seed: numberIn("seed"), num: numberIn("num"), temperature: numberIn("temperature") };
+    if (condition === "number") fields.class = numberIn("number");
+    else if (condition && condition !== "map") fields[condition] = $(condition).value;
+    this.#clear(fields.num, [model.id, fields.class ?? fields.caption ?? [], `seed ${fields.seed}`].flat().join(" "));
     this.say("Drawing…");
     const started = performance.now();
     let count = 0;
     let first;
-    const response = await askJson(pathOf(model, ":draw"), wish, signal);
-    for await (const { error, picture, side, last, png } of linesOf(response)) {
-      if (error) throw new Refused(error, 200);
-      this.pictures[picture].add(side, png, last);
+    const response = await sendJson(pathOf(model, ":draw"), fields, signal);
+    for await (const { error, picture: number, side, last, png } of linesOf(response)) {
+      if (error) throw new RequestError(error, 200);
+      this.images[number].add(side, png, last);
       if (!last) continue;
       first ??= since(started);
-      this.#measure(first, since(started), ++count, wish.num);
+      this.#measure(first, since(started), ++count, fields.num);
     }
     const seconds = since(started);
-    await Promise.all(this.pictures.map((picture) => picture.grown(signal)));
+    await Promise.all(this.images.map((image) => image.grown(signal)));
     signal.throwIfAborted();
     this.#offerScales();
-    this.say(`Drew ${count} ${count === 1 ? "picture" : "pictures"} in ${duration(seconds)}.`);
+    this.say(`Drew ${count} ${count === 1 ? "image" : "images"} in ${duration(seconds)}.`);
   }
 
   #measure(first, seconds, count, all) {
     terms($("readings"), [
-      ["First picture", first ? duration(first) : "–"],
+      ["First image", first ? duration(first) : "–"],
       ["Each", count ? duration(seconds / count) : "–"],
       ["Drawn", count ?? "–", count ? `of ${all} in ${duration(seconds)}` : ""],
     ]);
   }
 
   #clear(count, title) {
-    this.pictures = Array.from({ length: count }, (_, n) => new Picture(title, n));
-    $("grid").replaceChildren(...this.pictures.map(({ figure }) => figure));
+    this.images = Array.from({ length: count }, (_, n) => new GrowingImage(title, n));
+    $("grid").replaceChildren(...this.images.map(({ figure }) => figure));
     $("grid").className = count === 1 ? "single" : "";
     $("scale-row").hidden = true;
     this.#measure();
@@ -74,27 +74,27 @@ export class Draw {
 
   // The scales can be looked at again.
   #offerScales() {
-    const last = this.pictures[0].scales.length - 1;
+    const last = this.images[0].scales.length - 1;
     $("scale-row").hidden = last < 1;
     $("scale").max = $("scale").value = last;
     this.#showScale(last);
   }
 
   #showScale(place) {
-    const { side } = this.pictures[0].scales[place];
+    const { side } = this.images[0].scales[place];
     $("scale-side").textContent = `${side} × ${side}`;
-    for (const picture of this.pictures) picture.show(place);
+    for (const image of this.images) image.show(place);
   }
 }
 
-class Picture {
+class GrowingImage {
   constructor(title, number) {
-    this.title = `${title}, picture ${number + 1}`;
+    this.title = `${title}, image ${number + 1}`;
     this.scales = [];
     this.shown = -1;
     this.image = element("img", { alt: "", hidden: true });
     this.link = element("a", { textContent: "↓ PNG", hidden: true });
-    this.link.ariaLabel = `Download PNG of picture ${number + 1}`;
+    this.link.ariaLabel = `Download PNG of image ${number + 1}`;
     this.side = element("span", { textContent: `${number + 1}` });
     this.figure = element("figure", {}, element("div", { className: "frame" }, this.image),
       element("figcaption", {}, this.side, this.link));

@@ -1,9 +1,9 @@
 // The models that are served: the list to choose from, and what is known of each.
 
-import { ask } from "./ask.js";
+import { send } from "./requests.js";
 import { $, brief, element, terms } from "./dom.js";
 
-const GROUPS = { sound: "Sounds", picture: "Pictures" };
+const GROUPS = { sound: "Sounds", picture: "Images" };
 const LARGE = { pesq: "PESQ", stoi: "STOI", stft: "STFT", kl: "KL", db: "dB", f0: "F0" };
 
 export class Models {
@@ -19,7 +19,7 @@ export class Models {
 
   // Asks for the list; whether all of it is ready.
   async refresh() {
-    const { data } = await (await ask("v1/models")).json();
+    const { data } = await (await send("v1/models")).json();
     const text = JSON.stringify(data);
     if (text !== this.shown) this.#show(data);
     this.shown = text;

@@ -1,6 +1,6 @@
 // The page: one model at a time, one piece of work at a time.
 
-import { keepToken } from "./ask.js";
+import { keepToken } from "./requests.js";
 import { $, isStill } from "./dom.js";
 import { Draw } from "./draw.js";
 import { Models } from "./models.js";

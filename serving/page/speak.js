@@ -1,6 +1,6 @@
 // Speech: what to say, the stream of it, and the figures on the way.
 
-import { ask, askJson, chunksOf, pathOf } from "./ask.js";
+import { send, sendJson, chunksOf, pathOf } from "./requests.js";
 import { $, brief, duration, isStill, numberIn, options, showRows, since, terms } from "./dom.js";
 import { Player } from "./player.js";
 import { fileOf, recordingOf, samplesOf } from "./wav.js";
@@ -47,7 +47,7 @@ export class Speak {
     this.#clear();
     this.changed();
     if (!this.isAgain) return;
-    const { examples } = await (await ask(pathOf(model, "/examples"))).json();
+    const { examples } = await (await send(pathOf(model, "/examples"))).json();
     if (this.model !== model) return;
     this.texts = new Map(examples.map(({ name, text }) => [name, text]));
     options($("example"), examples.map(({ name, text, seconds }) => [name, `${seconds.toFixed(1)} s · ${text}`]));
@@ -66,7 +66,7 @@ export class Speak {
     signal.addEventListener("abort", () => player.silence());
     this.say("Speaking…");
     const started = performance.now();
-    const response = await this.#ask(signal);
+    const response = await this.#send(signal);
     const samples = Number(response.headers.get("X-Num-Samples"));
     this.wave.begin(player.rateHz, samples);
     player.begin(samples / player.rateHz);
@@ -88,20 +88,20 @@ export class Speak {
     while (player.isSounding && !signal.aborted) await new Promise((done) => setTimeout(done, 50));
   }
 
-  async #ask(signal) {
+  async #send(signal) {
     const { source } = this;
     const path = pathOf(this.model, ":speak");
-    const wish = { seed: numberIn("seed"), temperature: numberIn("temperature"), format: "wav" };
-    if ($("speaker").options.length > 1) wish.speaker = $("speaker").value;
+    const fields = { seed: numberIn("seed"), temperature: numberIn("temperature"), format: "wav" };
+    if ($("speaker").options.length > 1) fields.speaker = $("speaker").value;
     if (source !== "recording") {
-      wish[source] = source === "seconds" ? numberIn(source) : $(source).value;
-      return askJson(path, wish, signal);
+      fields[source] = source === "seconds" ? numberIn(source) : $(source).value;
+      return sendJson(path, fields, signal);
     }
     const [file] = $("recording").files;
     if (!file) throw new Error("Choose a recording first.");
     const body = await recordingOf(file, this.model.sample_rate_hz);
     const headers = { "Content-Type": body.type };
-    return ask(`${path}?${new URLSearchParams(wish)}`, { method: "POST", headers, body, signal });
+    return send(`${path}?${new URLSearchParams(fields)}`, { method: "POST", headers, body, signal });
   }
 
   #clear() {

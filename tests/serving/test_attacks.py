@@ -128,7 +128,7 @@ def flac(seconds):
     return made.getvalue()
 
 
-def picture(side):
+def image(side):
     """A PNG file without content."""
     made = io.BytesIO()
     Image.new("1", (side, side)).save(made, "PNG", optimize=True)
@@ -154,7 +154,7 @@ def test_bodies_of_a_few_bytes_cost_no_memory_over_http(server):
         (DRAW, json.dumps({"class": 1, "num": 2**31}), {}),
         ("/v1/images/generations", json.dumps({"prompt": "1", "n": 10**9}), {}),
     ]
-    png = picture(10_000)
+    png = image(10_000)
     assert len(png) < 100_000  # which would be 300 MB of pixels
     attacks += [
         (SPEAK, png, {"Content-Type": "audio/wav"}),

@@ -179,7 +179,7 @@ def test_a_recording_is_spoken_again(tmp_path):
     assert np.abs(spoken - FakeSound().generate(frames)[0]).max() < 1e-3
 
 
-def test_pictures_come_scale_by_scale(client):
+def test_images_come_scale_by_scale(client):
     drawn = list(client.draw("shapes", label="class 2", num=2, seed=3))
     assert [(d.image, d.side, d.last) for d in drawn] == [
         (0, 8, False),
@@ -243,9 +243,9 @@ def test_a_wrong_input_is_told_the_field_and_the_rule(client):
 
 
 def test_a_model_of_another_kind_says_so(client):
-    with pytest.raises(ClientError, match="picture"):
+    with pytest.raises(ClientError, match="image"):
         client.speak("shapes", frames=FRAMES)
-    with pytest.raises(ClientError, match=r"sound|pictures"):
+    with pytest.raises(ClientError, match=r"sound|images"):
         list(client.draw("voice"))
 
 
@@ -478,9 +478,9 @@ def test_a_stream_that_breaks_off_is_not_begun_again():
         assert raised.value.code == "broken_off" and len(server.asked) == 1
 
 
-def test_pictures_that_stop_coming_are_missed():
+def test_images_that_stop_coming_are_missed():
     ending = (200, {}, b'{"error": "The model failed."}\n')
-    for answer, words in ((ending, "^The model failed.$"), ((200, {}, b""), "0 of 3 pictures")):
+    for answer, words in ((ending, "^The model failed.$"), ((200, {}, b""), "0 of 3 images")):
         with (
             Scripted(answer) as server,
             Client(server.address) as client,
@@ -490,7 +490,7 @@ def test_pictures_that_stop_coming_are_missed():
 
 
 @pytest.mark.parametrize(("side", "declared_side"), [(10_000, 10_000), (10_000, 8), (8, 16)])
-def test_a_picture_is_measured_before_it_is_decoded(side, declared_side):
+def test_a_image_is_measured_before_it_is_decoded(side, declared_side):
     file = io.BytesIO()
     Image.new("1", (side, side)).save(file, "PNG")
     png = base64.b64encode(file.getvalue()).decode()
@@ -520,7 +520,7 @@ def test_the_client_needs_no_tensorflow_and_nothing_of_the_server():
 # The command
 
 
-def test_the_command_writes_sounds_and_their_pictures(address, tmp_path, capsys):
+def test_the_command_writes_sounds_and_their_images(address, tmp_path, capsys):
     np.save(tmp_path / "mel.npy", FRAMES)
     words = ["--mel", tmp_path / "mel.npy", "--num", "2", "--seed", "3", "--speaker", "anna"]
     status = onepass.main(

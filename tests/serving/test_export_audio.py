@@ -231,7 +231,7 @@ def test_a_bundle_speaks_the_same_in_a_process_without_the_training_packages(tmp
         list(map(str, words)), cwd=ROOT, capture_output=True, text=True, timeout=200, check=False
     )
     assert done.returncode == 0, done.stderr
-    assert done.stdout == "To hear a recording takes the package replicator.\n"
+    assert done.stdout == "Features of a recording need the package replicator.\n"
     spoken, expected = (
         np.load(tmp_path / "spoken.npz"),
         model(DRAFT).generate(**wish, seed=5, num=2),

@@ -1,4 +1,4 @@
-"""An exported picture model draws as the live one does, whatever the batch; a bundle is whole."""
+"""An exported image model draws as the live one does, whatever the batch; a bundle is whole."""
 
 import functools
 import json
@@ -72,7 +72,7 @@ def test_every_scale_is_that_of_the_live_model_each_in_the_next():
     assert not np.array_equal(warm[0], drawn[1])
 
 
-def test_a_small_picture_is_enlarged_as_live():
+def test_a_small_image_is_enlarged_as_live():
     start = toys(1, 4, 4)["images"][0][..., None]
     scales = list(bundle("multiscale").progressions(1, seed=9, num=2, start=start))
     expected = model("multiscale").generate(1, seed=9, num=2, start=start)
@@ -91,19 +91,19 @@ def grown(made, inputs, scales):
         start = {"start": drawn}
 
 
-def test_a_picture_grows_scale_by_scale_to_the_same_pixels():
+def test_a_image_grows_scale_by_scale_to_the_same_pixels():
     wish = {"seed": SEED, "temperature": (1.0, 0.5)}
     for row, scales in enumerate(model("multiscale").progressions("eel", num=3, **wish)):
         grown(bundle("multiscale"), bundle("multiscale").inputs("eel", row=row, **wish)[1], scales)
 
 
-def test_a_picture_that_was_begun_is_completed_as_live():
+def test_a_image_that_was_begun_is_completed_as_live():
     given = (toys(1, 3)["images"][0][..., None], 20)
     drawn = bundle("pixelcnn").generate("cat", seed=4, num=2, given=given)
     expected = model("pixelcnn").generate("cat", seed=4, num=2, given=given)
     np.testing.assert_array_equal(drawn, expected)
-    for picture in drawn:
-        np.testing.assert_array_equal(np.ravel(picture)[:20], np.ravel(given[0])[:20])
+    for image in drawn:
+        np.testing.assert_array_equal(np.ravel(image)[:20], np.ravel(given[0])[:20])
     assert not np.array_equal(drawn[0], drawn[1])
 
 
@@ -148,7 +148,7 @@ def test_shipped_objects_grow_to_what_the_live_model_draws(tmp_path):
         ("pixelcnn", 0, {"given": (np.zeros([8, 8, 1], np.uint8), 65)}, "`given_count` must be"),
         ("pixelcnn", 0, {"given": (np.zeros([8, 9, 1], np.uint8), 3)}, "`given` must have the sh"),
         ("multiscale", 0, {"given": (np.zeros([8, 8, 1], np.uint8), 3)}, "Only a PixelCNN can go"),
-        ("multiscale", 0, {"start": np.zeros([8, 8, 1], np.uint8)}, "The picture to start from mu"),
+        ("multiscale", 0, {"start": np.zeros([8, 8, 1], np.uint8)}, "The image to start from mu"),
         ("multiscale", 0, {"start": np.zeros([4, 4, 3], np.uint8)}, "`start` must have the shape"),
         ("map", MAP + 9, {}, "`map` must be between -1 and 1, got 10."),
         ("caption", "x" * 300, {}, "A caption may have 200 characters, got 300."),
@@ -161,7 +161,7 @@ def test_what_cannot_be_drawn_is_refused_before_it_is_asked_for(kind, wish, opti
     assert str(refused.value).startswith(complaint)
 
 
-def test_an_engine_for_sound_draws_no_picture(mistake):
+def test_an_engine_for_sound_draws_no_image(mistake):
     with pytest.raises(ValueError, match="the engine `numba` is for students of sound"):
         serving.load(bundle_folder("pixelcnn"), backend="numba")
 

@@ -150,16 +150,16 @@ def test_rows_that_do_not_agree_are_refused(instances, rule):
         from_rows(instances, SIGNATURE)
 
 
-def test_pictures_may_be_base64_whole_or_row_by_row():
-    pictures = np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)
-    rows = [b64(picture.tobytes()) for picture in pictures]
+def test_images_may_be_base64_whole_or_row_by_row():
+    images = np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)
+    rows = [b64(image.tobytes()) for image in images]
     for inputs in (
-        from_columns({"start": b64(pictures.tobytes())}, PICTURE),
+        from_columns({"start": b64(images.tobytes())}, PICTURE),
         from_columns({"start": rows}, PICTURE),
         from_rows([{"start": row} for row in rows], PICTURE),
         from_rows(rows, PICTURE),
     ):
-        np.testing.assert_array_equal(inputs["start"], pictures)
+        np.testing.assert_array_equal(inputs["start"], images)
 
 
 @pytest.mark.parametrize(

@@ -78,16 +78,16 @@ def test_a_prompt_is_a_class_by_name_or_number(client, prompt):
     drawn = client.images.generate(
         model="shapes", prompt=prompt, n=3, quality="hd", style="vivid", extra_body={"seed": 0}
     )
-    pictures = [Image.open(io.BytesIO(base64.b64decode(p.b64_json))) for p in drawn.data]
-    assert [np.unique(picture).tolist() for picture in pictures] == [[60], [61], [62]]
-    assert {(picture.format, picture.size) for picture in pictures} == {("PNG", (16, 16))}
+    images = [Image.open(io.BytesIO(base64.b64decode(p.b64_json))) for p in drawn.data]
+    assert [np.unique(image).tolist() for image in images] == [[60], [61], [62]]
+    assert {(image.format, image.size) for image in images} == {("PNG", (16, 16))}
 
 
 @pytest.mark.parametrize(("size", "side"), [("8x8", 8), ("16x16", 16), ("auto", 16)])
 def test_the_size_is_one_of_the_models_scales(client, size, side):
     drawn = client.images.generate(model="shapes", prompt="1", size=size, output_format="webp")
-    picture = Image.open(io.BytesIO(base64.b64decode(drawn.data[0].b64_json)))
-    assert (picture.format, picture.size) == ("WEBP", (side, side))
+    image = Image.open(io.BytesIO(base64.b64decode(drawn.data[0].b64_json)))
+    assert (image.format, image.size) == ("WEBP", (side, side))
 
 
 def test_the_only_model_of_a_kind_need_not_be_named(client):
@@ -130,7 +130,9 @@ def test_a_model_of_another_kind_is_not_found(models, path, model):
     body = {"model": model, "prompt": "1", "input": "x"}
     response = ask(models, "POST", path, json=body)
     assert response.status_code == 404
-    assert "makes no" in response.json()["error"]["message"]
+    wanted = "images" if path == IMAGES else "sound"
+    assert f"`{model}` makes" in (message := response.json()["error"]["message"])
+    assert message.endswith(f"not {wanted}.")
 
 
 def test_without_a_front_end_speech_says_what_is_missing(models, monkeypatch):

@@ -125,25 +125,25 @@ def test_stop_ends_the_work_and_keeps_what_is_there(visit, voice):
     visitor.page.get_by_role("button", name="Pause").wait_for()
 
 
-def test_pictures_grow_scale_by_scale(visit, running):
+def test_images_grow_scale_by_scale(visit, running):
     visitor = visit().open("shapes")
     visitor.page.get_by_label("Class", exact=True).select_option("class 3")
     visitor.page.get_by_label("Seed", exact=True).fill("5")
     visitor.click("Draw")
-    visitor.hears("^Drew 4 pictures in")
+    visitor.hears("^Drew 4 images in")
     sides = visitor.page.evaluate("window.sides")
     assert [shown[:2] for shown in sides.values()] == 4 * [list(SIDES)]
-    image = visitor.page.get_by_role("img", name="shapes class 3 seed 5, picture 2, 16 by 16")
+    image = visitor.page.get_by_role("img", name="shapes class 3 seed 5, image 2, 16 by 16")
     assert image.evaluate("image => getComputedStyle(image).imageRendering") == "pixelated"
     assert image.bounding_box()["width"] > 4 * SIDES[-1]
     assert visitor.readings()[2].startswith("4 of 4 in ")
-    name, png = visitor.download("Download PNG of picture 2")
-    assert name == "shapes-class-3-seed-5-picture-2.png"
+    name, png = visitor.download("Download PNG of image 2")
+    assert name == "shapes-class-3-seed-5-image-2.png"
     request = {"class": "class 3", "seed": 5, "num": 2}
     lines = running.client.post("/v1/models/shapes:draw", json=request).text.splitlines()
     assert base64.b64encode(png).decode() in lines[-1] and Image.open(io.BytesIO(png)).size[0] == 16
     visitor.page.get_by_label("Scale").press("ArrowLeft")
-    visitor.page.get_by_role("img", name="picture 2, 8 by 8").wait_for()
+    visitor.page.get_by_role("img", name="image 2, 8 by 8").wait_for()
 
 
 def test_everything_works_from_the_keyboard(visit, voice):
@@ -180,7 +180,7 @@ def test_everything_works_from_the_keyboard(visit, voice):
     way = visitor.tab("go")
     assert way == ["class", "seed", "new-seed", "temperature", "num", "go"]
     keys.press("Space")
-    visitor.hears("^Drew 4 pictures")
+    visitor.hears("^Drew 4 images")
 
 
 def test_fits_a_telephone(visit):

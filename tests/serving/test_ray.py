@@ -133,7 +133,7 @@ class TestOnRay:
             "missing": (404, True),
         }
 
-    def test_a_bundle_that_is_added_draws_the_own_servers_picture(self, seen):
+    def test_a_bundle_that_is_added_draws_the_own_servers_image(self, seen):
         assert seen["exported"]["status"] == 200 and seen["exported"]["is_same"]
 
     def test_nobody_comes_in_without_the_token_at_no_port(self, seen):
@@ -195,7 +195,7 @@ def test_without_ray_one_line_says_what_to_install(mistake, monkeypatch, tmp_pat
         (("--ray-queued-requests", 0), "`--ray-queued-requests` must be at least 1, got 0"),
         (("--ray-cpus", "nan"), "`--ray-cpus` must be at least 0.0, got nan"),
         (("--ray-replicas", 3, "--ray-max-replicas", 2), "at least `--ray-replicas` (3), got 2"),
-        (("--requests-per-minute-per-client", 5), "cannot be told on Ray"),
+        (("--requests-per-minute-per-client", 5), "cannot be counted on Ray"),
     ],
 )
 def test_settings_that_ray_cannot_have_are_one_line(mistake, tmp_path, words, said):

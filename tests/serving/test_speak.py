@@ -1,4 +1,4 @@
-"""Our own routes: sound while it is made, recordings that are sent, pictures scale by scale."""
+"""Our own routes: sound while it is made, recordings that are sent, images scale by scale."""
 
 import base64
 import io
@@ -316,7 +316,7 @@ def test_a_query_that_breaks_a_rule_is_refused(models, query):
     assert response.status_code == 400
 
 
-def test_pictures_do_not_speak_and_sounds_are_not_drawn(models):
+def test_images_do_not_speak_and_sounds_are_not_drawn(models):
     for path in ("/v1/models/shapes:speak", "/v1/models/voice:draw"):
         assert ask(models, "POST", path, json={}).status_code == 404
 
@@ -326,17 +326,17 @@ def lines_of(response):
     return [json.loads(line) for line in response.text.splitlines()]
 
 
-def test_a_picture_comes_scale_by_scale(models):
+def test_a_image_comes_scale_by_scale(models):
     lines = lines_of(ask(models, "POST", DRAW, json={"class": "class 2", "num": 3, "seed": 1}))
     scales = [(line["picture"], line["side"], line["last"]) for line in lines]
     assert scales == [(n, side, side == 16) for n in range(3) for side in (8, 16)]
     for line in lines:
-        picture = np.asarray(Image.open(io.BytesIO(base64.b64decode(line["png"]))))
-        assert picture.shape == (line["side"], line["side"], 3)
-        assert np.unique(picture) == [2 * 20 + 1 + line["picture"]]
+        image = np.asarray(Image.open(io.BytesIO(base64.b64decode(line["png"]))))
+        assert image.shape == (line["side"], line["side"], 3)
+        assert np.unique(image) == [2 * 20 + 1 + line["picture"]]
 
 
-def test_the_first_picture_comes_before_the_last_is_drawn(models):
+def test_the_first_image_comes_before_the_last_is_drawn(models):
     models.controls["shapes", 1].seconds = 0.1
     body = {"class": 1, "num": 24}
     start = time.monotonic()

@@ -111,8 +111,8 @@ def test_openais_package(server):
     with openai.OpenAI(base_url=address, api_key=TOKEN, max_retries=0) as client:
         assert {model.id for model in client.models.list()} == {"voice", "shapes"}
         drawn = client.images.generate(model="shapes", prompt="class 3", extra_body={"seed": 0})
-        picture = Image.open(io.BytesIO(base64.b64decode(drawn.data[0].b64_json)))
-        assert np.unique(np.asarray(picture)).tolist() == [60]
+        image = Image.open(io.BytesIO(base64.b64decode(drawn.data[0].b64_json)))
+        assert np.unique(np.asarray(image)).tolist() == [60]
 
 
 def test_a_health_probe_without_a_token(channel):

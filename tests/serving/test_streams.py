@@ -202,8 +202,8 @@ def test_what_breaks_a_rule_is_refused_before_a_thread_is_taken(given, words):
     assert bundle.control.chunks == 0
 
 
-def test_a_model_of_pictures_streams_no_sound():
-    with pytest.raises(InvalidInput, match="makes pictures"):
+def test_a_model_of_images_streams_no_sound():
+    with pytest.raises(InvalidInput, match="makes images"):
         asyncio.run(collected(served(FakePicture()).stream()))
 
 

@@ -25,7 +25,7 @@ def frames(rows, length):
     return np.random.default_rng(rows).normal(size=[rows, length, CHANNELS]).round(3).tolist()
 
 
-def test_rows_and_columns_give_the_same_pictures(models):
+def test_rows_and_columns_give_the_same_images(models):
     rows = ask(models, "POST", PREDICT, json={"instances": [{"label": n} for n in range(3)]})
     columns = ask(models, "POST", PREDICT, json={"inputs": {"label": [0, 1, 2]}})
     assert rows.status_code == columns.status_code == 200

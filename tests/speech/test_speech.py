@@ -21,18 +21,18 @@ from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.state import TrainState
 from speech import (
     alignment,
+    evaluation,
     examples,
     harmonics,
     inputs,
-    measuring,
     network,
     train,
     training,
     voice,
 )
 from speech import phonemes as reading
-from speech.acoustic import AcousticLoss, AcousticModel, LossConfig, OnTensors, arrays
-from speech.network import OnNumpy, VoiceConfig
+from speech.acoustic import AcousticLoss, AcousticModel, LossConfig, TensorFlowBackend, arrays
+from speech.network import NumpyBackend, VoiceConfig
 from speech.phonemes import COMMA, QUESTION, START, STOP, Phoneme, phonemes
 from wavenet import shipped as wavenet_shipped
 from wavenet.data import audio
@@ -194,7 +194,7 @@ def test_boundaries_of_known_units_are_recovered():
     sounds, units, lengths = recordings()
     chains = [alignment.chain(u, [False] * len(u)) for u in units]
     guesses = [
-        alignment.first_guess(len(x), c, np.ones(len(c.state)))
+        alignment.initial_path(len(x), c, np.ones(len(c.state)))
         for x, c in zip(sounds, chains, strict=True)
     ]
     found = alignment.align(sounds, chains, guesses, 4 * alignment.STATES)
@@ -210,20 +210,20 @@ def test_boundaries_of_known_units_are_recovered():
     assert min(found.gain) > -1e-6
 
 
-def every_path(frames, may_go):
+def every_path(frames, skippable):
     """All paths from a first to a last state, by their definition."""
-    states = len(may_go)
-    firsts = [0] + ([1] if may_go[0] else [])
-    lasts = {states - 1} | ({states - 2} if may_go[-1] else set())
+    states = len(skippable)
+    firsts = [0] + ([1] if skippable[0] else [])
+    lasts = {states - 1} | ({states - 2} if skippable[-1] else set())
     paths = [[first] for first in firsts]
     for _ in range(frames - 1):
-        longer = []
+        with_silence = []
         for path in paths:
             j = path[-1]
-            longer += [[*path, n] for n in (j, j + 1) if n < states]
-            if j + 2 < states and may_go[j + 1]:
-                longer.append([*path, j + 2])
-        paths = longer
+            with_silence += [[*path, n] for n in (j, j + 1) if n < states]
+            if j + 2 < states and skippable[j + 1]:
+                with_silence.append([*path, j + 2])
+        paths = with_silence
     return [path for path in paths if path[-1] in lasts]
 
 
@@ -231,9 +231,9 @@ def every_path(frames, may_go):
 def test_the_best_path_is_the_best_of_all(seed):
     random = np.random.default_rng(seed)
     scores = random.normal(size=(6, 5))
-    may_go = np.array([seed % 2 == 0, False, True, False, seed % 3 == 0])
-    path = alignment.best_path(scores, may_go)
-    best = max(every_path(6, may_go), key=lambda p: scores[np.arange(6), p].sum())
+    skippable = np.array([seed % 2 == 0, False, True, False, seed % 3 == 0])
+    path = alignment.best_path(scores, skippable)
+    best = max(every_path(6, skippable), key=lambda p: scores[np.arange(6), p].sum())
     assert path.tolist() == best
 
 
@@ -243,7 +243,7 @@ def test_a_pause_that_was_not_made_gets_no_frame():
     for true in ([6, 0, 6], [6, 5, 6]):
         x = np.repeat(means[[0, 2, 1]], true, axis=0)
         scores = -np.sum((x[:, None] - means[chain.state // alignment.STATES]) ** 2, axis=2)
-        path = alignment.best_path(scores, chain.may_go)
+        path = alignment.best_path(scores, chain.skippable)
         assert alignment.durations(path, chain).tolist() == true
 
 
@@ -286,7 +286,9 @@ def toy_row(seed=0, phonemes=5):
 
 
 def batch_of(examples_, scale, phonemes, frames):
-    batch = training.stacked([training.row_of(e, scale) for e in examples_], phonemes, frames)
+    batch = training.stacked(
+        [training.network_inputs(e, scale) for e in examples_], phonemes, frames
+    )
     everything = np.ones((len(examples_), SIZES.encoder_channels), np.float32)
     batch |= {"kept_by_mel": everything, "kept_by_melody": everything}
     return {name: tf.constant(value) for name, value in batch.items()}
@@ -298,9 +300,9 @@ def test_both_arithmetics_agree_and_padding_moves_nothing():
     scale = toys[0][1]
     lengths, melody, mel = model(batch_of([e for e, _ in toys], scale, 12, 70))
     for n, (example, _) in enumerate(toys):
-        row, on, w = training.row_of(example, scale), OnNumpy(), arrays(model)
+        row, on, w = training.network_inputs(example, scale), NumpyBackend(), arrays(model)
         hidden, logs = network.encoder(on, SIZES, w, row["numbers"], row["contexts"], 1.0)
-        spread = hidden[row["owners"]]
+        spread = hidden[row["phoneme_of_frame"]]
         sung = network.melody(on, SIZES, w, spread, row["positions"], 1.0)
         made = network.mel(
             on, SIZES, w, spread, row["positions"], row["pitch"], row["harmonics"], 1.0
@@ -328,9 +330,9 @@ def test_one_recording_can_be_learnt():
 
     @tf.function(autograph=False)
     def step():
-        values, figures = state.update(loss, batch)
+        values, frame_measures = state.update(loss, batch)
         state.assign(values)
-        return figures
+        return frame_measures
 
     before = {name: float(value) for name, value in step().items()}
     for _ in range(100):
@@ -357,10 +359,10 @@ def test_harmonics_lie_where_those_of_a_tone_lie():
     mel = MelConvention(16_000, 200)
     time = np.arange(16_000) / 16_000
     tone = 0.02 * sum(np.sin(2 * np.pi * 180.0 * n * time) for n in range(1, 40))
-    heard = mel_spectrogram(tone.astype(np.float32), mel)[40]
+    synthesised = mel_spectrogram(tone.astype(np.float32), mel)[40]
     low = slice(4, 40)
-    assert np.corrcoef(harmonics.pulses(180.0, mel)[low], heard[low])[0, 1] > 0.85
-    assert np.corrcoef(harmonics.pulses(240.0, mel)[low], heard[low])[0, 1] < 0.5
+    assert np.corrcoef(harmonics.pulses(180.0, mel)[low], synthesised[low])[0, 1] > 0.85
+    assert np.corrcoef(harmonics.pulses(240.0, mel)[low], synthesised[low])[0, 1] < 0.5
 
 
 # The shipped voice
@@ -391,7 +393,7 @@ def test_vowels_are_voiced_and_hissing_is_not(student):
     spoken = phonemes("see saw")
     own = voice.shipped()
     lengths, hidden = own.durations(spoken)
-    frames, where = own.mel(hidden, lengths), inputs.owners(lengths)
+    frames, where = own.mel(hidden, lengths), inputs.phoneme_of_frame(lengths)
     pitch = own.pitch(hidden, lengths)
     symbol = np.array([spoken[n].symbol for n in where])
     hiss, vowels = symbol == "s", np.isin(symbol, ["i:", "O:", "A:"])
@@ -418,7 +420,7 @@ def test_frames_lie_nearer_to_the_recording_than_any_other_shipped_one(student):
         recorded.append(above_silence(mel_spectrogram(waveform, mel), mel))
     for n, row in enumerate(rows):
         made = speech.text_frames(student, row[2])
-        away = [measuring.warped_distance_db(made, other, 100.0) for other in recorded]
+        away = [evaluation.warped_distance_db(made, other, 100.0) for other in recorded]
         assert int(np.argmin(away)) == n
 
 
@@ -474,16 +476,16 @@ def test_speaking_needs_numpy_alone():
 
 def test_the_same_sound_said_slower_is_at_no_distance():
     frames = np.random.default_rng(0).random((30, 8))
-    assert measuring.warped_distance_db(frames, np.repeat(frames, 2, axis=0), 100.0) < 1e-4
+    assert evaluation.warped_distance_db(frames, np.repeat(frames, 2, axis=0), 100.0) < 1e-4
     other = np.random.default_rng(1).random((30, 8))
-    assert measuring.warped_distance_db(frames, other, 100.0) > 10.0
+    assert evaluation.warped_distance_db(frames, other, 100.0) > 10.0
 
 
 def test_arithmetic_of_tensors_sees_both_neighbours():
     hidden = np.arange(5.0, dtype=np.float32)[:, None]
-    expected = OnNumpy().neighbours(hidden, 2)
+    expected = NumpyBackend().neighbours(hidden, 2)
     np.testing.assert_array_equal(expected[1], [0.0, 1.0, 3.0])
-    np.testing.assert_array_equal(OnTensors().neighbours(hidden[None], 2)[0], expected)
+    np.testing.assert_array_equal(TensorFlowBackend().neighbours(hidden[None], 2)[0], expected)
 
 
 @pytest.mark.slow

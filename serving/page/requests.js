@@ -2,7 +2,7 @@
 
 const KEY = "onepass-token";
 
-export class Refused extends Error {
+export class RequestError extends Error {
   constructor(message, status) {
     super(message);
     this.status = status;
@@ -13,8 +13,8 @@ export function keepToken(token) {
   sessionStorage.setItem(KEY, token);
 }
 
-// The response, once the server has agreed; Refused with its own words otherwise.
-export async function ask(path, { headers = {}, ...options } = {}) {
+// The response, once the server has agreed; RequestError with its own words otherwise.
+export async function send(path, { headers = {}, ...options } = {}) {
   const token = sessionStorage.getItem(KEY);
   const bearer = token ? { Authorization: `Bearer ${token}` } : {};
   let response;
@@ -22,15 +22,15 @@ export async function ask(path, { headers = {}, ...options } = {}) {
     response = await fetch(path, { ...options, headers: { ...headers, ...bearer } });
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused("The server cannot be reached.", 0);
+    throw new RequestError("The server cannot be reached.", 0);
   }
-  if (!response.ok) throw new Refused(await words(response), response.status);
+  if (!response.ok) throw new RequestError(await words(response), response.status);
   return response;
 }
 
-export function askJson(path, value, signal) {
+export function sendJson(path, value, signal) {
   const headers = { "Content-Type": "application/json" };
-  return ask(path, { method: "POST", headers, body: JSON.stringify(value), signal });
+  return send(path, { method: "POST", headers, body: JSON.stringify(value), signal });
 }
 
 export function pathOf(model, verb) {
@@ -48,7 +48,7 @@ export async function* chunksOf(response) {
     }
   } catch (error) {
     if (error.name === "AbortError") throw error;
-    throw new Refused("The server broke off before the end.", 0);
+    throw new RequestError("The server broke off before the end.", 0);
   } finally {
     reader.cancel().catch(() => {});
   }

@@ -6,7 +6,7 @@ from typing import Protocol
 import numpy as np
 
 from speech.examples import Example
-from speech.training import Scale, longer
+from speech.training import Scale, with_silence
 from speech.voice import Voice
 from wavenet.data import audio
 from wavenet.features import MelConvention, above_silence, fundamental_frequency, mel_spectrogram
@@ -16,7 +16,7 @@ BEFORE, BEHIND = 4, 10  # frames of silence around a recording
 MOST_STRETCH = 1.5
 
 
-class Speaker(Protocol):
+class Vocoder(Protocol):
     """A model that speaks mel frames."""
 
     sample_rate_hz: int
@@ -71,13 +71,15 @@ def unit_db(voice: Voice) -> float:
 
 def aligned(voice: Voice, example: Example, scale: Scale, true_pitch: bool) -> np.ndarray:
     """The frames that a voice makes for a recording's own durations, float32 [frames, bands]."""
-    example = longer(example, BEFORE, BEHIND, scale)
+    example = with_silence(example, BEFORE, BEHIND, scale)
     _, hidden = voice.durations(example.phonemes)
     pitch = example.pitch if true_pitch else None
     return voice.mel(hidden, example.durations, pitch)[BEFORE:-BEHIND]
 
 
-def stretches(voice: Voice, examples: Sequence[Example], scale: Scale) -> tuple[np.ndarray, float]:
+def variance_corrections(
+    voice: Voice, examples: Sequence[Example], scale: Scale
+) -> tuple[np.ndarray, float]:
     """By how much the bands of aligned frames vary too little, [bands]; by how much time is short.
 
     A mean absolute error is least at medians, which vary less than what they are the medians of.
@@ -93,7 +95,7 @@ def stretches(voice: Voice, examples: Sequence[Example], scale: Scale) -> tuple[
     return bands.astype(np.float32), float(exact / guessed)
 
 
-def figures(voice: Voice, examples: Sequence[Example], scale: Scale) -> dict[str, float]:
+def frame_measures(voice: Voice, examples: Sequence[Example], scale: Scale) -> dict[str, float]:
     """Distances of aligned frames in dB, of durations in ms and per cent, of F0 in cents."""
     all_voiced = np.concatenate([e.pitch[e.pitch[:, 1] > 0.0, 0] for e in examples])
     median_hz = 200.0 * 2.0 ** float(np.median(all_voiced))
@@ -118,7 +120,7 @@ def _lengths(voice: Voice, example: Example) -> tuple[np.ndarray, np.ndarray]:
 
 def _row(voice: Voice, example: Example, scale: Scale, median_hz: float) -> dict[str, float]:
     made = {own: aligned(voice, example, scale, not own) for own in (True, False)}
-    whole = longer(example, BEFORE, BEHIND, scale)
+    whole = with_silence(example, BEFORE, BEHIND, scale)
     _, hidden = voice.durations(whole.phonemes)
     pitch = voice.pitch(hidden, whole.durations)[BEFORE:-BEHIND]
     f0_hz, true_hz = (200.0 * 2.0 ** p[:, 0] * p[:, 1] for p in (pitch, example.pitch))
@@ -139,7 +141,7 @@ def _row(voice: Voice, example: Example, scale: Scale, median_hz: float) -> dict
 
 
 def spoken(
-    voice: Voice, model: Speaker, examples: Sequence[Example], mel: MelConvention, count: int
+    voice: Voice, model: Vocoder, examples: Sequence[Example], mel: MelConvention, count: int
 ) -> tuple[dict[str, float], dict[str, dict[str, np.ndarray]]]:
     """Figures of the first `count` texts of recordings spoken by a model, and sounds by name.
 
@@ -152,12 +154,12 @@ def spoken(
     for place, example in enumerate(examples[:count]):
         made = model.generate(voice.frames(example.text), seed=0)[0]
         again = model.generate(example.mel, seed=0)[0]
-        heard = above_silence(mel_spectrogram(made, mel), mel)
-        away = [warped_distance_db(heard, e.mel, unit_db(voice)) for e in examples]
+        synthesised = above_silence(mel_spectrogram(made, mel), mel)
+        away = [warped_distance_db(synthesised, e.mel, unit_db(voice)) for e in examples]
         other = examples[(place + 1) % len(examples)].mel
         mean = example.mel.mean(axis=0, keepdims=True)
         compared = {
-            "text": heard,
+            "text": synthesised,
             "respoken": above_silence(mel_spectrogram(again, mel), mel),
             "other_sentence": other,
             "mean_frame": mean,
