@@ -1,4 +1,4 @@
-"""A run as a folder to hand on: weights, features, level, and a card that says where it is from."""
+"""A run exported as a folder: weights, conventions of the features, level, and a model card."""
 
 import dataclasses
 import json

@@ -15,7 +15,7 @@ SIDE_FRAMES = 8  # around a clip, as many as any conditioner reads
 
 
 class Condition(NamedTuple):
-    """What the network is told of a sub-frame, every entry [batch, rows, ...]."""
+    """The condition of a sub-frame, every entry [batch, rows, ...]."""
 
     local: tf.Tensor
     """What the gates read, [batch, rows, channels]."""

@@ -167,7 +167,7 @@ class WaveNetConfig:
 
     @property
     def block_samples(self) -> int:
-        """Samples that are heard or drawn as one; windows and chunks begin with a block."""
+        """Samples that are read or drawn as one; windows and chunks begin with a block."""
         return self.context_block_samples if self.context_layers else self.bunch_samples
 
     @property

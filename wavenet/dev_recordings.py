@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from replicator.runs.errors import UserError
-from wavenet.data.corpus import Corpus, whole
+from wavenet.data.corpus import Corpus, full_recordings
 from wavenet.dev_parts import DevPart, dev_part
 from wavenet.network import WaveNet
 
@@ -19,12 +19,12 @@ def dev_recordings(
     known: Sequence[str],
     part: DevPart = "dev",
 ) -> list[dict]:
-    """The dev recordings that a network can be asked about, as `corpus.whole` gives them.
+    """The dev recordings of speakers that a network knows, as `corpus.full_recordings` gives them.
 
     Args:
       network: with speakers, those of others are left out and "speaker" is its number of one.
       corpus: whose dev split to take.
-      features: see `corpus.whole`.
+      features: see `corpus.full_recordings`.
       known: the names of the network's speakers, in the order of their numbers.
       part: see `dev_parts.dev_part`.
 
@@ -32,7 +32,7 @@ def dev_recordings(
     """
     if not corpus.splits.get("dev"):
         raise UserError("There is no dev recording.")
-    items = list(whole(corpus, "dev", features))
+    items = list(full_recordings(corpus, "dev", features))
     if network.config.speakers:
         items = _of_known_speakers(items, corpus.speakers, known)
     return dev_part(items, part)

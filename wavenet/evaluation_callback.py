@@ -1,4 +1,4 @@
-"""What a run looks at while it trains: bits per sample on dev, a sound and its spectrogram."""
+"""Evaluation during training: bits per sample on dev, a sound and its spectrogram."""
 
 import math
 from pathlib import Path
@@ -18,7 +18,7 @@ from wavenet.presets import TrainConfig
 from wavenet.samplers.generation import Request, generate
 
 SAMPLE_SECONDS = 2.0
-DEV_SECONDS = 30.0  # of dev recordings looked at while training; `evaluate` takes them all
+DEV_SECONDS = 30.0  # of the dev recordings that checkpoints are chosen on
 
 
 class EvaluationCallback:

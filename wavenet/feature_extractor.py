@@ -1,4 +1,4 @@
-"""How a model of speech hears a recording, and whom it can speak as."""
+"""The conditioning frames that a model of speech computes from a recording, and its speakers."""
 
 from typing import Protocol
 
@@ -12,7 +12,7 @@ from wavenet.presets import DataConfig
 
 
 class SpeechModelLike(Protocol):
-    """What a model of speech knows of what it hears."""
+    """What `FeatureExtraction` needs of a model of speech."""
 
     @property
     def data(self) -> DataConfig:
@@ -35,11 +35,11 @@ class SpeechModelLike(Protocol):
 
 
 class FeatureExtraction:
-    """What every model of speech can do beside speaking; its features never leave it."""
+    """A mixin for models of speech: frames by the model's own conventions, speakers by name."""
 
     @property
     def sample_rate_hz(self: SpeechModelLike) -> int:
-        """Of the sound it speaks."""
+        """Of its sounds."""
         return self.data.sample_rate_hz
 
     def frames(self: SpeechModelLike, waveform: np.ndarray) -> np.ndarray:

@@ -98,7 +98,7 @@ def levinson(correlation):
         k_i = (r_i - sum_(j<i) a_j r_(i-j)) / E_(i-1),    E_i = (1 - k_i^2) E_(i-1)
 
     `correlation` must be positive definite, as one that comes from a power spectrum is; rounding
-    cannot make an error negative, since |k_i| is held below one.
+    cannot make an error negative, since |k_i| is kept below one.
     """
     error = correlation[..., 0]
     coefficients = correlation[..., :0]

@@ -25,7 +25,7 @@ SHIPPED = "shipped-teacher"
 
 @dataclasses.dataclass(frozen=True)
 class SpeechModel(FeatureExtraction):
-    """A network ready to speak.
+    """A network ready to generate sound.
 
     config: what it was trained as. gain_db: applied to recordings before anything else.
     speakers: names, in the order of their numbers. spec: what model.json says.
@@ -42,7 +42,7 @@ class SpeechModel(FeatureExtraction):
 
     @property
     def data(self) -> DataConfig:
-        """What it heard."""
+        """What it was trained on."""
         return self.config.data
 
     @property
@@ -57,7 +57,7 @@ class SpeechModel(FeatureExtraction):
 
     @property
     def known_speakers(self) -> tuple[str, ...]:
-        """The names of the speakers that it can speak as; none for a model without speakers."""
+        """The names of the speakers whose voice it has; none for a model without speakers."""
         return self.speakers[: self.config.network.speakers]
 
     def generate(

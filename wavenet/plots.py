@@ -1,4 +1,4 @@
-"""Pictures of sound: waveforms and spectrograms."""
+"""Plots of waveforms and spectrograms."""
 
 import os
 from pathlib import Path
@@ -85,7 +85,7 @@ def spectrogram_figure(waveforms: dict[str, np.ndarray], sample_rate_hz: int) ->
       waveforms: title -> float [samples] in [-1, 1].
       sample_rate_hz: of all of them.
 
-    The colours span DB_RANGE dB below the loudest point of all pictures; 0 dB is a full-scale sine.
+    The colours span DB_RANGE dB below the loudest point of all plots; 0 dB is a full-scale sine.
     """
     _check(waveforms)
     arrays = {title: np.asarray(w, np.float64) for title, w in waveforms.items()}

@@ -12,7 +12,7 @@ Feature = Literal["mel", "f0"]
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """What a network hears, and how it is cut up."""
+    """What a network is trained on, and how it is cut up."""
 
     sample_rate_hz: int = 24_000
     """Recordings of another rate are resampled."""
@@ -33,7 +33,7 @@ class DataConfig:
     clip_samples: int = 7680
     """Length of a training clip, a multiple of the hop."""
     left_samples: int = 0
-    """True past in front of each clip, heard and not counted; a multiple of the hop. 0: silence."""
+    """True past in front of each clip, outside the loss; a multiple of the hop. 0: silence."""
     batch_size: int = 4
     """Clips in a batch."""
     augment_gain_db: float = 0.0

@@ -9,7 +9,7 @@ import tyro
 
 @dataclasses.dataclass(frozen=True)
 class SampleArguments:
-    """Speak: WAV files and spectrograms from a trained model."""
+    """Sounds of a trained model: WAV files and spectrograms."""
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, `shipped` (a student) or `shipped-teacher`."""
@@ -18,14 +18,14 @@ class SampleArguments:
     num: int = 1
     """Sounds, from the rows 0, 1, ... of the seed."""
     seed: int = 0
-    """Names the noise: the same seed gives the same sounds."""
+    """Of the noise: the same seed gives the same sounds."""
     seconds: float | None = None
     """Length of a sound; None: that of the recording or mel, or 3 s for a model without frames."""
     recording: Path | None = None
-    """Recording whose frames (mel, F0) are spoken; None: a shipped one it was not trained on."""
+    """Recording to resynthesise from its frames (mel, F0); None: a shipped dev recording."""
     mel: Path | None = None
-    """Mel frames to speak instead: an npy file [frames, bands] of logarithms, by the convention in
-    the model's model.json."""
+    """Mel frames to synthesise from instead: an npy file [frames, bands] of logarithms, by the
+    convention in the model's model.json."""
     prime_seconds: float = 0.0
     """Let the sound begin with so much of the recording and go on from there."""
     speaker: str | None = None

@@ -1,4 +1,4 @@
-"""The verb `sample` for sound: WAV files, written as they are spoken, and their pictures."""
+"""The verb `sample` for sound: WAV files, written chunk by chunk, and their spectrograms."""
 
 import contextlib
 import math
@@ -17,14 +17,14 @@ from wavenet.features.mel import above_silence
 from wavenet.plots import spectrogram_png
 from wavenet.sample_arguments import SampleArguments
 
-PICTURED_SECONDS = 20.0  # of a sound: a longer one is seen by its beginning
+PLOTTED_SECONDS = 20.0  # of a sound: a longer one is seen by its beginning
 INTERRUPTED = 130
 
 
 def sample(given: SampleArguments, load: Callable[[Path], Any]) -> int:
     """The exit status of `onepass sample ...`: writes sounds of what `load` gives.
 
-    Ctrl-C keeps what has been spoken so far.
+    Ctrl-C keeps what has been synthesised so far.
     """
     _check(given)
     model = load(given.model)
@@ -38,14 +38,14 @@ def sample(given: SampleArguments, load: Callable[[Path], Any]) -> int:
     except OSError as error:
         raise UserError(f"Cannot make the folder {given.out}: {error.strerror}.") from error
     paths = [given.out / f"sample_{given.seed}_{row}.wav" for row in range(given.num)]
-    spoken = _Spoken(model.sample_rate_hz, given.num)
-    interrupted = _speak(given, model, frames, prime, total, paths, spoken)
-    if spoken.samples:
-        _show(paths, spoken, model, recording)
+    written = _Written(model.sample_rate_hz, given.num)
+    interrupted = _synthesise(given, model, frames, prime, total, paths, written)
+    if written.samples:
+        _plot_and_report(paths, written, model, recording)
     return INTERRUPTED if interrupted else 0
 
 
-class _Spoken:
+class _Written:
     """What is kept of sounds while they are written: levels, beginnings, time."""
 
     def __init__(self, rate_hz: int, rows: int):
@@ -55,7 +55,7 @@ class _Spoken:
 
     def add(self, chunk: np.ndarray) -> None:
         """Takes note of a chunk [rows, samples]."""
-        left = int(PICTURED_SECONDS * self.rate_hz) - self.samples
+        left = int(PLOTTED_SECONDS * self.rate_hz) - self.samples
         if left > 0:
             self.beginnings.append(chunk[:, :left])
         self.samples += chunk.shape[1]
@@ -63,31 +63,33 @@ class _Spoken:
         self.energies += np.square(chunk, dtype=np.float64).sum(1)
 
 
-def _speak(given: SampleArguments, model, frames, prime, total, paths, spoken: _Spoken) -> bool:
+def _synthesise(
+    given: SampleArguments, model, frames, prime, total, paths, written: _Written
+) -> bool:
     """Writes the sounds as they are made; whether they were cut short by Ctrl-C."""
     primed = 0 if prime is None else len(prime)
     with contextlib.ExitStack() as stack:
         writers = [stack.enter_context(audio.writing(p, model.sample_rate_hz)) for p in paths]
-        progress = stack.enter_context(Progress(total - primed, "speaking", "sample"))
+        progress = stack.enter_context(Progress(total - primed, "synthesising", "sample"))
         try:
             if prime is not None:
-                _take(np.repeat(prime[None], given.num, 0), writers, spoken)
+                _take(np.repeat(prime[None], given.num, 0), writers, written)
             start = time.perf_counter()
             for chunk in _chunks(given, model, frames, prime, total - primed):
-                _take(chunk, writers, spoken)
-                spoken.made += chunk.size
-                spoken.seconds = time.perf_counter() - start
+                _take(chunk, writers, written)
+                written.made += chunk.size
+                written.seconds = time.perf_counter() - start
                 progress.advance(chunk.shape[1])
         except KeyboardInterrupt:
-            progress.say(f"interrupted: keeping {spoken.samples / spoken.rate_hz:.1f} s")
+            progress.say(f"interrupted: keeping {written.samples / written.rate_hz:.1f} s")
             return True
     return False
 
 
-def _take(chunk: np.ndarray, writers, spoken: _Spoken) -> None:
+def _take(chunk: np.ndarray, writers, written: _Written) -> None:
     for write, row in zip(writers, chunk, strict=True):
         write(row)
-    spoken.add(chunk)
+    written.add(chunk)
 
 
 def _chunks(given: SampleArguments, model, frames, prime, samples: int) -> Iterator[np.ndarray]:
@@ -103,26 +105,26 @@ def _chunks(given: SampleArguments, model, frames, prime, samples: int) -> Itera
     )
 
 
-def _show(paths, spoken: _Spoken, model, recording: np.ndarray | None) -> None:
+def _plot_and_report(paths, written: _Written, model, recording: np.ndarray | None) -> None:
     """Draws the sounds beside the recording and prints what they are."""
-    rate_hz, beginnings = spoken.rate_hz, np.concatenate(spoken.beginnings, 1)
+    rate_hz, beginnings = written.rate_hz, np.concatenate(written.beginnings, 1)
     for row, path in enumerate(paths):
-        pictured = {"sampled": beginnings[row]}
+        plotted = {"sampled": beginnings[row]}
         if recording is not None:
             recorded = audio.amplify(recording[: beginnings.shape[1]], model.gain_db)
-            pictured["recorded"] = recorded
-        spectrogram_png(path.with_suffix(".png"), pictured, rate_hz)
-        rms = math.sqrt(spoken.energies[row] / spoken.samples)
+            plotted["recorded"] = recorded
+        spectrogram_png(path.with_suffix(".png"), plotted, rate_hz)
+        rms = math.sqrt(written.energies[row] / written.samples)
         print(
-            f"{path}: {spoken.samples / rate_hz:.2f} s, "
-            f"peak {audio.decibel(spoken.peaks[row]):.1f} dB, RMS {audio.decibel(rms):.1f} dB"
+            f"{path}: {written.samples / rate_hz:.2f} s, "
+            f"peak {audio.decibel(written.peaks[row]):.1f} dB, RMS {audio.decibel(rms):.1f} dB"
         )
-    if spoken.made:
-        seconds = spoken.made / rate_hz
+    if written.made:
+        seconds = written.made / rate_hz
         print(
-            f"{seconds:.2f} s of sound in {spoken.seconds:.2f} s: "
-            f"{spoken.seconds / seconds:.2f} of real time, "
-            f"{spoken.made / spoken.seconds:,.0f} samples/s (compilation included)"
+            f"{seconds:.2f} s of sound in {written.seconds:.2f} s: "
+            f"{written.seconds / seconds:.2f} of real time, "
+            f"{written.made / written.seconds:,.0f} samples/s (compilation included)"
         )
 
 
@@ -154,7 +156,7 @@ def _check_ability(given: SampleArguments, model) -> None:
 
 
 def _recording(given: SampleArguments, model) -> np.ndarray | None:
-    """The recording to speak again or to go on from, at the model's rate; None for neither."""
+    """The recording to resynthesise or to continue, at the model's rate; None for neither."""
     if given.mel:
         return None
     if given.recording is None and not model.conditional and not given.prime_seconds:
@@ -164,7 +166,7 @@ def _recording(given: SampleArguments, model) -> np.ndarray | None:
 
 
 def _frames(given: SampleArguments, model, recording: np.ndarray | None) -> np.ndarray | None:
-    """The frames to speak, [frames, channels], or None for a model without."""
+    """The conditioning frames, [frames, channels], or None for a model without."""
     if given.mel:
         return above_silence(read_mel(given.mel, model), model.data.mel(model.hop_samples))
     return model.frames(recording) if model.conditional and recording is not None else None

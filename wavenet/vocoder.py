@@ -27,7 +27,7 @@ AHEAD = 4  # of the pitch taps, how many lie later than one period ago
 
 
 class VocoderWaveNet(tf.Module):
-    """The network; it holds variables only, and speaks as `WaveNet` does.
+    """The network; it holds variables only, and is called as `WaveNet` is.
 
     Args:
       config: with `conditioner_units`.

@@ -466,7 +466,7 @@ def test_a_sound_that_cannot_be_made_is_explained(mistake, trained, tmp_path, wo
 
 
 def test_a_folder_that_cannot_be_made_is_named_before_any_sound(mistake, trained, monkeypatch):
-    monkeypatch.setattr(sample_command, "_speak", None)
+    monkeypatch.setattr(sample_command, "_synthesise", None)
     out = trained / "config.json" / "out"
     line = mistake("sample", trained, "--out", out)
     assert line == f"Cannot make the folder {out}: Not a directory."

@@ -10,10 +10,10 @@ from wavenet.data.corpus import (
     Prepared,
     export_npz,
     frames_of,
+    full_recordings,
     prepare,
     recordings_of,
     silent_frame,
-    whole,
 )
 from wavenet.data.metadata import SPLITS
 from wavenet.data.recordings import DataError, Recording, ScanReport, ScanRules, scan
@@ -32,9 +32,9 @@ __all__ = [
     "clip_source",
     "export_npz",
     "frames_of",
+    "full_recordings",
     "prepare",
     "recordings_of",
     "scan",
     "silent_frame",
-    "whole",
 ]

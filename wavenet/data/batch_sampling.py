@@ -103,7 +103,7 @@ def clip_source(
     )
 
 
-def drawn(source: ClipSource, seed: int, step: int, batch_size: int) -> list[tuple[int, int]]:
+def clip_places(source: ClipSource, seed: int, step: int, batch_size: int) -> list[tuple[int, int]]:
     """(recording, first sample) of each clip of batch `step`.
 
     Word i of Philox-4x64 (Salmon et al. 2011) under the key (seed, step) picks start number
@@ -198,7 +198,7 @@ def batch(
         )
     count = batch_size // num_shards
     rows = slice(shard_index * count, (shard_index + 1) * count)
-    places = drawn(source, seed, step, batch_size)[rows]
+    places = clip_places(source, seed, step, batch_size)[rows]
     clips = [_clip(source, *place) for place in places]
     result = {
         "waveform": np.stack([waveform for waveform, _ in clips]),

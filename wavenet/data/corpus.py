@@ -149,7 +149,7 @@ def _cached(path: Path) -> dict[str, np.ndarray] | None:
         return None
 
 
-def _remember(path: Path, arrays: dict[str, np.ndarray]) -> None:
+def _write_arrays(path: Path, arrays: dict[str, np.ndarray]) -> None:
     try:
         with replacing(path) as temporary, open(temporary, "wb") as file:
             np.savez(file, allow_pickle=False, **arrays)
@@ -163,7 +163,7 @@ def _prepared(recording: Recording, speaker: int, recipe: _Recipe, cache: Path |
     if arrays is None:
         arrays = _arrays(recording, recipe)
         if path:
-            _remember(path, arrays)
+            _write_arrays(path, arrays)
     return Prepared(recording.name, recording.text, speaker, **arrays)
 
 
@@ -287,7 +287,9 @@ def silent_frame(corpus: Corpus, features: Sequence[str]) -> np.ndarray:
     return np.concatenate(columns).astype(np.float32)
 
 
-def whole(corpus: Corpus, split: str, features: Sequence[str] = ()) -> Iterator[dict[str, Any]]:
+def full_recordings(
+    corpus: Corpus, split: str, features: Sequence[str] = ()
+) -> Iterator[dict[str, Any]]:
     """Every recording of a split in full, by name.
 
     Yields:
@@ -334,7 +336,7 @@ def export_npz(corpus: Corpus, path: str | os.PathLike[str], features: Sequence[
     int64 [recordings + 1], recording i being waveform[offsets[i]:offsets[i + 1]]; `SPLIT_speaker`
     int32 [recordings]; `SPLIT_names`; with features, `SPLIT_frames` float32 [all frames, channels]
     and `SPLIT_frame_offsets`. `silent_frame` float32 [channels]; `description`, a JSON text.
-    `clips.clip_source` over these arrays gives the very batches that `data.clips` gives.
+    `batch_sampling.clip_source` over these arrays gives the batches of `pipeline.clips`.
 
     Raises:
       DataError: the file cannot be written.
@@ -352,4 +354,4 @@ def export_npz(corpus: Corpus, path: str | os.PathLike[str], features: Sequence[
         if features:
             joined, offsets = _joined([frames_of(corpus, p, features) for p in members])
             arrays[f"{split}_frames"], arrays[f"{split}_frame_offsets"] = joined, offsets
-    _remember(Path(path), arrays)
+    _write_arrays(Path(path), arrays)

@@ -1,4 +1,4 @@
-"""What is known of a sound file before it is prepared, remembered between runs."""
+"""Length, rate, level and digest of a sound file, cached between runs."""
 
 import dataclasses
 import hashlib
@@ -15,7 +15,7 @@ VERSION = 1
 
 
 @dataclasses.dataclass(frozen=True)
-class Measurement:
+class FileInfo:
     """A decoded file in numbers; `digest` names its sound: equal sounds have equal digests.
 
     samples: per channel, at the stored rate. peak_db, rms_db: of the mono mix. clipped_share: of
@@ -36,12 +36,12 @@ class Measurement:
         return self.samples / self.sample_rate_hz
 
 
-def measure(path: Path) -> Measurement:
+def read_info(path: Path) -> FileInfo:
     """The numbers of one file; AudioError as `audio.read_sound`."""
     sound = audio.read_sound(path)
     digest = hashlib.blake2b(np.int64(sound.sample_rate_hz).tobytes(), digest_size=16)
     digest.update(np.ascontiguousarray(sound.waveform).data)
-    return Measurement(
+    return FileInfo(
         sample_rate_hz=sound.sample_rate_hz,
         channels=sound.channels,
         samples=len(sound.waveform),
@@ -52,8 +52,8 @@ def measure(path: Path) -> Measurement:
     )
 
 
-def key(path: Path) -> str:
-    """What a file's measurement is remembered under: its place, size and time of change."""
+def cache_key(path: Path) -> str:
+    """What a file's numbers are cached under: its path, size and time of change."""
     try:
         status = path.stat()
     except OSError:
@@ -62,22 +62,22 @@ def key(path: Path) -> str:
     return hashlib.blake2b(identity.encode("utf-8", "surrogateescape"), digest_size=16).hexdigest()
 
 
-def load(cache_folder: Path | None) -> dict[str, Measurement]:
-    """The remembered measurements by key; none where the file is missing or damaged."""
+def load(cache_folder: Path | None) -> dict[str, FileInfo]:
+    """The cached numbers by key; none where the cache is missing or damaged."""
     if cache_folder is None:
         return {}
     try:
         stored = json.loads((cache_folder / FILE).read_text("utf-8"))
-        return {name: Measurement(**values) for name, values in stored.items()}
+        return {name: FileInfo(**values) for name, values in stored.items()}
     except (OSError, ValueError, TypeError, AttributeError):
         return {}
 
 
-def save(cache_folder: Path | None, known: dict[str, Measurement]) -> None:
-    """Remembers the measurements; OSError where the folder cannot be written."""
+def save(cache_folder: Path | None, cached: dict[str, FileInfo]) -> None:
+    """Writes the cache; OSError where the folder cannot be written."""
     if cache_folder is None:
         return
     cache_folder.mkdir(parents=True, exist_ok=True)
-    values = {name: dataclasses.asdict(measurement) for name, measurement in known.items()}
+    values = {name: dataclasses.asdict(info) for name, info in cached.items()}
     with replacing(cache_folder / FILE) as temporary:
         temporary.write_text(json.dumps(values, indent=0), "utf-8")

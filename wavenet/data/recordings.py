@@ -14,7 +14,7 @@ from replicator.runs.folders import list_files, shown
 from replicator.runs.threads import in_threads
 from wavenet.data import file_info
 from wavenet.data.audio import SUFFIXES, AudioError
-from wavenet.data.file_info import Measurement
+from wavenet.data.file_info import FileInfo
 from wavenet.data.metadata import SPLITS, Row, Tables, match, read_tables
 
 NAMES_SHOWN = 5
@@ -58,7 +58,7 @@ class Recording:
     split: str
     speaker: str
     text: str
-    measured: Measurement
+    measured: FileInfo
 
 
 @dataclasses.dataclass(frozen=True)
@@ -142,20 +142,20 @@ def _find(folder: Path) -> tuple[list[str], list[str]]:
 
 def _measure_all(
     paths: Sequence[Path], cache_folder: Path | None, workers: int | None
-) -> list[Measurement | AudioError]:
+) -> list[FileInfo | AudioError]:
     known = file_info.load(cache_folder)
 
-    def measured(path: Path) -> Measurement | AudioError:
+    def measured(path: Path) -> FileInfo | AudioError:
         try:
-            return known.get(file_info.key(path)) or file_info.measure(path)
+            return known.get(file_info.cache_key(path)) or file_info.read_info(path)
         except AudioError as error:
             return error
 
     results = in_threads(measured, paths, "scanning", "recording", workers)
     good = {
-        file_info.key(p): r
+        file_info.cache_key(p): r
         for p, r in zip(paths, results, strict=True)
-        if isinstance(r, Measurement)
+        if isinstance(r, FileInfo)
     }
     if good.keys() - known.keys():
         try:
@@ -167,7 +167,7 @@ def _measure_all(
     return results
 
 
-def _verdict(name: str, measured: Measurement | AudioError, rules: ScanRules) -> LeftOut | None:
+def _rejection(name: str, measured: FileInfo | AudioError, rules: ScanRules) -> LeftOut | None:
     if isinstance(measured, AudioError):
         return LeftOut(name, "unreadable", measured.reason)
     if measured.seconds < rules.min_seconds:
@@ -265,23 +265,23 @@ def _usable(
     rules: ScanRules,
     cache_folder: str | os.PathLike[str] | None,
     workers: int | None,
-) -> tuple[dict[str, Measurement], list[LeftOut]]:
+) -> tuple[dict[str, FileInfo], list[LeftOut]]:
     """The measurements of files that are usable in themselves, and the other files."""
     cache = None if cache_folder is None else Path(cache_folder)
     good, bad = {}, []
     results = _measure_all([folder / name for name in names], cache, workers)
     for name, result in zip(names, results, strict=True):
-        problem = _verdict(name, result, rules)
+        problem = _rejection(name, result, rules)
         if problem:
             bad.append(problem)
-        elif isinstance(result, Measurement):
+        elif isinstance(result, FileInfo):
             good[name] = result
     return good, bad
 
 
 def _recordings(
     folder: Path,
-    measured: dict[str, Measurement],
+    measured: dict[str, FileInfo],
     tables: Tables,
     rows: dict[str, Row],
     rules: ScanRules,
@@ -316,7 +316,7 @@ def scan(
       folder: searched to any depth; hidden files are passed over.
       sample_rate_hz: at which it will be used.
       rules: what counts as usable.
-      cache_folder: remembers measurements between runs; None remembers nothing.
+      cache_folder: where the numbers of the files are cached between runs; None: nowhere.
       workers: threads; None is one per core.
 
     Raises:

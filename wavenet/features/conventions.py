@@ -98,8 +98,8 @@ class PitchConvention:
     """What a pitch frame is: two channels, [log2(f0 / reference_hz), voiced as 0 or 1].
 
     Frame f looks at sample f * hop + hop / 2. The first channel is interpolated through unvoiced
-    frames and held before the first and after the last voiced one; a recording without any voiced
-    frame has 0 there. It needs no statistics of the corpus.
+    frames and constant before the first and after the last voiced one; a recording without any
+    voiced frame has 0 there. It needs no statistics of the corpus.
 
     Fields: sample_rate_hz. hop_samples: in samples. low_hz, high_hz: where F0 is looked for.
     method: "dio" (with StoneMask, 120 times real time) or "harvest" (surer, 6 times real time).

@@ -33,8 +33,8 @@ def pesq(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
     pieces = -(-len(resampled[0]) // PESQ_MOST_SAMPLES)
     pairs = zip(*(np.array_split(x, max(1, pieces)) for x in resampled), strict=True)
     scores = np.array([_pesq_of_piece(*pair) for pair in pairs])
-    heard = scores[np.isfinite(scores)]
-    return float(heard.mean()) if heard.size else math.nan
+    known = scores[np.isfinite(scores)]
+    return float(known.mean()) if known.size else math.nan
 
 
 def stoi(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
@@ -59,8 +59,8 @@ def stoi(sound: np.ndarray, recorded: np.ndarray, sample_rate_hz: int) -> float:
     with warnings.catch_warnings():
         warnings.filterwarnings("error", message="Not enough STFT frames")
         try:
-            heard = np.zeros_like(sound) if is_silent(sound) else sound
-            return float(pystoi.stoi(recorded, heard, sample_rate_hz, extended=False))
+            degraded = np.zeros_like(sound) if is_silent(sound) else sound
+            return float(pystoi.stoi(recorded, degraded, sample_rate_hz, extended=False))
         except RuntimeWarning:
             return math.nan
 

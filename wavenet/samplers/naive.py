@@ -1,4 +1,4 @@
-"""Generation by the definition: the whole network for every sample. The judge of the others."""
+"""The reference sampler: generation by the definition, the whole network for every sample."""
 
 import numpy as np
 import tensorflow as tf

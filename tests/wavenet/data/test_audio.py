@@ -200,39 +200,6 @@ def test_clipping_of_one_channel_is_seen(tmp_path):
     assert audio.read_sound(tmp_path / "a.wav").clipped_share == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("measure", ["peak", "rms"])
-def test_normalising_reaches_the_level_by_the_gain_it_states(measure):
-    sound = tone(400, amplitude=0.1)
-    louder, gain_db = audio.normalise(sound, -6.0, measure)
-    level_db = {"peak": audio.peak_db, "rms": audio.rms_db}[measure]
-    assert level_db(louder) == pytest.approx(-6.0, abs=1e-3)
-    np.testing.assert_allclose(louder, sound * 10 ** (gain_db / 20), rtol=1e-6)
-
-
-def test_silence_is_not_amplified():
-    assert audio.normalise(audio.from_int16(np.zeros(9, np.int16)), -1.0)[1] == 0.0
-
-
-@pytest.mark.parametrize("levels", [2, 256, 1024])
-def test_mu_law_levels_survive_decoding(levels):
-    level = np.arange(levels)
-    np.testing.assert_array_equal(
-        audio.mu_law_encode(audio.mu_law_decode(level, levels), levels), level
-    )
-
-
-def test_mu_law_is_the_formula_at_a_point():
-    # 127.5 * (1 + ln(1 + 255 * 0.1) / ln 256) = 202.9
-    assert audio.mu_law_encode(np.array([0.1, -1.0, 1.0, 5.0])).tolist() == [203, 0, 255, 255]
-    assert audio.mu_law_encode(np.array([0.1]))[0] + audio.mu_law_encode(np.array([-0.1]))[0] == 255
-
-
-def test_mu_law_resolves_quiet_sound_best():
-    step = np.diff(audio.mu_law_decode(np.arange(256)))
-    assert step[128] < step[200] < step[254]
-    assert step.max() / step.min() > 100
-
-
 def test_flac_bits_are_those_of_the_file_it_would_be(tmp_path):
     samples = audio.to_int16(tone(440) + np.random.default_rng(0).normal(0, 1e-3, 8000))
     audio.write(tmp_path / "a.flac", samples, RATE_HZ)

@@ -210,7 +210,7 @@ def test_a_clip_is_a_stretch_of_its_recording_with_its_own_frames(prepared):
     members = corpus.recordings_of(prepared, "train")
     source = pipeline.source_of(prepared, "train", 600, ("mel",))
     batch = batch_sampling.batch(source, 3, 0, 32)
-    for row, (which, start) in enumerate(batch_sampling.drawn(source, 3, 0, 32)):
+    for row, (which, start) in enumerate(batch_sampling.clip_places(source, 3, 0, 32)):
         member = members[which]
         assert start % HOP == 0 and start + 600 <= len(member.waveform)
         cut = audio.from_int16(member.waveform[start : start + 600])
@@ -224,7 +224,9 @@ def test_a_clip_is_a_stretch_of_its_recording_with_its_own_frames(prepared):
 def test_every_start_is_equally_likely():
     waveforms = [np.zeros(n, np.int16) for n in (1500, 700, 200, 1049)]
     source = batch_sampling.clip_source(waveforms, [0, 0, 0, 0], 500, hop_samples=100)
-    drawn = [place for step in range(40) for place in batch_sampling.drawn(source, 1, step, 100)]
+    drawn = [
+        place for step in range(40) for place in batch_sampling.clip_places(source, 1, step, 100)
+    ]
     places, counts = np.unique(drawn, axis=0, return_counts=True)
     wanted = [(0, 100 * k) for k in range(11)] + [(1, 100 * k) for k in range(3)]
     wanted += [(2, 0)] + [(3, 100 * k) for k in range(6)]
@@ -249,7 +251,7 @@ def test_a_recording_shorter_than_a_clip_is_padded_and_masked(prepared):
 
 def test_without_features_clips_start_anywhere(prepared):
     source = pipeline.source_of(prepared, "train", 777, ())
-    starts = [start for _, start in batch_sampling.drawn(source, 0, 0, 64)]
+    starts = [start for _, start in batch_sampling.clip_places(source, 0, 0, 64)]
     assert len({start % HOP for start in starts}) > 20
     batch = batches(pipeline.clips(prepared, "train", **settings(features=(), clip_samples=777)), 1)
     assert batch[0].keys() == {"waveform", "mask", "speaker"}
@@ -288,11 +290,11 @@ def test_clips_that_cannot_be_are_refused(prepared, split, changes, why):
 
 
 def test_whole_recordings_come_once_with_their_words(prepared):
-    (item,) = corpus.whole(prepared, "dev", ("mel",))
+    (item,) = corpus.full_recordings(prepared, "dev", ("mel",))
     assert (item["name"], item["text"], item["speaker"]) == ("dev/d.wav", "Words.", 2)
     np.testing.assert_array_equal(audio.to_int16(item["waveform"]), item["samples"])
     assert item["frames"].shape == (60, 8)
-    assert len(list(corpus.whole(prepared, "train"))) == 3
+    assert len(list(corpus.full_recordings(prepared, "train"))) == 3
 
 
 def test_an_exported_corpus_gives_the_same_batches(prepared, tmp_path):

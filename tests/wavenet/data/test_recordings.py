@@ -193,13 +193,13 @@ def test_recordings_below_the_rate_are_noted(tmp_path):
     assert scan(tmp_path, RATE_HZ).notes == ()
 
 
-def test_remembered_measurements_are_those_measured_and_follow_a_change(tmp_path, monkeypatch):
+def test_cached_numbers_are_those_measured_and_follow_a_change(tmp_path, monkeypatch):
     fill(tmp_path / "data", ["a.wav", "b.wav"])
     first = scan(tmp_path / "data", RATE_HZ, cache_folder=tmp_path / "cache")
     put(tmp_path / "data/a.wav", sound(77, seconds=0.5))
     decoded = []
-    measure = file_info.measure
-    monkeypatch.setattr(file_info, "measure", lambda p: decoded.append(p.name) or measure(p))
+    measure = file_info.read_info
+    monkeypatch.setattr(file_info, "read_info", lambda p: decoded.append(p.name) or measure(p))
     second = scan(tmp_path / "data", RATE_HZ, cache_folder=tmp_path / "cache")
     assert decoded == ["a.wav"]
     assert second.recordings == scan(tmp_path / "data", RATE_HZ).recordings
@@ -207,7 +207,7 @@ def test_remembered_measurements_are_those_measured_and_follow_a_change(tmp_path
 
 
 @pytest.mark.parametrize("damage", ["", "{", "[1]", '{"a": 1}', '{"a": {"b": 1}}'])
-def test_damaged_measurements_are_measured_anew(tmp_path, damage):
+def test_a_damaged_cache_is_made_anew(tmp_path, damage):
     fill(tmp_path / "data", ["a.wav", "b.wav"])
     (tmp_path / "cache").mkdir()
     (tmp_path / "cache" / file_info.FILE).write_text(damage)

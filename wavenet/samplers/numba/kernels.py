@@ -143,7 +143,7 @@ def multiply_add(builder, a, b, c):
 
 
 def clip(builder, x, limit):
-    """x held within -limit and limit."""
+    """x limited to between -limit and limit."""
     low, high = number(-limit), number(limit)
     x = builder.select(builder.fcmp_unordered("<", x, high), x, high)
     return builder.select(builder.fcmp_unordered(">", x, low), x, low)
@@ -320,7 +320,7 @@ def gate(z, sums, condition, vectors):
 
 @compiled
 def exponential(y, vectors):
-    """y = exp(y), held within exp(-87) and exp(87)."""
+    """y = exp(y), limited to between exp(-87) and exp(87)."""
     _exponential_kernel(y, y, 0, 0, 0, vectors)
 
 

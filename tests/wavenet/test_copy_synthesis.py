@@ -1,0 +1,79 @@
+"""Every system is measured on the same recordings in the same way."""
+
+import json
+
+import numpy as np
+import pytest
+
+from wavenet.copy_synthesis import baselines, compare, synthesised_samples, table
+from wavenet.features import MelConvention
+
+RATE_HZ = 16_000
+MEL = MelConvention(RATE_HZ, hop_samples=200)
+
+
+def voice(seconds, f0_hz, seed):
+    time = np.arange(round(seconds * RATE_HZ)) / RATE_HZ
+    pitch_hz = f0_hz * (1.0 + 0.1 * np.sin(2.0 * np.pi * 1.1 * time))
+    phase = 2.0 * np.pi * np.cumsum(pitch_hz) / RATE_HZ
+    sound = sum(np.sin(k * phase) / k for k in range(1, 20))
+    noise = np.random.default_rng(seed).normal(0.0, 3e-3, len(time))
+    return (0.1 * sound * np.clip(np.sin(6.0 * np.pi * time), 0.0, None) + noise).astype(np.float32)
+
+
+ITEMS = [
+    {"name": "a", "waveform": voice(1.0, 150.0, 0)},
+    {"name": "b", "waveform": voice(4.0, 220.0, 1)},
+]
+
+
+@pytest.fixture(scope="module")
+def compared():
+    return compare(baselines(MEL, seed=0), ITEMS, MEL, seed=0)
+
+
+def mean(compared, system, measure):
+    return compared[system]["measures"][measure]["mean"]
+
+
+def test_the_recording_itself_is_at_no_distance(compared):
+    assert mean(compared, "recording", "log_mel_distance_db") == 0.0
+    assert mean(compared, "recording", "multi_resolution_stft_distance") == 0.0
+
+
+def test_griffin_lim_that_stays_with_the_mel_comes_closer_to_it(compared):
+    plain, consistent = (
+        mean(compared, name, "log_mel_distance_db")
+        for name in ("griffin_lim", "griffin_lim_mel_consistent")
+    )
+    assert consistent < 0.9 * plain
+
+
+def test_a_mean_lies_within_its_interval_for_every_measure_of_every_system(compared):
+    for system in compared.values():
+        for measured in system["measures"].values():
+            if not np.isnan(measured["mean"]):
+                assert measured["low"] <= measured["mean"] <= measured["high"]
+        assert system["real_time_factor"] >= 0.0
+    json.dumps(compared)
+
+
+def test_three_seconds_of_a_recording_are_synthesised_at_most():
+    assert [synthesised_samples(item, RATE_HZ) for item in ITEMS] == [RATE_HZ, 3 * RATE_HZ]
+    lengths = []
+
+    def system(item, length):
+        lengths.append(length)
+        return item["waveform"][:length]
+
+    compare({"any": system}, ITEMS, MEL, seed=0)
+    assert lengths[-2:] == [RATE_HZ, 3 * RATE_HZ]
+
+
+def test_the_table_has_every_system_and_every_measure(compared):
+    text = "\n".join(table({**compared, "a model": compared["griffin_lim"]}))
+    for name in ("griffin lim", "griffin lim mel consistent", "recording", "a model"):
+        assert name in text
+    for name in compared["recording"]["measures"]:
+        assert name.replace("_", " ") in text
+    assert max(len(line) for line in text.splitlines()) < 120
