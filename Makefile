@@ -1,6 +1,6 @@
-.PHONY: check format lint types tests fix
+.PHONY: check format lint types docs tests fix
 
-check: format lint types tests
+check: format lint types docs tests
 
 format:
 	ruff format --check .
@@ -10,6 +10,9 @@ lint:
 
 types:
 	mypy
+
+docs:
+	NO_MKDOCS_2_WARNING=1 mkdocs build --strict --quiet --site-dir site
 
 tests:
 	python -m pytest

@@ -1,0 +1,165 @@
+"""What README and docs/ say to type is what the command understands."""
+
+import contextlib
+import importlib.util
+import io
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+import onepass
+from onepass import command
+from onepass.arguments import UsageError, parse
+from serving.client import sampling
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+LEFT_OUT = re.compile(r"\.\.\.$|\| |^onepass (VERB|sample\|)")
+
+
+def blocks(text, language):
+    """The fenced blocks of a language; as shell, indented blocks too."""
+    fenced = re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
+    if language != "sh":
+        return fenced
+    outside = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
+    return fenced + re.findall(r"(?:^    .*\n)+", outside, re.M)
+
+
+def lines(text):
+    """The command lines of a page: continued lines joined, comments and redirections cut off."""
+    for block in blocks(text, "sh"):
+        for line in block.replace("\\\n", " ").splitlines():
+            line = re.split(r"\s#|\s>\s", line)[0].strip()
+            yield from (part.strip() for part in line.split(" && "))
+
+
+def commands(path, program):
+    """The lines of a page that run a program, without those that stand for many."""
+    found = [line for line in lines(path.read_text(encoding="utf-8")) if line.startswith(program)]
+    return sorted({line for line in found if not LEFT_OUT.search(line)})
+
+
+PARSED = [(page, line) for page in PAGES for line in commands(page, "onepass ")]
+INSTALLED = [(page, line) for page in PAGES for line in commands(page, "pip install ")]
+MODULES = [(page, line) for page in PAGES for line in commands(page, "python -m ")]
+
+
+def named(pairs):
+    return [pytest.param(page, line, id=f"{page.stem}: {line}") for page, line in pairs]
+
+
+class UnderstoodError(Exception):
+    """Raised in place of doing what was read."""
+
+
+@pytest.fixture
+def understood(monkeypatch):
+    """Whether the command reads the words; what it would do is not done."""
+
+    def read(kind, words, program, *rest, **named):
+        parse(kind, words, program, *rest, **named)
+        raise UnderstoodError
+
+    def understood(words):
+        try:
+            with contextlib.redirect_stdout(io.StringIO()):
+                return onepass.main(words) == 0  # a help text
+        except UnderstoodError:
+            return True
+
+    monkeypatch.setattr(command, "parse", read)
+    monkeypatch.setattr(command, "parse_for_tensorflow", read)
+    return understood
+
+
+def of_any_kind(words, understood, monkeypatch):
+    """Whether a run directory of sound or of images would understand the words."""
+    for makes in ("sound", "images"):
+        monkeypatch.setattr(command, "_model_kind", lambda word, makes=makes: makes)
+        if understood(words):
+            return True
+    return False
+
+
+def of_a_served_model(words):
+    """Whether a served model of sound or of images would understand the words."""
+    for kind in (sampling.SpeakArguments, sampling.DrawArguments):
+        with contextlib.suppress(UsageError):
+            parse(kind, words, "onepass sample")
+            return True
+    return False
+
+
+@pytest.mark.parametrize(("page", "line"), named(PARSED))
+def test_a_command_is_understood(page, line, understood, monkeypatch, capsys):
+    words = shlex.split(line)[1:]
+    if words[:1] == ["launch"]:
+        assert understood(words)
+        launched = words[words.index("--") + 1 :]
+        words = launched[1:] if launched[0] == "onepass" else ["--help"]
+    if words[:1] == ["sample"] and any(command._is_remote(word) for word in words):
+        assert of_a_served_model(words[1:])
+    elif words[:1] in (["sample"], ["evaluate"]):
+        assert of_any_kind(words, understood, monkeypatch), capsys.readouterr().err
+    else:
+        assert understood(words), capsys.readouterr().err
+
+
+@pytest.mark.parametrize(("page", "line"), named(INSTALLED))
+def test_an_extra_that_is_installed_is_there(page, line):
+    known = re.findall(r'^        "(\w+)": ', (ROOT / "setup.py").read_text(), re.M)
+    for extras in re.findall(r"(?:onepass|\.)\[([\w,]+)\]", line):
+        assert set(extras.split(",")) <= set(known)
+
+
+@pytest.mark.parametrize(("page", "line"), named(MODULES))
+def test_a_module_that_is_run_is_there(page, line):
+    assert importlib.util.find_spec(line.split()[2]) is not None
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_python_on_a_page_compiles(page):
+    for block in blocks(page.read_text(encoding="utf-8"), "python"):
+        compile(block, str(page), "exec")
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
+def test_a_file_that_a_page_names_is_there(page):
+    text = page.read_text(encoding="utf-8")
+    links = re.findall(r"\]\(([^)#\s]+)\)", text)
+    for link in (link for link in links if "://" not in link):
+        assert (page.parent / link).exists(), link
+    for place in re.findall(r"`((?:\w+/)+\w+\.py)`", text):
+        assert (ROOT / place).exists() or not (ROOT / place.split("/")[0]).is_dir(), place
+
+
+def test_commands_are_found_at_all():
+    assert len(PARSED) > 60 and len(INSTALLED) > 5 and len(MODULES) > 3
+
+
+@pytest.mark.parametrize(
+    ("line", "holds"),
+    [
+        ("train wavenet-smoke --data a --workdir b", True),
+        ("train wavenet-smoke --data a --workdir b --no-such-option 3", False),
+        ("train wavenet-smole --data a --workdir b", False),
+        ("train wavenet-smoke --help", True),
+    ],
+)
+def test_what_is_not_understood_is_seen(line, holds, understood):
+    assert understood(line.split()) is holds
+
+
+def test_the_python_of_the_likelihood_page_holds():
+    page = ROOT / "docs" / "tutorials" / "likelihood.md"
+    for block in blocks(page.read_text(encoding="utf-8"), "python"):
+        exec(compile(block, str(page), "exec"), {})
+
+
+@pytest.mark.slow
+def test_the_python_of_the_readme_runs():
+    for block in blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python"):
+        exec(compile(block, "README.md", "exec"), {})
