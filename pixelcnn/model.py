@@ -156,7 +156,7 @@ class ImageModel:
         """
         if not self.whole:
             raise UserError("The run has not trained all parts; it gives no probability.")
-        values = list(condition) if isinstance(condition, list | tuple) else [condition]
+        values: list[Any] = list(condition) if isinstance(condition, list | tuple) else [condition]
         values = values * len(images) if len(values) == 1 else values
         if len(values) != len(images):
             raise ValueError(f"`condition` must be one or {len(images)}, got {len(values)}.")
