@@ -78,7 +78,7 @@ def expected(folder):
     return pytest.param(folder, marks=marks)
 
 
-@pytest.mark.parametrize("folder", map(expected, sorted(FOLDERS)))
+@pytest.mark.parametrize("folder", [expected(folder) for folder in sorted(FOLDERS)])
 def test_no_name_has_a_retired_word(folder):
     assert retired(ROOT, folder) == []
 
