@@ -1,4 +1,4 @@
-.PHONY: check format lint types docs tests fix
+.PHONY: check format lint types docs tests fix protos
 
 check: format lint types docs tests
 
@@ -20,3 +20,9 @@ tests:
 fix:
 	ruff check --fix .
 	ruff format .
+
+# Needs grpcio-tools. The descriptors are committed: installing takes no compiler.
+protos:
+	cd serving/grpc/protos && python -m grpc_tools.protoc -I. --include_imports \
+		--descriptor_set_out=services.binpb \
+		tensorflow.proto tensorflow/serving.proto inference.proto onepass.proto

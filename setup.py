@@ -73,7 +73,7 @@ setup(
         "pixelcnn": ["shipped/**"],
         "distill": ["shipped/**"],
         "speech": ["shipped/**"],
-        "serving": ["page/*"],
+        "serving": ["grpc/protos/**", "page/*"],
         "onepass": ["bench/audio/*.cpp"],
     },
     include_package_data=False,

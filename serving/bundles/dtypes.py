@@ -1,19 +1,23 @@
-"""The names that the open inference protocol, version 2, gives to types of numbers."""
+"""The one table of element types: what NumPy, the inference protocol and TensorFlow call them."""
 
 import numpy as np
 
-DATATYPES = {
-    "BOOL": np.dtype("?"),
-    "UINT8": np.dtype("u1"),
-    "UINT16": np.dtype("<u2"),
-    "UINT32": np.dtype("<u4"),
-    "UINT64": np.dtype("<u8"),
-    "INT8": np.dtype("i1"),
-    "INT16": np.dtype("<i2"),
-    "INT32": np.dtype("<i4"),
-    "INT64": np.dtype("<i8"),
-    "FP16": np.dtype("<f2"),
-    "FP32": np.dtype("<f4"),
-    "FP64": np.dtype("<f8"),
-}
-NAMES = {dtype: name for name, dtype in DATATYPES.items()}
+# The open inference protocol (version 2), tensorflow.DataType, NumPy.
+_TABLE = (
+    ("BOOL", "DT_BOOL", "?"),
+    ("UINT8", "DT_UINT8", "u1"),
+    ("UINT16", "DT_UINT16", "<u2"),
+    ("UINT32", "DT_UINT32", "<u4"),
+    ("UINT64", "DT_UINT64", "<u8"),
+    ("INT8", "DT_INT8", "i1"),
+    ("INT16", "DT_INT16", "<i2"),
+    ("INT32", "DT_INT32", "<i4"),
+    ("INT64", "DT_INT64", "<i8"),
+    ("FP16", "DT_HALF", "<f2"),
+    ("FP32", "DT_FLOAT", "<f4"),
+    ("FP64", "DT_DOUBLE", "<f8"),
+)
+V2_DTYPES = {v2: np.dtype(name) for v2, _, name in _TABLE}
+V2_NAMES = {dtype: v2 for v2, dtype in V2_DTYPES.items()}
+TENSORFLOW_DTYPES = {tensorflow: np.dtype(name) for _, tensorflow, name in _TABLE}
+TENSORFLOW_NAMES = {dtype: tensorflow for tensorflow, dtype in TENSORFLOW_DTYPES.items()}

@@ -11,7 +11,7 @@ import httpx
 import numpy as np
 from PIL import Image
 
-from serving.bundles.dtypes import DATATYPES, NAMES
+from serving.bundles.dtypes import TENSORFLOW_DTYPES, V2_DTYPES, V2_NAMES
 from serving.client.client import ImageScale, Input, Speech, Stream, check_numbers
 from serving.client.retrying import ClientError, Deadline, Retry, Retrying, token_error
 
@@ -28,13 +28,6 @@ CODES = {
     429: "too_many_requests",
     503: "overloaded",
     504: "deadline_exceeded",
-}
-TYPES = {
-    "DT_BOOL": "BOOL",
-    "DT_HALF": "FP16",
-    "DT_FLOAT": "FP32",
-    "DT_DOUBLE": "FP64",
-    **{f"DT_{i}{bits}": f"{i}{bits}" for i in ("INT", "UINT") for bits in (8, 16, 32, 64)},
 }
 
 
@@ -88,13 +81,13 @@ class HttpTransport:
         described, tail = [], []
         for key, value in inputs.items():
             data = value.astype(value.dtype.newbyteorder("<"), copy=False)
-            if data.dtype not in NAMES:
+            if data.dtype not in V2_NAMES:
                 raise ClientError(f"`{key}` cannot be {value.dtype}.", "invalid_input")
             tail.append(data.tobytes())
             described.append(
                 {
                     "name": key,
-                    "datatype": NAMES[data.dtype],
+                    "datatype": V2_NAMES[data.dtype],
                     "shape": list(data.shape),
                     "parameters": {"binary_data_size": len(tail[-1])},
                 }
@@ -224,7 +217,7 @@ class HttpTransport:
             outputs = {}
             for tensor in json.loads(body[:start])["outputs"]:
                 size = tensor["parameters"]["binary_data_size"]
-                flat = np.frombuffer(body[start : start + size], DATATYPES[tensor["datatype"]])
+                flat = np.frombuffer(body[start : start + size], V2_DTYPES[tensor["datatype"]])
                 outputs[tensor["name"]] = flat.reshape(tensor["shape"])
                 start += size
             return outputs
@@ -288,7 +281,7 @@ def _inputs(parsed: Mapping[str, Any]) -> dict[str, Input]:
     for name, info in parsed.items():
         sides = [int(dim["size"]) for dim in info["tensor_shape"]["dim"]]
         shape = tuple(None if side < 0 else side for side in sides)
-        inputs[name] = Input(DATATYPES[TYPES[info["dtype"]]], shape)
+        inputs[name] = Input(TENSORFLOW_DTYPES[info["dtype"]], shape)
     return inputs
 
 

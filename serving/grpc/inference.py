@@ -7,7 +7,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import Message
 
-from serving.bundles.dtypes import DATATYPES, NAMES
+from serving.bundles.dtypes import V2_DTYPES, V2_NAMES
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound, ServingError
@@ -89,7 +89,7 @@ class Inference:
             for name, info in tensors.items():
                 place.add(
                     name=name,
-                    datatype=NAMES[np.dtype(info.dtype)],
+                    datatype=V2_NAMES[np.dtype(info.dtype)],
                     shape=[-1 if side is None else side for side in info.shape],
                 )
         return response
@@ -144,10 +144,10 @@ def _inputs(request: Message, known: dict[str, Any], limit_bytes: int) -> dict[s
 
 
 def _array(tensor: Any, raw: bytes | None, limit_bytes: int) -> np.ndarray:
-    dtype = DATATYPES.get(tensor.datatype)
+    dtype = V2_DTYPES.get(tensor.datatype)
     if dtype is None:
         got = shortened(tensor.datatype)
-        raise InvalidInput(f"`{tensor.name}` must be of {', '.join(DATATYPES)}, got `{got}`.")
+        raise InvalidInput(f"`{tensor.name}` must be of {', '.join(V2_DTYPES)}, got `{got}`.")
     shape = tensor.shape
     count = checked_count(tensor.name, shape, dtype, limit_bytes)
     if raw is not None:
@@ -168,5 +168,5 @@ def _array(tensor: Any, raw: bytes | None, limit_bytes: int) -> np.ndarray:
 
 def _add_output(response: Message, name: str, array: np.ndarray) -> None:
     array = np.asarray(array)
-    response.outputs.add(name=name, datatype=NAMES[array.dtype], shape=array.shape)
+    response.outputs.add(name=name, datatype=V2_NAMES[array.dtype], shape=array.shape)
     response.raw_output_contents.append(array.tobytes())

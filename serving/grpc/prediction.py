@@ -11,15 +11,14 @@ from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
 from serving.grpc.interceptor import seconds_left
-from serving.grpc.messages import message
-from serving.grpc.schema import ENUMS
+from serving.grpc.messages import enum_values, message
 from serving.grpc.tensors import decode_all, encode, enum_of, shortened
 from serving.settings import Settings
 
 DEFAULT_SIGNATURE = "serving_default"
 METHOD_NAME = "tensorflow/serving/predict"
 METADATA = "signature_def"
-STATES = ENUMS["tensorflow.serving.ModelVersionStatus.State"]
+STATES = enum_values("tensorflow.serving.ModelVersionStatus.State")
 
 
 def resolve_model(registry: ModelRegistry, spec: Any) -> ServedModel:

@@ -10,25 +10,13 @@ from typing import Any
 
 import numpy as np
 
+from serving.bundles.dtypes import TENSORFLOW_DTYPES
 from serving.errors import InvalidInput, TooLarge
-from serving.grpc.schema import DATA_TYPES
+from serving.grpc.messages import enum_values
 
 MAX_DIMENSIONS = 8
-NUMPY = {
-    "DT_FLOAT": "<f4",
-    "DT_DOUBLE": "<f8",
-    "DT_HALF": "<f2",
-    "DT_INT8": "i1",
-    "DT_INT16": "<i2",
-    "DT_INT32": "<i4",
-    "DT_INT64": "<i8",
-    "DT_UINT8": "u1",
-    "DT_UINT16": "<u2",
-    "DT_UINT32": "<u4",
-    "DT_UINT64": "<u8",
-    "DT_BOOL": "?",
-}
-DTYPES = {DATA_TYPES[name]: np.dtype(text) for name, text in NUMPY.items()}
+DATA_TYPES = enum_values("tensorflow.DataType")
+DTYPES = {DATA_TYPES[name]: dtype for name, dtype in TENSORFLOW_DTYPES.items()}
 ENUMS = {dtype: number for number, dtype in DTYPES.items()}
 NAMES = {number: name for name, number in DATA_TYPES.items()}
 # The field that holds the values of a type one by one.

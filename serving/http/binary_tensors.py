@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import orjson
 
-from serving.bundles.dtypes import NAMES
+from serving.bundles.dtypes import V2_NAMES
 from serving.bundles.signature import Signature, TensorInfo
 from serving.errors import InvalidInput
 from serving.http.fields import excerpt, invalid_field, json_object
@@ -90,7 +90,7 @@ def _name(tensor: object) -> str:
 
 
 def _shape(name: str, tensor: dict[str, Any], info: TensorInfo) -> tuple[int, ...]:
-    wanted = NAMES[info.dtype]
+    wanted = V2_NAMES[info.dtype]
     if tensor.get("datatype") != wanted:
         raise invalid_field(f"{name}.datatype", wanted, tensor.get("datatype"))
     shape = tensor.get("shape")
@@ -136,7 +136,7 @@ def written(
         value = np.ascontiguousarray(value)
         tensor: dict[str, Any] = {
             "name": name,
-            "datatype": NAMES[value.dtype],
+            "datatype": V2_NAMES[value.dtype],
             "shape": list(value.shape),
         }
         if binary[name]:

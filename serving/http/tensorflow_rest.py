@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from serving.bundles.dtypes import TENSORFLOW_NAMES
 from serving.bundles.signature import Signature, TensorInfo
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
@@ -24,13 +25,6 @@ from serving.http.model_lookup import DEFAULT, MAX_NAME_CHARACTERS, model_from_p
 from serving.http.request_bodies import body_of, read_with
 from serving.settings import Settings
 
-TYPES = {
-    "bool": "DT_BOOL",
-    "float16": "DT_HALF",
-    "float32": "DT_FLOAT",
-    "float64": "DT_DOUBLE",
-    **{f"{i}{bits}": f"DT_{i}{bits}".upper() for i in ("int", "uint") for bits in (8, 16, 32, 64)},
-}
 METHOD = "tensorflow/serving/predict"
 
 
@@ -148,4 +142,4 @@ def _described(signature: Signature) -> dict[str, Any]:
 def _tensor(name: str, info: TensorInfo) -> dict[str, Any]:
     sides = [{"size": str(-1 if side is None else side), "name": ""} for side in info.shape]
     shape = {"dim": sides, "unknown_rank": False}
-    return {"dtype": TYPES[info.dtype.name], "tensor_shape": shape, "name": f"{name}:0"}
+    return {"dtype": TENSORFLOW_NAMES[info.dtype], "tensor_shape": shape, "name": f"{name}:0"}

@@ -8,7 +8,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serving.bundles.dtypes import NAMES
+from serving.bundles.dtypes import V2_NAMES
 from serving.bundles.signature import TensorInfo
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
@@ -175,4 +175,4 @@ def _response(
 
 def _tensor(name: str, info: TensorInfo) -> dict[str, Any]:
     shape = [-1 if side is None else side for side in info.shape]
-    return {"name": name, "datatype": NAMES[info.dtype], "shape": shape}
+    return {"name": name, "datatype": V2_NAMES[info.dtype], "shape": shape}

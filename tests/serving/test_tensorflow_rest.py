@@ -10,7 +10,7 @@ import pytest
 from fake_bundle import CHANNELS, HOP
 from http_running import Running, ask, store
 
-from serving.http.tensorflow_rest import TYPES
+from serving.bundles.dtypes import TENSORFLOW_NAMES
 
 PREDICT = "/v1/models/shapes:predict"
 SPEAK = "/v1/models/voice:predict"
@@ -82,8 +82,8 @@ def test_metadata_are_those_of_the_signatures(models):
 
 def test_types_have_the_names_of_tensorflows_enumeration():
     whole = {f"DT_{sign}INT{bits}" for sign in ("", "U") for bits in (8, 16, 32, 64)}
-    assert set(TYPES.values()) == whole | {"DT_BOOL", "DT_HALF", "DT_FLOAT", "DT_DOUBLE"}
-    assert TYPES["uint8"] == "DT_UINT8"
+    assert set(TENSORFLOW_NAMES.values()) == whole | {"DT_BOOL", "DT_HALF", "DT_FLOAT", "DT_DOUBLE"}
+    assert TENSORFLOW_NAMES[np.dtype("uint8")] == "DT_UINT8"
 
 
 @pytest.mark.parametrize("path", ["/v1/models/voice/versions/1:predict", SPEAK])

@@ -16,7 +16,7 @@ import numpy as np
 import orjson
 
 from serving.bundles.bundle import COMPILED
-from serving.bundles.dtypes import DATATYPES, NAMES
+from serving.bundles.dtypes import V2_DTYPES, V2_NAMES
 from serving.bundles.signature import Arrays
 from serving.grpc.messages import message
 from serving.grpc.tensors import decode, encode
@@ -141,7 +141,7 @@ class V2Binary(_Http):
         arrays = {}
         for tensor in orjson.loads(body[:place])["outputs"]:
             size = tensor["parameters"]["binary_data_size"]
-            flat = np.frombuffer(body[place : (place or 0) + size], DATATYPES[tensor["datatype"]])
+            flat = np.frombuffer(body[place : (place or 0) + size], V2_DTYPES[tensor["datatype"]])
             arrays[tensor["name"]] = flat.reshape(tensor["shape"])
             place = (place or 0) + size
         return arrays
@@ -162,7 +162,7 @@ class V2Json(_Http):
     def outputs(self, answer: tuple[int | None, bytes]) -> Arrays:
         """Arrays of the types that the answer names."""
         return {
-            tensor["name"]: np.array(tensor["data"], DATATYPES[tensor["datatype"]]).reshape(
+            tensor["name"]: np.array(tensor["data"], V2_DTYPES[tensor["datatype"]]).reshape(
                 tensor["shape"]
             )
             for tensor in orjson.loads(answer[1])["outputs"]
@@ -245,4 +245,4 @@ def _spoken_by_grpc(address: str, model: str, frames: np.ndarray) -> Iterator[by
 
 
 def _described(name: str, value: np.ndarray) -> dict[str, Any]:
-    return {"name": name, "datatype": NAMES[value.dtype], "shape": value.shape}
+    return {"name": name, "datatype": V2_NAMES[value.dtype], "shape": value.shape}
