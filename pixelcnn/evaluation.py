@@ -101,8 +101,8 @@ def _by_scale(parts: Parts, channels: int) -> Parts:
 def _seconds(model: ImageModel, dataset: ImageDataset, seed: int) -> float:
     """Seconds that an image takes, the first one, which compiles, left aside."""
     batch = next(iter(dataset.dev(1)))
-    told = {name: v.numpy() for name, v in batch.items() if name not in ("levels", "seed")}
-    request = Request((0, 1, 2), seed, model.size, told)
+    condition = {name: v.numpy() for name, v in batch.items() if name not in ("levels", "seed")}
+    request = Request((0, 1, 2), seed, model.size, condition)
     times = [time.perf_counter()]
     for _ in model.sampler.images(request):
         times.append(time.perf_counter())

@@ -173,7 +173,7 @@ def model(kind: str):
     return opened(run(kind))
 
 
-def judged(kind: str) -> ImageDataset:
+def dev_of(kind: str) -> ImageDataset:
     """The dev images of `model(kind)`."""
     known = model(kind)
     return ImageDataset.for_evaluation(data_of(kind), known.config, known.classes, known.statistics)
@@ -182,4 +182,4 @@ def judged(kind: str) -> ImageDataset:
 @functools.cache
 def figures(kind: str) -> dict:
     """What `evaluate` says of `model(kind)`."""
-    return evaluate(model(kind), judged(kind))
+    return evaluate(model(kind), dev_of(kind))

@@ -31,7 +31,7 @@ OPTIONS = f"""--student.flows 1 2 --student.residual-channels 4 --student.gate-c
 
 @pytest.fixture(scope="module", autouse=True)
 def quick():
-    """Nothing is judged, the classifier learns for a moment, and JAX does not optimise."""
+    """Nothing is evaluated, the classifier learns for a moment, and JAX does not optimise."""
     brief = functools.partial(train_units, num_units=8, channels=8, steps=2)
     with pytest.MonkeyPatch.context() as patch:
         for module in (training, wavenet_training):

@@ -90,17 +90,17 @@ def test_a_channel_owes_nothing_to_the_parameters_of_those_after_it():
     with tf.GradientTape(persistent=True) as tape:
         joint = tf.reshape(log_probs(parameters), [4, 4, 4])
         marginals = [tf.reduce_logsumexp(joint, [1, 2]), tf.reduce_logsumexp(joint, 2), joint]
-    slopes = []
+    gradients = []
     for marginal in marginals:
         jacobian = tape.jacobian(marginal, parameters, experimental_use_pfor=False).numpy()
-        slopes.append(np.abs(jacobian.reshape(-1, 10, SMALL.components)).max(0).min(1))
+        gradients.append(np.abs(jacobian.reshape(-1, 10, SMALL.components)).max(0).min(1))
     # Rows: logits, means R G B, log-scales R G B, coefficients of R in G, R in B, G in B.
-    reads = [slope > 1e-3 for slope in slopes]
+    reads = [gradient > 1e-3 for gradient in gradients]
     np.testing.assert_array_equal(reads[0], [1, 1, 0, 0, 1, 0, 0, 0, 0, 0])
     np.testing.assert_array_equal(reads[1], [1, 1, 1, 0, 1, 1, 0, 1, 0, 0])
     np.testing.assert_array_equal(reads[2], np.ones(10))
-    for read, slope in zip(reads, slopes, strict=True):
-        assert slope[~read].max(initial=0) < 1e-6
+    for read, gradient in zip(reads, gradients, strict=True):
+        assert gradient[~read].max(initial=0) < 1e-6
 
 
 @pytest.mark.parametrize(

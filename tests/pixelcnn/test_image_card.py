@@ -60,7 +60,7 @@ def test_the_card_holds_the_measured_figures(exported):
     assert quality["bits_per_dim"] == bits["mean"]
 
 
-def test_weights_are_stored_in_half_precision_and_judged_so(exported):
+def test_weights_are_stored_in_half_precision_and_evaluated_so(exported):
     with np.load(exported / "weights.npz") as stored:
         assert {array.dtype for array in stored.values()} == {np.dtype(np.float16)}
         assert sum(array.size for array in stored.values()) == spec_of(exported)["weights"]
@@ -110,7 +110,7 @@ def test_parts_of_several_runs_are_one_folder(tmp_path, monkeypatch):
     model, text = opened(tmp_path / "out"), (tmp_path / "out" / "card.md").read_text()
     assert model.whole and model.config.part_names == ("4", "8.2", "8.3", "8.4")
     assert "A multiscale PixelCNN of 8x8" in text and "several runs" in text
-    batch = next(iter(image_runs.judged("multiscale").dev(4)))
+    batch = next(iter(image_runs.dev_of("multiscale").dev(4)))
     for name, parts in {"base": {"4"}, "factors": {"8.2", "8.3", "8.4"}}.items():
         nats = opened(tmp_path / name).density.nats(batch)
         assert nats.keys() == parts

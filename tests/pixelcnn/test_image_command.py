@@ -435,7 +435,7 @@ def folder(tmp_path_factory):
 
 
 @pytest.mark.parametrize("name", ["pixelcnn-smoke", "multiscale-smoke"])
-def test_a_smoke_preset_trains_on_a_folder_of_images_and_is_judged_and_drawn(
+def test_a_smoke_preset_trains_on_a_folder_of_images_and_is_evaluated_and_drawn(
     name, folder, tmp_path, capsys, monkeypatch
 ):
     monkeypatch.setattr(evaluation_callback.EvaluationCallback, "_can_sample", lambda self: False)

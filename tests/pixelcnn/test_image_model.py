@@ -1,4 +1,4 @@
-"""What a trained image model says of images, and what it draws, and how well that is judged."""
+"""What a trained image model says of images, and what it draws, and how well it is evaluated."""
 
 import dataclasses
 import math
@@ -7,7 +7,7 @@ import image_runs
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_runs import CLASSES, DEV, config_of, figures, images, judged, model, opened, toys
+from image_runs import CLASSES, DEV, config_of, dev_of, figures, images, model, opened, toys
 
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import DataError
@@ -24,7 +24,7 @@ NUMBERS = 64  # in a toy
 
 def whole_dev(kind, shuffled=0):
     """All of dev as one batch of arrays."""
-    return {k: v.numpy() for k, v in next(iter(judged(kind).dev(1000, shuffled))).items()}
+    return {k: v.numpy() for k, v in next(iter(dev_of(kind).dev(1000, shuffled))).items()}
 
 
 def dataset_of(tmp_path, config, **arrays):
@@ -63,7 +63,7 @@ def test_bits_per_dim_is_the_log_probability_in_bits_over_the_numbers_of_an_imag
     assert found["dev"] == {"pictures": DEV}
 
 
-def test_each_scale_is_judged_by_the_numbers_that_it_adds():
+def test_each_scale_is_evaluated_by_the_numbers_that_it_adds():
     measures = {name: m["mean"] for name, m in figures("multiscale")["measures"].items()}
     of_scales = {name for name in measures if name.endswith(("4x4", "8x8"))}
     assert of_scales == {"bits_per_dim_4x4", "bits_per_dim_8x8"}
@@ -87,7 +87,7 @@ def test_what_a_condition_gains_is_what_the_wrong_one_costs():
 
 
 def test_what_actions_gain_is_a_mean_over_several_exchanges():
-    dataset, density = judged("video"), model("video").density
+    dataset, density = dev_of("video"), model("video").density
     ways = [next(iter(dataset.dev(1000, i))) for i in range(1 + dataset.shuffles)]
     assert len({way["action"].numpy().tobytes() for way in ways}) > 3
     bits = [-np.mean(sum(density.nats(way).values())) / math.log(2) for way in ways]
@@ -117,13 +117,13 @@ def test_no_image_keeps_its_class_where_none_has_more_than_half(tmp_path, labels
 
 def test_batches_of_another_size_give_the_same_bits():
     whole = model("multiscale").density.nats(whole_dev("multiscale"))
-    parts = [model("multiscale").density.nats(batch) for batch in judged("multiscale").dev(5)]
+    parts = [model("multiscale").density.nats(batch) for batch in dev_of("multiscale").dev(5)]
     assert [len(part["4"]) for part in parts] == [5, 5, 2]
     for name, nats in whole.items():
         np.testing.assert_allclose(np.concatenate([p[name] for p in parts]), nats, rtol=1e-5)
 
 
-def test_a_dev_file_alone_is_judged_whole(tmp_path):
+def test_a_dev_file_alone_is_evaluated_whole(tmp_path):
     file = images() / "toy_dev.npz"
     config = model("pixelcnn").config
     alone = next(iter(ImageDataset.for_evaluation(file, config, CLASSES).dev(1000)))
@@ -146,7 +146,7 @@ def test_classes_are_the_models_whatever_their_order_in_the_file(tmp_path):
         dataset_of(tmp_path, config, images=images, labels=np.array([0, 1, 0]), classes=names)
 
 
-def test_a_model_without_classes_is_judged_on_images_of_any(tmp_path):
+def test_a_model_without_classes_is_evaluated_on_images_of_any(tmp_path):
     config = model("text").config
     arrays = {**toys(4, 0), "classes": np.array(["x", "y", "z"])}
     assert "caption" in next(iter(dataset_of(tmp_path, config, **arrays).dev()))
@@ -177,7 +177,7 @@ def test_webp_stores_noise_at_its_entropy_and_a_flat_image_for_nothing():
     assert webp_bits_per_dim(np.full([64, 64, 1], 77, np.uint8)) < 0.5
 
 
-def test_the_codec_is_judged_on_the_dev_images():
+def test_the_codec_is_evaluated_on_the_dev_images():
     each = [webp_bits_per_dim(image[..., None]) for image in toys(DEV, 2)["images"]]
     assert figures("pixelcnn")["codec"] == {"webp": pytest.approx(np.mean(each))}
 
@@ -256,7 +256,7 @@ def test_a_class_goes_by_its_name_or_its_number():
 
 def test_a_name_that_is_a_number_is_taken_as_a_name():
     known = dataclasses.replace(model("pixelcnn"), classes=("2", "1", "0"))
-    assert [known.label(wish) for wish in ("2", 1, "0")] == [0, 1, 2]
+    assert [known.label(value) for value in ("2", 1, "0")] == [0, 1, 2]
 
 
 def test_what_is_asked_for_is_what_is_drawn():
@@ -387,10 +387,10 @@ REFUSALS = [
 ]
 
 
-@pytest.mark.parametrize(("kind", "wish", "line"), REFUSALS)
-def test_what_cannot_be_drawn_is_refused_before_anything_is(kind, wish, line):
+@pytest.mark.parametrize(("kind", "value", "line"), REFUSALS)
+def test_what_cannot_be_drawn_is_refused_before_anything_is(kind, value, line):
     # `progressions` itself refuses: its caller has made no folder yet.
-    assert refused(model(kind).progressions, **wish).startswith(line)
+    assert refused(model(kind).progressions, **value).startswith(line)
 
 
 def test_a_condition_for_a_model_that_has_none_is_refused():

@@ -30,7 +30,7 @@ def figures_of(run, name):
 
 def dev_bits(model, kind):
     """Bits per dimension on all of dev, from the log-probabilities of one large batch."""
-    batch = next(iter(image_runs.judged(kind).dev(1000)))
+    batch = next(iter(image_runs.dev_of(kind).dev(1000)))
     nats = np.sum([n.numpy() for n in model.density.nats(batch).values()], axis=0)
     return -np.mean(nats) / np.log(2) / np.prod(batch["levels"].shape[1:])
 
@@ -220,7 +220,7 @@ def test_a_part_is_trained_alone(halves):
 def test_joined_parts_are_one_model_whose_bits_are_the_sum_of_theirs_and_which_draws(halves):
     stored, model = card.joined(halves / "factors", (halves / "base",))
     assert stored["parts"] == ["4", "8.2", "8.3", "8.4"] and model.whole
-    batch = next(iter(image_runs.judged("multiscale").dev(1000)))
+    batch = next(iter(image_runs.dev_of("multiscale").dev(1000)))
     parts = {}
     for name in ("base", "factors"):
         parts |= opened(halves / name).density.nats(batch)

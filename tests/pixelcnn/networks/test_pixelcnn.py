@@ -50,7 +50,7 @@ def reads_values(network):
     return network
 
 
-def slopes_of_pixels(network, height, width, part):
+def gradients_of_pixels(network, height, width, part):
     """[pixels, height, width], how each pixel's `part` of `Hidden` moves with each pixel."""
     pixels, channels = height * width, network.output_config.channels
     draws = np.random.default_rng(0)
@@ -102,18 +102,18 @@ def test_probabilities_given_a_condition_sum_to_one(likelihood):
 def test_a_pixel_reads_every_pixel_before_it_and_no_other(channels, part):
     layers = 3 if part == "units" else 1
     network = pixelcnn_of(output_of(channels=channels), layers=layers)
-    slopes = slopes_of_pixels(reads_values(network), 7, 7, part)
+    gradients = gradients_of_pixels(reads_values(network), 7, 7, part)
     before = np.tril(np.ones([49, 49], bool), -1).reshape(49, 7, 7)
     if part == "prediction":
         before &= reach_of(7, 7, FRONT_ROWS, FRONT_REACH, FRONT_COLUMNS)
-    assert (slopes[~before] == 0).all()
-    assert (slopes[before] > 0).all()
+    assert (gradients[~before] == 0).all()
+    assert (gradients[before] > 0).all()
 
 
 def test_a_layer_widens_what_is_read_by_one_row_and_column():
-    slopes = slopes_of_pixels(reads_values(pixelcnn_of(layers=1)), 6, 11, "units")
+    gradients = gradients_of_pixels(reads_values(pixelcnn_of(layers=1)), 6, 11, "units")
     expected = reach_of(6, 11, FRONT_ROWS + 1, FRONT_REACH + 1, FRONT_COLUMNS + 1)
-    np.testing.assert_array_equal(slopes > 0, expected)
+    np.testing.assert_array_equal(gradients > 0, expected)
 
 
 def test_levels_are_read_as_values_from_minus_one_to_one():
@@ -149,9 +149,9 @@ def test_a_softmax_of_a_channel_reads_the_channels_before_it_alone():
     for last, marginal in enumerate(marginals):
         weights = np.random.default_rng(last).normal(size=marginal.shape).astype(np.float32)
         for variable in output.trainable_variables:
-            slope = tape.gradient(marginal, variable, output_gradients=tf.constant(weights))
-            slope = np.abs(tf.convert_to_tensor(slope)).max()
-            assert slope > 1e-3 if owners[id(variable)] <= last else slope < 1e-5
+            gradient = tape.gradient(marginal, variable, output_gradients=tf.constant(weights))
+            gradient = np.abs(tf.convert_to_tensor(gradient)).max()
+            assert gradient > 1e-3 if owners[id(variable)] <= last else gradient < 1e-5
 
 
 @pytest.mark.parametrize("likelihood", LIKELIHOODS)
@@ -274,10 +274,10 @@ def test_every_weight_learns(likelihood):
     with tf.GradientTape() as tape:
         loss = -tf.reduce_mean(network.log_prob(image, condition, Mode(seed=[1, 2])))
     variables = network.trainable_variables
-    slopes = tape.gradient(loss, variables)
-    for variable, slope in zip(variables, slopes, strict=True):
-        slope = tf.convert_to_tensor(slope)
-        assert np.isfinite(slope).all() and np.abs(slope).max() > 0, variable.name
+    gradients = tape.gradient(loss, variables)
+    for variable, gradient in zip(variables, gradients, strict=True):
+        gradient = tf.convert_to_tensor(gradient)
+        assert np.isfinite(gradient).all() and np.abs(gradient).max() > 0, variable.name
 
 
 def test_dropout_is_a_function_of_its_seed_and_absent_without():

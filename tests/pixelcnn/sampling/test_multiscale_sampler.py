@@ -16,10 +16,10 @@ from pixelcnn.networks.multiscale import condition_at
 from pixelcnn.networks.pixelcnn import PixelCNN, with_coordinates
 from pixelcnn.sampling.multiscale_sampler import (
     SamplingInputs,
-    draw,
     multiscale_words,
     sample_base,
     sample_group,
+    sample_scales,
     temperatures_of,
 )
 from pixelcnn.sampling.pixelcnn_sampler import sample_naively
@@ -34,7 +34,7 @@ def outputs_of(model):
     return [model.base.output, *((f.output or f.shallow.output) for f in factors)]
 
 
-def wish_of(model, size, seed=5, rows=(0, 1, 2), temperature=1.0):
+def inputs_of(model, size, seed=5, rows=(0, 1, 2), temperature=1.0):
     """What some of three images of a seed, with a condition each, are drawn from."""
     condition = condition_at(condition_of(3, 2 * SIZE, 2 * SIZE, *CHANNELS), size)
     taken = Condition(*(tf.gather(x, rows) for x in condition))
@@ -42,7 +42,7 @@ def wish_of(model, size, seed=5, rows=(0, 1, 2), temperature=1.0):
     return SamplingInputs(words, taken, temperatures_of(temperature, 4))
 
 
-def plain_wish(model, size, rows=(0, 4)):
+def plain_inputs(model, size, rows=(0, 4)):
     """What images without a condition are drawn from."""
     return SamplingInputs(
         multiscale_words(model, 1, list(rows), size), NONE, temperatures_of(1.0, 4)
@@ -58,7 +58,9 @@ def conditioned(kind):
 @functools.cache
 def drawn(kind, size=SIZE, **fields):
     """The largest images, an array [rows, size, size, channels]."""
-    return draw(conditioned(kind), wish_of(conditioned(kind), size, **fields), size)[-1].numpy()
+    return sample_scales(conditioned(kind), inputs_of(conditioned(kind), size, **fields), size)[
+        -1
+    ].numpy()
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -72,7 +74,7 @@ def test_each_pixel_is_drawn_once(kind):
 
     for output in outputs_of(model):
         output.sample = numbered
-    images = draw(model, plain_wish(model, SIZE), SIZE)
+    images = sample_scales(model, plain_inputs(model, SIZE), SIZE)
     assert total[0] == 2 * SIZE**2
     np.testing.assert_array_equal(np.sort(np.ravel(images[-1])), np.arange(total[0]))
     for small, large in itertools.pairwise(images):
@@ -84,11 +86,11 @@ def test_each_pixel_is_drawn_from_its_own_words(kind):
     model = multiscale_of(kind)
     for output in outputs_of(model):
         output.sample = lambda hidden, words, temperature: tf.bitcast(words[..., :1], tf.int32)
-    wish = plain_wish(model, SIZE)
-    base, *larger = draw(model, wish, SIZE)
+    inputs = plain_inputs(model, SIZE)
+    base, *larger = sample_scales(model, inputs, SIZE)
     drawn = [base, *(group for image in larger for group in split(image)[1:])]
     in_order = np.concatenate([np.reshape(group, [2, -1]) for group in drawn], 1)
-    np.testing.assert_array_equal(in_order, tf.bitcast(wish.words[..., 0], tf.int32))
+    np.testing.assert_array_equal(in_order, tf.bitcast(inputs.words[..., 0], tf.int32))
 
 
 def test_no_two_pixels_of_any_image_or_seed_share_a_word():
@@ -123,14 +125,14 @@ def test_a_doubling_takes_three_passes_and_the_base_one_a_pixel(kind, size, monk
             return step(*args)
 
         output.sample = counted_step
-    wish = plain_wish(model, size, [0])
-    draw(model, wish, size)
+    inputs = plain_inputs(model, size, [0])
+    sample_scales(model, inputs, size)
     factor_passes, base_pixels = 3 * model.sizes.index(size), 4
     assert passes == ["Factor"] * factor_passes
     steps_a_pass = 1 if kind == "A" else 4  # patches of 2 x 2
     assert len(steps) == base_pixels + factor_passes * steps_a_pass
     passes.clear()
-    sample_base(model, wish, sample_naively)
+    sample_base(model, inputs, sample_naively)
     assert passes == ["PixelCNN"] * base_pixels
 
 
@@ -140,11 +142,11 @@ def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, likelihood)
     model, record = multiscale_of(kind, 8, output_of(likelihood, 3, 16), *CHANNELS), []
     for output in outputs_of(model):
         recorded(output, record)
-    wish = wish_of(model, SIZE)
-    image = draw(model, wish, SIZE)[-1]
+    inputs = inputs_of(model, SIZE)
+    image = sample_scales(model, inputs, SIZE)[-1]
     each = [tf.reduce_sum(tf.reshape(nats, [3, -1]), 1) for nats in record]
     np.testing.assert_allclose(
-        tf.add_n(each), model.log_prob(image, wish.condition), rtol=1e-5, atol=1e-3
+        tf.add_n(each), model.log_prob(image, inputs.condition), rtol=1e-5, atol=1e-3
     )
     assert len(np.unique(image)) == 16
 
@@ -152,7 +154,7 @@ def test_the_density_is_the_sum_of_the_conditionals_drawn_from(kind, likelihood)
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_naive_base_draws_the_same_image(kind):
     model = conditioned(kind)
-    found = draw(model, wish_of(model, 4), 4, base_sampler=sample_naively)[-1]
+    found = sample_scales(model, inputs_of(model, 4), 4, base_sampler=sample_naively)[-1]
     np.testing.assert_array_equal(found, drawn(kind, 4))
 
 
@@ -175,13 +177,13 @@ def test_a_larger_image_of_a_seed_has_the_smaller_one_for_its_sub_sample(kind):
 def test_a_given_start_is_kept_and_drawn_on(kind):
     start = image_of(3, 4, 4, 3, 16)
     model = conditioned(kind)
-    wish = wish_of(model, SIZE)
-    images = draw(model, wish, SIZE, start)
+    inputs = inputs_of(model, SIZE)
+    images = sample_scales(model, inputs, SIZE, start)
     assert [image.shape[1] for image in images] == [4, 8]
     np.testing.assert_array_equal(subsampled(images[-1], 4), start)
     assert (images[-1] != drawn(kind)).numpy().any()
-    whole = draw(model, wish, SIZE)
-    again = draw(model, wish, SIZE, whole[1])
+    whole = sample_scales(model, inputs, SIZE)
+    again = sample_scales(model, inputs, SIZE, whole[1])
     np.testing.assert_array_equal(again[-1], whole[-1])
 
 
@@ -193,18 +195,18 @@ def test_each_scale_has_a_temperature_of_its_own(kind):
     assert (cold_above != warm).any()
     one, other = (drawn(kind, seed=seed, temperature=0.0) for seed in (5, 6))
     np.testing.assert_array_equal(one, other)
-    wish = wish_of(conditioned(kind), SIZE, temperature=(1.0, 1.0, 0.0, 1.0))
-    found = draw(conditioned(kind), wish, SIZE, tf.constant(subsampled(one, 4)))[-1]
+    inputs = inputs_of(conditioned(kind), SIZE, temperature=(1.0, 1.0, 0.0, 1.0))
+    found = sample_scales(conditioned(kind), inputs, SIZE, tf.constant(subsampled(one, 4)))[-1]
     np.testing.assert_array_equal(found, one)
 
 
 def test_a_compiler_changes_no_pixel():
     factor, groups = conditioned("B").factors["8.3"], split(image_of(3, 8, 8, 3, 16))[:2]
-    wish = wish_of(conditioned("B"), SIZE)
-    condition = with_coordinates(wish.condition, SIZE, SIZE)
+    inputs = inputs_of(conditioned("B"), SIZE)
+    condition = with_coordinates(inputs.condition, SIZE, SIZE)
 
     def group_three(groups, condition):
-        return sample_group(factor, groups, condition, wish, SIZE, 0.7)
+        return sample_group(factor, groups, condition, inputs, SIZE, 0.7)
 
     found = tf.function(group_three, jit_compile=True)(groups, condition)
     np.testing.assert_array_equal(found, group_three(groups, condition))
