@@ -125,8 +125,8 @@ class EvaluationCallback:
         spectrogram_png(path.with_suffix(".png"), waveforms, self.rate_hz)
         for name, waveform in waveforms.items():
             log.audio(step, name, waveform, self.rate_hz)
-        with Image.open(path.with_suffix(".png")) as picture:
-            log.image(step, "spectrogram", np.asarray(picture.convert("RGB")))
+        with Image.open(path.with_suffix(".png")) as image:
+            log.image(step, "spectrogram", np.asarray(image.convert("RGB")))
 
     def _teacher_sound(self, length: int) -> np.ndarray:
         """Returns the teacher's sound for the first recording, generated once in a run."""

@@ -206,7 +206,7 @@ def test_a_gaussian_pair_uses_the_closed_form(data, tmp_path):
     assert "kl" in line and "cross_entropy" not in line
 
 
-def test_evaluations_leave_figures_sounds_and_pictures(distil, tmp_path, watched):
+def test_evaluations_leave_metrics_sounds_and_images(distil, tmp_path, watched):
     distil(changed(loop=dict(num_steps=1, evaluate_every_steps=1)))
     line = read_metrics(tmp_path / "run")[-1]
     assert {"dev_stft_distance", "dev_level_db", "dev_entropy"} <= set(line)

@@ -286,7 +286,7 @@ def test_figures_in_words_name_model_data_and_the_codec(capsys, monkeypatch):
     assert lines[-1].startswith("  bits per dim gained by the condition   ")
 
 
-def test_images_to_judge_by_that_are_not_there_are_named(mistake, tmp_path):
+def test_dev_images_that_are_not_there_are_named(mistake, tmp_path):
     line = mistake("evaluate", run("pixelcnn"), "--data", tmp_path / "no")
     assert line == f"{tmp_path / 'no'}: no such file or folder."
     copy = shutil.copytree(run("pixelcnn"), tmp_path / "copy")

@@ -170,7 +170,7 @@ def test_contrast_is_the_divergence_from_another_condition():
     assert float(apart[0]) != float(apart[1])
 
 
-def test_divergence_is_of_pictures_as_well_as_of_sounds():
+def test_divergence_is_of_images_as_well_as_of_sounds():
     shape, log_scale = (4, 3, 5, 2), math.log(0.5)
     z = tf.reshape(noise_of("logistic", 0, 4, 30), shape)
     drawn = FlowOutput(0.5 * z, tf.zeros(shape), tf.fill(shape, log_scale))

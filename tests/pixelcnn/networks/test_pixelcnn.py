@@ -260,7 +260,7 @@ def test_rows_and_columns_have_coordinates_of_their_own():
     np.testing.assert_allclose(map_[..., 1], [[-0.75, -0.25, 0.25, 0.75]] * 2)
 
 
-def test_the_border_is_told_from_grey():
+def test_the_border_differs_from_grey():
     network = pixelcnn_of(output_of(levels=5), coordinates=False)
     units = network(tf.fill([1, 8, 20, 1], 2), NONE).units[0, 6].numpy()
     assert not np.allclose(units[0], units[10], atol=1e-3)
