@@ -2,7 +2,7 @@
 
 from wavenet.samplers.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
 from wavenet.samplers.naive import NaiveSampler
-from wavenet.samplers.numba.sampler import NumbaSampler
+from wavenet.samplers.numba.sampler import NumbaSampler, NumbaVocoderSampler
 from wavenet.samplers.xla import SamplerState, XlaSampler
 
 __all__ = [
@@ -10,6 +10,7 @@ __all__ = [
     "Backend",
     "NaiveSampler",
     "NumbaSampler",
+    "NumbaVocoderSampler",
     "Request",
     "SamplerState",
     "XlaSampler",

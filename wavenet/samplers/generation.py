@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from wavenet.networks import Network
 from wavenet.samplers import naive
-from wavenet.samplers.numba.sampler import NumbaSampler
+from wavenet.samplers.numba.sampler import NumbaSampler, NumbaVocoderSampler
 from wavenet.samplers.vocoder import VocoderSampler
 from wavenet.samplers.xla import XlaSampler
 from wavenet.vocoder import VocoderWaveNet
@@ -67,9 +67,7 @@ def stream(
     if backend == "naive":
         yield _naive(network, request)
         return
-    if isinstance(network, VocoderWaveNet):
-        backend = "xla"
-    sampler = NumbaSampler(network) if backend == "numba" else _xla_sampler(network)
+    sampler = _numba_sampler(network) if backend == "numba" else _xla_sampler(network)
     yield from _chunks(network, sampler, request, _chunk_length(network, request, chunk_samples))
 
 
@@ -125,6 +123,13 @@ def _chunk_length(network: Network, request: Request, wanted: int) -> int:
         return block
     length = min(wanted, max(64, 1 << (request.num_samples - 1).bit_length()))
     return -(-length // block) * block
+
+
+def _numba_sampler(network: Network) -> NumbaSampler | NumbaVocoderSampler:
+    """The compiled sampler of a network's present weights, on all cores."""
+    if isinstance(network, VocoderWaveNet):
+        return NumbaVocoderSampler(network)
+    return NumbaSampler(network)
 
 
 def _xla_sampler(network: Network) -> XlaSampler | VocoderSampler:

@@ -1,5 +1,17 @@
 """Autoregressive generation on a CPU, compiled by Numba."""
 
-from wavenet.samplers.numba.sampler import NumbaSampler, as_compiled, available_cores, check_shape
+from wavenet.samplers.numba.sampler import (
+    NumbaSampler,
+    NumbaVocoderSampler,
+    as_compiled,
+    available_cores,
+    check_shape,
+)
 
-__all__ = ["NumbaSampler", "as_compiled", "available_cores", "check_shape"]
+__all__ = [
+    "NumbaSampler",
+    "NumbaVocoderSampler",
+    "as_compiled",
+    "available_cores",
+    "check_shape",
+]

@@ -71,10 +71,16 @@ def draw(plan, outputs, row, chances, noise, step, temperature):
 
 
 @compiled
+def value_of(level, levels):
+    """The value in [-1, 1] of a level."""
+    centred = np.float32(2.0) * np.float32(level) - np.float32(levels - 1.0)
+    return centred * np.float32(1.0 / (levels - 1))
+
+
+@compiled
 def remember(plan, history, latest, row, level):
     """Makes `level` the newest past sample of a row."""
     latest[row] = level
     for past in range(plan.front_width - 1):
         history[row, past] = history[row, past + 1]
-    centred = np.float32(2.0) * np.float32(level) - np.float32(plan.levels - 1.0)
-    history[row, plan.front_width - 1] = centred * np.float32(1.0 / (plan.levels - 1))
+    history[row, plan.front_width - 1] = value_of(level, plan.levels)

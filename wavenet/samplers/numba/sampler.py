@@ -5,6 +5,7 @@ is the same, to the last bit, in any batch, in any chunks and with any number of
 arithmetic is float32 whatever the network's `compute_dtype`.
 """
 
+import abc
 import collections
 import os
 
@@ -12,35 +13,37 @@ import numpy as np
 import tensorflow as tf
 
 from wavenet.network import WaveNet
-from wavenet.samplers.numba.state import GenerationState, Pace, first_state
-from wavenet.samplers.numba.weights import pack
+from wavenet.networks import Network
+from wavenet.samplers.numba import bunches, samples
+from wavenet.samplers.numba.program import Program
+from wavenet.samplers.numba.state import Conditions, GenerationState, Pace, first_state
+from wavenet.vocoder import VocoderWaveNet
 
 
-class NumbaSampler:
-    """Generates with the weights that the network has when the sampler is made.
+class CompiledSampler(abc.ABC):
+    """What the samplers of both networks have in common.
 
     Args:
       network: the network.
+      program: its compiled loop, with the weights that it has now.
       threads: processor cores to use; by default all that this process may run on.
     """
 
-    def __init__(self, network: WaveNet, threads: int | None = None):
+    def __init__(self, network: Network, program: Program, threads: int | None):
         if threads is not None and threads < 1:
             raise ValueError(f"`threads` must be at least 1, got {threads}.")
-        self.network = network
         self.threads = threads or available_cores()
-        self.packed = pack(network)
+        self.program = program
+        self._likelihood, self._config = network.likelihood, network.config
         self._paces: dict[int, Pace] = collections.defaultdict(Pace)
-        if network.context_stack is not None:
-            self._blocks = tf.function(network.context_stack.blocks, autograph=False)
 
     def initial_state(self, batch: int) -> GenerationState:
         """The state before the first sample: silence, and empty queues."""
         if batch < 1:
             raise ValueError(f"`batch` must be at least 1, got {batch}.")
-        config = self.network.config
+        config = self._config
         blocks = np.zeros([batch, config.context_blocks, config.context_block_samples], np.float32)
-        return first_state(self.packed, blocks, self.threads, self._paces[batch])
+        return first_state(self.program, blocks, self.threads, self._paces[batch])
 
     def generate_chunk(self, state: GenerationState, condition, noise, temperature: float = 1.0):
         """The next levels, int32 [batch, time], their parameters, and the state after them.
@@ -49,13 +52,13 @@ class NumbaSampler:
           state: from `initial_state`, `prime` or the chunk before; it is used up.
           condition: [batch, time, channels] of these samples, or None.
           noise: float32 [batch, time, noise_channels] of these samples. With a context stack the
-            time must be `context_block_samples`.
+            time must be `context_block_samples`, for a vocoder a multiple of `bunch_samples`.
           temperature: 1 samples the model, less is closer to its mode.
         Raises:
           ValueError: a shape that does not fit the network or the state, or a used state.
         """
         noise = as_compiled(noise, np.float32)
-        check_shape("noise", noise, (state.batch, None, self.network.likelihood.noise_channels))
+        check_shape("noise", noise, (state.batch, None, self._likelihood.noise_channels))
         levels = np.zeros(noise.shape[:2], np.int32)
         parameters, state = self._advance(state, condition, noise, levels, False, temperature)
         return levels, parameters, state
@@ -69,7 +72,7 @@ class NumbaSampler:
         levels = as_compiled(levels, np.int32)
         check_shape("levels", levels, (state.batch, None))
         self._check_range(levels)
-        noise = np.zeros([*levels.shape, self.network.likelihood.noise_channels], np.float32)
+        noise = np.zeros([*levels.shape, self._likelihood.noise_channels], np.float32)
         return self._advance(state, condition, noise, levels, True, 1.0)
 
     def prime(self, state: GenerationState, condition, levels) -> GenerationState:
@@ -78,7 +81,7 @@ class NumbaSampler:
         With a context stack the time must be a multiple of `context_block_samples`.
         """
         levels = np.asarray(levels)
-        config = self.network.config
+        config = self._config
         length = config.context_block_samples if config.context_layers else levels.shape[1]
         for start in range(0, levels.shape[1], length):
             part = slice(start, start + length)
@@ -88,15 +91,44 @@ class NumbaSampler:
 
     def _advance(self, state, condition, noise, levels, given: bool, temperature: float):
         """The parameters of a chunk and the state after it; fills the levels if not given."""
-        condition = self._with_context(state, condition, levels.shape[1])
-        channels = self.network.config.gate_inputs
-        check_shape("condition", condition, (*levels.shape, channels))
-        parameters = state.run(condition, noise, levels, given, temperature)
-        blocks = state.blocks
-        if self.network.context_stack is not None:
-            wave = self.network.wave(tf.constant(levels)).numpy()
-            blocks = np.concatenate([blocks, wave[:, None]], 1)[:, 1:]
-        return parameters, state.after(levels.shape[1], blocks)
+        conditions = self._conditions(state, condition, levels.shape[1])
+        parameters = state.run(conditions, noise, levels, given, temperature)
+        return parameters, state.after(levels.shape[1], self._blocks_after(state.blocks, levels))
+
+    @abc.abstractmethod
+    def _conditions(self, state, condition, time: int) -> Conditions:
+        """The condition of every step of a chunk, checked."""
+
+    def _blocks_after(self, blocks, levels) -> np.ndarray:
+        """The past sound that a context stack reads, with these levels."""
+        return blocks
+
+    def _check_range(self, levels) -> None:
+        count = self._likelihood.levels
+        if levels.size and not 0 <= levels.min() <= levels.max() < count:
+            raise ValueError(
+                f"`levels` must be in [0, {count}), got {levels.min()} to {levels.max()}."
+            )
+
+
+class NumbaSampler(CompiledSampler):
+    """Generates with the weights that the network has when the sampler is made.
+
+    Args:
+      network: the network.
+      threads: processor cores to use; by default all that this process may run on.
+    """
+
+    def __init__(self, network: WaveNet, threads: int | None = None):
+        super().__init__(network, samples.program_of(network), threads)
+        self.network = network
+        if network.context_stack is not None:
+            self._blocks = tf.function(network.context_stack.blocks, autograph=False)
+
+    def _conditions(self, state, condition, time: int) -> Conditions:
+        condition = self._with_context(state, condition, time)
+        check_shape("condition", condition, (state.batch, time, self._config.gate_inputs))
+        return Conditions(condition, np.zeros([state.batch, time, 0], np.float32))
 
     def _with_context(self, state, condition, time: int) -> np.ndarray:
         """The whole condition, float32 [batch, time, channels]; no channels where there is none."""
@@ -113,12 +145,37 @@ class NumbaSampler:
             )
         return np.concatenate(parts, -1) if parts else np.zeros([state.batch, time, 0], np.float32)
 
-    def _check_range(self, levels) -> None:
-        count = self.network.likelihood.levels
-        if levels.size and not 0 <= levels.min() <= levels.max() < count:
-            raise ValueError(
-                f"`levels` must be in [0, {count}), got {levels.min()} to {levels.max()}."
-            )
+    def _blocks_after(self, blocks, levels) -> np.ndarray:
+        if self.network.context_stack is None:
+            return blocks
+        wave = self.network.wave(tf.constant(levels)).numpy()
+        return np.concatenate([blocks, wave[:, None]], 1)[:, 1:]
+
+
+class NumbaVocoderSampler(CompiledSampler):
+    """Generates with the weights that a vocoder has when the sampler is made.
+
+    The condition must be the same for all samples of a bunch, as that of `network.condition` is.
+
+    Args:
+      network: the vocoder.
+      threads: processor cores to use; by default all that this process may run on.
+    """
+
+    def __init__(self, network: VocoderWaveNet, threads: int | None = None):
+        super().__init__(network, bunches.program_of(network), threads)
+        self.network = network
+
+    def _conditions(self, state, condition, time: int) -> Conditions:
+        bunch = self._config.bunch_samples
+        if time % bunch:
+            raise ValueError(f"a chunk must hold whole bunches of {bunch}, got {time} samples.")
+        condition = np.zeros([0]) if condition is None else np.asarray(condition, np.float32)
+        check_shape("condition", condition, (state.batch, time, self._config.gate_inputs))
+        made = condition[:, ::bunch]
+        return Conditions(
+            made[..., : self.network.gate_channels], bunches.described(self.network, made)
+        )
 
 
 def as_compiled(array, dtype) -> np.ndarray:

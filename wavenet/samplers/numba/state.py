@@ -4,12 +4,12 @@ import dataclasses
 import itertools
 import time
 from concurrent.futures import ThreadPoolExecutor
+from typing import NamedTuple
 
 import numpy as np
 
-from wavenet.samplers.numba.kernels import aligned
-from wavenet.samplers.numba.step import BLOCK, Arrays, Chunk, run_aside, run_lead
-from wavenet.samplers.numba.weights import PackedWeights
+from wavenet.samplers.numba.layers import Chunk, run_aside
+from wavenet.samplers.numba.program import Program
 
 # Rows that pay for a thread's own reading of all the weights.
 _ROWS_OF_A_THREAD = 4
@@ -17,40 +17,40 @@ _CHUNKS_BETWEEN_TRIALS = 32
 _FIRST_TRIAL = 4
 
 
+class Conditions(NamedTuple):
+    """The condition of every step of a chunk."""
+
+    gates: np.ndarray
+    """What the gates read, float32 [batch, steps, channels]."""
+    described: np.ndarray
+    """What the rest of the network reads, float32 [batch, steps, channels], see `Chunk`."""
+
+
 class Group:
     """Rows that walk through the network together: their queues, and the memory of their step."""
 
-    def __init__(self, packed: PackedWeights, rows: slice):
-        self.packed, self.rows = packed, rows
-        self.plan = packed.plan.copy()
+    def __init__(self, program: Program, rows: slice):
+        self.program, self.rows = program, rows
+        self.plan = program.weights.plan.copy()
         self.plan["rows"] = rows.stop - rows.start
-        self.buffers = _buffers(packed, self.plan)
+        self.buffers = program.buffers(self.plan)
         for name, buffer in self.buffers.items():
-            self.plan[name] = buffer.ctypes.data
-        self.latest = np.full(rows.stop - rows.start, -1, np.int32)
+            if name in (self.plan.dtype.names or ()):
+                self.plan[name] = buffer.ctypes.data
 
     def copy(self) -> "Group":
         """A group that goes on from here by itself."""
-        group = Group(self.packed, self.rows)
+        group = Group(self.program, self.rows)
         for name, buffer in self.buffers.items():
             group.buffers[name][:] = buffer
-        group.latest[:] = self.latest
         return group
 
     def submit(self, workers: ThreadPoolExecutor, chunk: Chunk, paired: bool) -> list:
         """Futures of the chunk's one or two threads."""
-        packed, buffers, plan = self.packed, self.buffers, self.plan
-        arrays = Arrays(
-            history=buffers["history"],
-            latest=self.latest,
-            outputs=buffers["outputs"],
-            chances=buffers["chances"],
-            prediction=packed.prediction,
-            dilations=packed.dilations,
-            ring_starts=packed.ring_starts,
-        )
+        program, buffers, plan = self.program, self.buffers, self.plan
+        arrays = program.arrays(program.weights, buffers)
         buffers["lead_done"][:] = buffers["aside_done"][:] = 0
-        futures = [workers.submit(run_lead, plan, arrays, chunk, not paired)]
+        futures = [workers.submit(program.lead, plan, arrays, chunk, not paired)]
         if paired:
             futures.append(workers.submit(run_aside, plan, arrays, chunk))
         return futures
@@ -104,23 +104,27 @@ class GenerationState:
             workers=_workers(len(self.groups)),
         )
 
-    def run(self, condition, noise, levels, given: bool, temperature: float) -> np.ndarray:
-        """Makes a chunk with its condition [batch, time, channels] and noise [batch, time, ...].
+    def run(
+        self, conditions: Conditions, noise, levels, given: bool, temperature: float
+    ) -> np.ndarray:
+        """Makes a chunk of whole steps with their noise [batch, time, channels].
 
         Fills levels int32 [batch, time], or follows them if given. Returns the parameters,
         float32 [batch, time, parameters]. Raises ValueError if the state is used up.
         """
         self._check_fresh()
         self.used_up = True
-        count = self.groups[0].plan["num_parameters"]
+        program = self.groups[0].program
+        count = program.weights.plan["num_parameters"]
         parameters = np.zeros([*levels.shape, count], np.float32)
         paired = self.pace is not None and self.pace.pair()
         began, futures = time.perf_counter(), []
-        conditions = [_by_time(condition, group) for group in self.groups]
-        for group, here in zip(self.groups, conditions, strict=True):
+        by_time = [_by_time(conditions.gates, group) for group in self.groups]
+        for group, here in zip(self.groups, by_time, strict=True):
             chunk = Chunk(
-                start=self.position,
+                start=self.position // program.bunch,
                 condition=here.ctypes.data,
+                described=conditions.described[group.rows],
                 noise=noise[group.rows],
                 temperature=np.float32(temperature),
                 levels=levels[group.rows],
@@ -134,10 +138,10 @@ class GenerationState:
             self.pace.record(paired, time.perf_counter() - began, levels.shape[1])
         return parameters
 
-    def after(self, steps: int, blocks: np.ndarray) -> "GenerationState":
-        """The state that `steps` more samples have led to."""
+    def after(self, samples: int, blocks: np.ndarray) -> "GenerationState":
+        """The state that so many more samples have led to."""
         return dataclasses.replace(
-            self, position=self.position + steps, blocks=blocks, used_up=False
+            self, position=self.position + samples, blocks=blocks, used_up=False
         )
 
     def _check_fresh(self) -> None:
@@ -145,9 +149,7 @@ class GenerationState:
             raise ValueError("`state` must be the newest one or a copy() of it, got one used up.")
 
 
-def first_state(
-    packed: PackedWeights, blocks: np.ndarray, threads: int, pace: Pace
-) -> GenerationState:
+def first_state(program: Program, blocks: np.ndarray, threads: int, pace: Pace) -> GenerationState:
     """The state before the first sample: empty queues, and silent `blocks` [batch, ...]."""
     batch = len(blocks)
     groups = threads
@@ -159,7 +161,7 @@ def first_state(
         batch=batch,
         position=0,
         blocks=blocks,
-        groups=[Group(packed, each) for each in rows],
+        groups=[Group(program, each) for each in rows],
         pace=pace if threads >= 2 * groups else None,
         workers=_workers(groups),
     )
@@ -173,23 +175,3 @@ def _workers(groups: int) -> ThreadPoolExecutor:
 def _by_time(condition: np.ndarray, group: Group) -> np.ndarray:
     """The group's condition, float32 [time, rows, channels]."""
     return np.ascontiguousarray(condition[group.rows].transpose(1, 0, 2), np.float32)
-
-
-def _buffers(packed: PackedWeights, plan) -> dict[str, np.ndarray]:
-    rows, layers, gate = int(plan["rows"]), int(plan["layers"]), int(plan["gate_bytes"]) // 4
-    residual, skip = int(plan["residual_bytes"]) // 4, int(plan["skip_bytes"]) // 4
-    output = int(plan["output_bytes"]) // 4
-    shapes = {
-        "rings": [packed.ring_steps, rows, residual],
-        "sums": [layers, BLOCK, rows, 2 * gate],
-        "conditions": [layers if plan["condition_inputs"] else 0, BLOCK, rows, 2 * gate],
-        "units": [layers, rows, gate],
-        "skips": [rows, skip],
-        "hidden": [rows, skip],
-        "outputs": [rows, output],
-        "chances": [output],
-        "history": [rows, int(plan["front_width"])],
-    }
-    buffers = {name: aligned(shape) for name, shape in shapes.items()}
-    # Two cache lines each, as processors fetch them in pairs.
-    return buffers | {name: aligned([16], np.int64) for name in ("lead_done", "aside_done")}

@@ -18,7 +18,7 @@ from wavenet.samplers.numba.kernels import LANES, aligned, pack_matrix, padded
 MIXTURE, GAUSSIAN, CATEGORICAL = range(3)
 
 _SIZES = (  # true channels are `*_inputs`; padded ones come in vectors and in bytes
-    *("rows", "layers", "width", "front_width", "condition_inputs", "residual_inputs"),
+    *("rows", "layers", "width", "bunch", "front_width", "condition_inputs", "residual_inputs"),
     *("residual_vectors", "residual_bytes", "gate_inputs", "gate_vectors", "gate_bytes"),
     *("skip_inputs", "skip_vectors", "skip_bytes", "output_vectors", "output_bytes"),
     *("likelihood", "levels", "components", "num_parameters"),
@@ -32,15 +32,32 @@ _BUFFERS = (  # addresses of one group of rows' own memory
     *("rings", "sums", "conditions", "units", "skips", "hidden", "outputs", "history"),
     *("chances", "lead_done", "aside_done"),
 )
-# Numba's cache looks at one file only. The name of this field, a part of every compiled function's
-# signature, has it look at the kernels as well.
-_KERNELS = f"kernels_{zlib.crc32(Path(kernels.__file__).read_bytes()):08x}"
 
-PLAN = np.dtype(
-    [(name, np.int64) for name in (*_SIZES, *_WEIGHTS, *_BUFFERS, _KERNELS)]
-    + [("min_log_scale", np.float32), ("padding", np.float32)]
-)
-"""All that a step must know, as one record; it holds for one group of rows."""
+
+def _sources() -> str:
+    """A name that changes with any file of this folder.
+
+    Numba's cache looks at one file only. This name, a part of every compiled function's signature,
+    has it look at all of them.
+    """
+    files = sorted(Path(kernels.__file__).parent.glob("*.py"))
+    return f"sources_{zlib.crc32(b''.join(file.read_bytes() for file in files)):08x}"
+
+
+def plan_type(names: tuple[str, ...] = ()) -> np.dtype:
+    """A record of all that a step must know; it holds for one group of rows.
+
+    names: of sizes and addresses beside those that every network has.
+    """
+    numbers = (*_SIZES, *_WEIGHTS, *_BUFFERS, *names, _sources())
+    return np.dtype(
+        [(name, np.int64) for name in numbers]
+        + [("min_log_scale", np.float32), ("padding", np.float32)]
+    )
+
+
+PLAN = plan_type()
+"""The plan of a `WaveNet`."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -49,9 +66,7 @@ class PackedWeights:
 
     memory: np.ndarray
     plan: np.void
-    """A PLAN, all but the rows and their buffers filled in."""
-    prediction: np.ndarray
-    """The linear prediction, float32 [front_width], or empty."""
+    """Of `plan_type`, all but the rows and their buffers filled in."""
     dilations: np.ndarray
     """int64 [layers]."""
     ring_starts: np.ndarray
@@ -63,10 +78,17 @@ class PackedWeights:
 def pack(network) -> PackedWeights:
     """The present weights of a `WaveNet`; what it learns later does not reach them."""
     config = network.config
-    plan = np.zeros(1, PLAN)[0]
-    for name, value in _sizes(network).items():
+    parts = _front_parts(network) | layer_parts(network) | _head_parts(network)
+    sizes = layer_sizes(network) | {"condition_inputs": config.gate_inputs}
+    return packed(network, PLAN, sizes, parts)
+
+
+def packed(network, plan_type: np.dtype, sizes: dict, parts: dict) -> PackedWeights:
+    """The parts in one block of memory, and their plan."""
+    config = network.config
+    plan = np.zeros(1, plan_type)[0]
+    for name, value in sizes.items():
         plan[name] = value
-    parts = _front_parts(network) | _layer_parts(network) | _head_parts(network)
     memory = aligned([sum(_whole_lines(part.size) for part in parts.values())])
     start = 0
     for name, part in parts.items():
@@ -77,12 +99,9 @@ def pack(network) -> PackedWeights:
         plan[f"{name}_bytes"] = parts[name].nbytes // config.layers
     dilations = np.array(config.dilations, np.int64)
     spans = (config.filter_width - 1) * dilations
-    prediction = network.prediction_kernel
-    prediction = np.zeros([0]) if prediction is None else np.asarray(prediction)
     return PackedWeights(
         memory=memory,
         plan=plan,
-        prediction=prediction.astype(np.float32),
         dilations=dilations,
         ring_starts=np.cumsum(spans) - spans,
         ring_steps=int(spans.sum()),
@@ -94,7 +113,8 @@ def _whole_lines(size: int) -> int:
     return -(-size // 16) * 16
 
 
-def _sizes(network) -> dict[str, float]:
+def layer_sizes(network) -> dict[str, float]:
+    """The sizes of a network's layers and of its likelihood."""
     config, likelihood = network.config, network.likelihood
     channels = {
         "residual": config.residual_channels,
@@ -102,11 +122,11 @@ def _sizes(network) -> dict[str, float]:
         "skip": config.skip_channels,
         "output": likelihood.num_parameters,
     }
-    sizes = {
+    sizes: dict[str, float] = {
         "layers": config.layers,
         "width": config.filter_width,
+        "bunch": config.bunch_samples,
         "front_width": config.front_width,
-        "condition_inputs": config.gate_inputs,
         "residual_inputs": config.residual_channels,
         "gate_inputs": config.gate_channels,
         "skip_inputs": config.skip_channels,
@@ -116,10 +136,13 @@ def _sizes(network) -> dict[str, float]:
         "num_parameters": likelihood.num_parameters,
         "min_log_scale": getattr(likelihood, "min_log_scale", 0.0),
     }
-    for name, count in channels.items():
-        sizes[f"{name}_vectors"] = padded(count) // LANES
-        sizes[f"{name}_bytes"] = padded(count) * 4
-    return sizes
+    return sizes | in_vectors(channels)
+
+
+def in_vectors(channels: dict[str, int]) -> dict[str, int]:
+    """The sizes NAME_vectors and NAME_bytes of each so many channels, padded."""
+    vectors = {f"{name}_vectors": padded(count) // LANES for name, count in channels.items()}
+    return vectors | {f"{name}_bytes": padded(count) * 4 for name, count in channels.items()}
 
 
 def _kind(likelihood) -> int:
@@ -131,27 +154,28 @@ def _kind(likelihood) -> int:
 def _front_parts(network) -> dict[str, np.ndarray]:
     kernel = np.asarray(network.front_kernel)
     if network.config.likelihood == "categorical":
-        front = _wide(kernel)
+        front = wide(kernel)
     else:
         front = pack_matrix(kernel * network.config.input_gain)
-    return {"front": front, "front_bias": _wide(network.front_bias)}
+    return {"front": front, "front_bias": wide(network.front_bias)}
 
 
-def _layer_parts(network) -> dict[str, np.ndarray]:
+def layer_parts(network) -> dict[str, np.ndarray]:
+    """The weights of all layers, part by part."""
     layers = network.stack.layers
     half_power, skip_scale = math.sqrt(0.5), math.sqrt(1 / len(layers))
     parts: dict[str, list[np.ndarray]] = {
         name: [] for name in ("past", "present", "gate_bias", "condition", "residual_bias", "skip")
     }
     for layer in layers:
-        *past, present = _wide_halves(layer.gate_kernel)
+        *past, present = wide_halves(layer.gate_kernel)
         parts["past"] += [pack_matrix(tap) for tap in past]
         residual, bias = _residual(network, layer)
         parts["present"] += [pack_matrix(present), pack_matrix(residual * half_power)]
-        parts["residual_bias"].append(_wide(bias * half_power))
-        parts["gate_bias"].append(_wide_halves(layer.gate_bias))
+        parts["residual_bias"].append(wide(bias * half_power))
+        parts["gate_bias"].append(wide_halves(layer.gate_bias))
         if layer.condition_kernel is not None:
-            parts["condition"].append(pack_matrix(_wide_halves(layer.condition_kernel)))
+            parts["condition"].append(pack_matrix(wide_halves(layer.condition_kernel)))
         parts["skip"].append(pack_matrix(np.asarray(layer.skip_kernel) * skip_scale))
     none = np.zeros(0, np.float32)
     return {name: np.concatenate([none, *each]) for name, each in parts.items()}
@@ -178,21 +202,21 @@ def _head_parts(network) -> dict[str, np.ndarray]:
             bias[mean] /= gain
         bias[log_scale] -= math.log(gain)
     return {
-        "skip_bias": _wide(network.skip_bias),
+        "skip_bias": wide(network.skip_bias),
         "head1": pack_matrix(np.asarray(network.head1_kernel)),
-        "head1_bias": _wide(network.head1_bias),
+        "head1_bias": wide(network.head1_bias),
         "head2": pack_matrix(kernel),
-        "head2_bias": _wide(bias),
+        "head2_bias": wide(bias),
     }
 
 
-def _wide(array) -> np.ndarray:
+def wide(array) -> np.ndarray:
     """The array [..., channels] with zeros up to whole vectors."""
     array = np.asarray(array, np.float32)
     short = padded(array.shape[-1]) - array.shape[-1]
     return np.pad(array, [(0, 0)] * (array.ndim - 1) + [(0, short)])
 
 
-def _wide_halves(array) -> np.ndarray:
+def wide_halves(array) -> np.ndarray:
     """The array [..., 2 gate] with each half of the last axis widened."""
-    return np.concatenate([_wide(half) for half in np.split(np.asarray(array), 2, -1)], -1)
+    return np.concatenate([wide(half) for half in np.split(np.asarray(array), 2, -1)], -1)

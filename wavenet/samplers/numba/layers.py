@@ -1,4 +1,4 @@
-"""One time step of a WaveNet, compiled: the layers with their queues, and the head.
+"""The layers of one step, compiled: their queues, and what may be done ahead of time.
 
 Layer i keeps its past inputs in a ring. What the past adds to a gate does not wait for the present
 sample, so it is added in advance, up to `BLOCK` steps at once: the weights are then read once for
@@ -7,15 +7,16 @@ all of them. Layers start their blocks at different steps, so that no step has a
 The work of a step is in two parts. The lead runs the chain that every sample waits for: gate,
 units, residual, and in the end the head and the draw. The aside, one per layer, adds the units to
 the skip sum and prepares the gate sums of later steps; a second thread can do it meanwhile.
+
+A step of the layers stands for one sample, or for the samples of a bunch. What is in front of the
+layers and behind them is in samples.py and in bunches.py.
 """
 
 from typing import NamedTuple
 
 import numpy as np
 
-from wavenet.samplers.numba.draw import add_prediction, draw, remember
 from wavenet.samplers.numba.kernels import (
-    add,
     add_halved_power,
     clear,
     compiled,
@@ -24,28 +25,10 @@ from wavenet.samplers.numba.kernels import (
     gate,
     multiply,
     publish,
-    rectify,
     wait_for,
 )
-from wavenet.samplers.numba.weights import CATEGORICAL
 
 BLOCK = 8  # most steps whose past is added at once
-
-
-class Arrays(NamedTuple):
-    """What the step reads and writes other than by address."""
-
-    history: np.ndarray
-    """The scaled past samples, float32 [rows, front_width], the newest last."""
-    latest: np.ndarray
-    """The last level of each row, int32 [rows]; -1 before the first."""
-    outputs: np.ndarray
-    """float32 [rows, outputs and padding]."""
-    chances: np.ndarray
-    """Room for a softmax, float32 [outputs and padding]."""
-    prediction: np.ndarray
-    dilations: np.ndarray
-    ring_starts: np.ndarray
 
 
 class Chunk(NamedTuple):
@@ -54,7 +37,10 @@ class Chunk(NamedTuple):
     start: int
     """Steps before the chunk."""
     condition: int
-    """The address of float32 [time, rows, channels]."""
+    """The address of what the gates read, float32 [steps, rows, channels]."""
+    described: np.ndarray
+    """What else the condition says of every step, float32 [rows, steps, channels]: see bunches.py;
+    no channels for a `WaveNet`."""
     noise: np.ndarray
     """float32 [rows, time, noise_channels]."""
     temperature: np.float32
@@ -213,113 +199,46 @@ def lead(plan, dilations, rings, layer, time):
 
 
 @compiled
-def front(plan, ring, span, time, latest):
-    """The first layer's input at `time`, from the past samples or the latest levels [rows]."""
-    output = _ring_slot(plan, ring, span, _clock(time, 0))
-    for row in range(plan.rows):
-        copy(output + row * plan.residual_bytes, plan.front_bias, plan.residual_vectors)
-        if plan.likelihood == CATEGORICAL and latest[row] >= 0:
-            add(
-                output + row * plan.residual_bytes,
-                plan.front + latest[row] * plan.residual_bytes,
-                plan.residual_vectors,
-            )
-    if plan.likelihood != CATEGORICAL:
-        multiply(
-            output,
-            plan.residual_bytes,
-            plan.front,
-            plan.history,
-            4 * plan.front_width,
-            plan.rows,
-            plan.front_width,
-            plan.residual_vectors,
-        )
-
-
-@compiled
-def head(plan):
-    """The network's outputs [rows, outputs] from the finished sum of skips."""
-    rectify(plan.skips, plan.rows * plan.skip_vectors)
-    for row in range(plan.rows):
-        copy(plan.hidden + row * plan.skip_bytes, plan.head1_bias, plan.skip_vectors)
-        copy(plan.outputs + row * plan.output_bytes, plan.head2_bias, plan.output_vectors)
-    multiply(
-        plan.hidden,
-        plan.skip_bytes,
-        plan.head1,
-        plan.skips,
-        plan.skip_bytes,
-        plan.rows,
-        plan.skip_inputs,
-        plan.skip_vectors,
-    )
-    rectify(plan.hidden, plan.rows * plan.skip_vectors)
-    multiply(
-        plan.outputs,
-        plan.output_bytes,
-        plan.head2,
-        plan.hidden,
-        plan.skip_bytes,
-        plan.rows,
-        plan.skip_inputs,
-        plan.output_vectors,
-    )
-
-
-@compiled
 def _condition_at(plan, chunk, step):
     """The address of one step of the chunk's condition."""
     return chunk.condition + 4 * step * plan.rows * plan.condition_inputs
 
 
 @compiled
-def finish(plan, arrays, chunk, step):
-    """The parameters of a step from the finished sum of skips, and its levels."""
-    head(plan)
-    if arrays.prediction.size:
-        add_prediction(plan, arrays.outputs, arrays.history, arrays.prediction)
-    for row in range(plan.rows):
-        for output in range(plan.num_parameters):
-            chunk.parameters[row, step, output] = arrays.outputs[row, output]
-        if not chunk.given:
-            chunk.levels[row, step] = draw(
-                plan, arrays.outputs, row, arrays.chances, chunk.noise, step, chunk.temperature
-            )
-        remember(plan, arrays.history, arrays.latest, row, chunk.levels[row, step])
-
-
-@entry
-def run_lead(plan, arrays, chunk, alone):
-    """Makes the chunk's steps.
-
-    `alone` makes the asides as well; otherwise another thread must be in `run_aside` at the same
-    time, with the same arguments and both counters at zero before.
-    """
-    dilations, rings = arrays.dilations, arrays.ring_starts
-    steps = chunk.levels.shape[1]
+def begin(plan, chunk, steps):
+    """What the condition gives to the first steps of a chunk."""
     if plan.condition_inputs:
         for layer in range(plan.layers):
             add_conditions(plan, layer, chunk.start, steps, chunk.condition)
-    for step in range(steps):
-        time, left = chunk.start + step, steps - step - 1
-        condition = _condition_at(plan, chunk, step + 1)
-        front(plan, rings[0], (plan.width - 1) * dilations[0], time, arrays.latest)
-        for layer in range(plan.layers):
-            lead(plan, dilations, rings, layer, time)
-            if alone:
-                aside(plan, dilations[layer], rings[layer], layer, time, left, condition)
-            else:
-                publish(plan.lead_done, step * plan.layers + layer + 1)
-        if not alone:
-            wait_for(plan.aside_done, step + 1)
-        finish(plan, arrays, chunk, step)
+
+
+@compiled
+def input_slot(plan, arrays, time):
+    """The address of the first layer's inputs [rows, residual] at `time`."""
+    span = (plan.width - 1) * arrays.dilations[0]
+    return _ring_slot(plan, arrays.ring_starts[0], span, _clock(time, 0))
+
+
+@compiled
+def run_layers(plan, arrays, chunk, step, steps, alone):
+    """The sum of skips of a step of the chunk, whose input lies in `input_slot`."""
+    dilations, rings = arrays.dilations, arrays.ring_starts
+    time, left = chunk.start + step, steps - step - 1
+    condition = _condition_at(plan, chunk, step + 1)
+    for layer in range(plan.layers):
+        lead(plan, dilations, rings, layer, time)
+        if alone:
+            aside(plan, dilations[layer], rings[layer], layer, time, left, condition)
+        else:
+            publish(plan.lead_done, step * plan.layers + layer + 1)
+    if not alone:
+        wait_for(plan.aside_done, step + 1)
 
 
 @entry
 def run_aside(plan, arrays, chunk):
-    """The asides of the chunk's steps, each as soon as `run_lead` has its layer's units."""
-    steps = chunk.levels.shape[1]
+    """The asides of the chunk's steps, each as soon as the lead has its layer's units."""
+    steps = chunk.levels.shape[1] // plan.bunch
     for step in range(steps):
         time, left = chunk.start + step, steps - step - 1
         condition = _condition_at(plan, chunk, step + 1)

@@ -1,0 +1,250 @@
+"""What a vocoder has in front of its layers and behind them, compiled: a bunch of samples a step.
+
+Samples, residuals and samples over their level lie in rows long enough that what a step reads of
+the past is in one piece; at the end of a row its newest part is moved to the beginning.
+"""
+
+from typing import NamedTuple
+
+import numpy as np
+
+from wavenet.samplers.numba.bunch_weights import pack_vocoder
+from wavenet.samplers.numba.draw import draw, value_of
+from wavenet.samplers.numba.kernels import (
+    aligned,
+    clear,
+    compiled,
+    copy,
+    entry,
+    gate,
+    multiply,
+    rectify,
+)
+from wavenet.samplers.numba.layers import begin, input_slot, run_layers
+from wavenet.samplers.numba.program import Buffers, Program
+from wavenet.samplers.numba.weights import PackedWeights
+from wavenet.vocoder import AHEAD
+
+ROOM = 1024  # samples before a row is full; a multiple of every bunch
+WAVE, RESIDUAL, SCALED = range(3)  # rows of the history
+# Channels of `described`; the coefficients of the prediction follow, that of the newest first.
+GAIN, INVERSE_GAIN, INVERSE_LEVEL, LOG_GAIN, PERIOD, COEFFICIENTS = range(6)
+
+
+class BunchArrays(NamedTuple):
+    """What the step reads and writes other than by address."""
+
+    history: np.ndarray
+    """WAVE, RESIDUAL and SCALED of the past, float32 [3, rows, history_samples + ROOM]."""
+    inputs: np.ndarray
+    """What front or head reads of the past, float32 [rows, the more of both]."""
+    outputs: np.ndarray
+    """float32 [rows, outputs and padding]."""
+    chances: np.ndarray
+    """Room for a softmax, float32 [outputs and padding]."""
+    dilations: np.ndarray
+    ring_starts: np.ndarray
+
+
+@compiled
+def _make_room(plan, history, sample):
+    """Moves the newest samples to the beginning of their rows once these are full."""
+    if sample and sample % ROOM == 0:
+        for kind in range(3):
+            for row in range(plan.rows):
+                for past in range(plan.history_samples):
+                    history[kind, row, past] = history[kind, row, ROOM + past]
+
+
+@compiled
+def _read_past(plan, arrays, chunk, step, place, width):
+    """The inputs of front or head: `width` residuals and scaled samples, and the pitch taps.
+
+    place: of the sample in the history, before which they lie.
+    """
+    inputs, history = arrays.inputs, arrays.history
+    for row in range(plan.rows):
+        for j in range(width):
+            inputs[row, j] = history[RESIDUAL, row, place - width + j]
+            inputs[row, width + j] = history[SCALED, row, place - width + j]
+        if plan.pitch_taps:
+            period = int(chunk.described[row, step, PERIOD])
+            first = place - period + AHEAD + 1 - plan.pitch_taps
+            for j in range(plan.pitch_taps):
+                inputs[row, 2 * width + j] = history[RESIDUAL, row, first + j]
+
+
+@compiled
+def front(plan, arrays, chunk, step, place):
+    """The first layer's input for the bunch whose first sample is at `place` of the history."""
+    output = input_slot(plan, arrays, chunk.start + step)
+    for row in range(plan.rows):
+        copy(output + row * plan.residual_bytes, plan.front_bias, plan.residual_vectors)
+    _read_past(plan, arrays, chunk, step, place, plan.front_width)
+    multiply(
+        output,
+        plan.residual_bytes,
+        plan.front,
+        plan.inputs,
+        plan.input_bytes,
+        plan.rows,
+        2 * plan.front_width + plan.pitch_taps,
+        plan.residual_vectors,
+    )
+
+
+@compiled
+def give(plan):
+    """What the layers give to the head of every sample, from the finished sum of skips."""
+    vectors = plan.bunch * 2 * plan.unit_vectors
+    rectify(plan.skips, plan.rows * plan.skip_vectors)
+    clear(plan.gates, plan.rows * vectors)
+    multiply(
+        plan.gates,
+        plan.bunch * 2 * plan.unit_bytes,
+        plan.given,
+        plan.skips,
+        plan.skip_bytes,
+        plan.rows,
+        plan.skip_inputs,
+        vectors,
+    )
+
+
+@compiled
+def head(plan, index):
+    """The raw outputs of one sample of the bunch, from `inputs` and what the layers give."""
+    gate_bytes = 2 * plan.unit_bytes
+    stride, gates = plan.bunch * gate_bytes, plan.gates + index * gate_bytes
+    multiply(
+        gates,
+        stride,
+        plan.recent,
+        plan.inputs,
+        plan.input_bytes,
+        plan.rows,
+        2 * plan.head_width + plan.pitch_taps,
+        2 * plan.unit_vectors,
+    )
+    bias = plan.given_bias + index * gate_bytes
+    for row in range(plan.rows):
+        gate(plan.head_units + row * plan.unit_bytes, gates + row * stride, bias, plan.unit_vectors)
+        copy(plan.hidden + row * plan.unit_bytes, plan.head1_bias, plan.unit_vectors)
+        copy(plan.outputs + row * plan.output_bytes, plan.head2_bias, plan.output_vectors)
+    multiply(
+        plan.hidden,
+        plan.unit_bytes,
+        plan.head1,
+        plan.head_units,
+        plan.unit_bytes,
+        plan.rows,
+        plan.unit_inputs,
+        plan.unit_vectors,
+    )
+    rectify(plan.hidden, plan.rows * plan.unit_vectors)
+    multiply(
+        plan.outputs,
+        plan.output_bytes,
+        plan.head2,
+        plan.hidden,
+        plan.unit_bytes,
+        plan.rows,
+        plan.unit_inputs,
+        plan.output_vectors,
+    )
+
+
+@compiled
+def _predicted(plan, past, described, place):
+    """The linear prediction of one row's sample at `place`."""
+    total = np.float32(0.0)
+    for k in range(plan.prediction_order):
+        total += described[COEFFICIENTS + k] * past[place - 1 - k]
+    return total
+
+
+@compiled
+def finish(plan, arrays, chunk, step, index, place):
+    """The parameters of one sample in units of the wave, its level, and the history with it."""
+    count, history = plan.components, arrays.history
+    time = step * plan.bunch + index
+    for row in range(plan.rows):
+        described, outputs = chunk.described[row, step], arrays.outputs[row]
+        predicted = _predicted(plan, history[WAVE, row], described, place)
+        for k in range(count):
+            outputs[count + k] = predicted + described[GAIN] * outputs[count + k]
+            outputs[2 * count + k] += described[LOG_GAIN]
+        for output in range(plan.num_parameters):
+            chunk.parameters[row, time, output] = outputs[output]
+        if not chunk.given:
+            chunk.levels[row, time] = draw(
+                plan, arrays.outputs, row, arrays.chances, chunk.noise, time, chunk.temperature
+            )
+        value = value_of(chunk.levels[row, time], plan.levels)
+        history[WAVE, row, place] = value
+        history[RESIDUAL, row, place] = (value - predicted) * described[INVERSE_GAIN]
+        history[SCALED, row, place] = value * described[INVERSE_LEVEL]
+
+
+@entry
+def run_bunches(plan, arrays, chunk, alone):
+    """Makes the chunk's steps, a bunch of samples each.
+
+    `alone` makes the asides as well; otherwise another thread must be in `run_aside` at the same
+    time, with the same arguments and both counters at zero before.
+    """
+    steps = chunk.levels.shape[1] // plan.bunch
+    begin(plan, chunk, steps)
+    for step in range(steps):
+        sample = (chunk.start + step) * plan.bunch
+        _make_room(plan, arrays.history, sample)
+        place = plan.history_samples + sample % ROOM
+        front(plan, arrays, chunk, step, place)
+        run_layers(plan, arrays, chunk, step, steps, alone)
+        give(plan)
+        for index in range(plan.bunch):
+            _read_past(plan, arrays, chunk, step, place + index, plan.head_width)
+            head(plan, index)
+            finish(plan, arrays, chunk, step, index, place + index)
+
+
+def described(network, condition: np.ndarray) -> np.ndarray:
+    """The channels of a condition [batch, steps, channels] that the gates do not read."""
+    order, local = network.config.prediction_order, network.gate_channels
+    coefficients = condition[..., local : local + order]
+    log_gain, log_level, period = np.moveaxis(condition[..., local + order :], -1, 0)
+    channels = np.zeros([*condition.shape[:2], COEFFICIENTS + order], np.float32)
+    channels[..., GAIN], channels[..., INVERSE_GAIN] = np.exp(log_gain), np.exp(-log_gain)
+    channels[..., INVERSE_LEVEL], channels[..., LOG_GAIN] = np.exp(-log_level), log_gain
+    if network.config.pitch_taps:
+        channels[..., PERIOD] = network.whole_period(period)
+    channels[..., COEFFICIENTS:] = coefficients
+    return channels
+
+
+def program_of(network) -> Program:
+    """The program of a `VocoderWaveNet` with its present weights."""
+    return Program(pack_vocoder(network), run_bunches, _buffers, _arrays)
+
+
+def _buffers(plan) -> Buffers:
+    rows, unit = int(plan["rows"]), int(plan["unit_bytes"]) // 4
+    shapes = {
+        "history": [3, rows, int(plan["history_samples"]) + ROOM],
+        "inputs": [rows, int(plan["input_bytes"]) // 4],
+        "gates": [rows, int(plan["bunch"]), 2 * unit],
+        "head_units": [rows, unit],
+        "hidden": [rows, unit],
+    }
+    return {name: aligned(shape) for name, shape in shapes.items()}
+
+
+def _arrays(weights: PackedWeights, buffers: Buffers) -> BunchArrays:
+    return BunchArrays(
+        history=buffers["history"],
+        inputs=buffers["inputs"],
+        outputs=buffers["outputs"],
+        chances=buffers["chances"],
+        dilations=weights.dilations,
+        ring_starts=weights.ring_starts,
+    )

@@ -1,0 +1,145 @@
+"""What a `WaveNet` has in front of its layers and behind them, compiled: one sample a step."""
+
+import functools
+from typing import NamedTuple
+
+import numpy as np
+
+from wavenet.samplers.numba.draw import add_prediction, draw, remember
+from wavenet.samplers.numba.kernels import add, aligned, compiled, copy, entry, multiply, rectify
+from wavenet.samplers.numba.layers import begin, input_slot, run_layers
+from wavenet.samplers.numba.program import Buffers, Program
+from wavenet.samplers.numba.weights import CATEGORICAL, PackedWeights, pack
+
+
+class Arrays(NamedTuple):
+    """What the step reads and writes other than by address."""
+
+    history: np.ndarray
+    """The scaled past samples, float32 [rows, front_width], the newest last."""
+    latest: np.ndarray
+    """The last level of each row, int32 [rows]; -1 before the first."""
+    outputs: np.ndarray
+    """float32 [rows, outputs and padding]."""
+    chances: np.ndarray
+    """Room for a softmax, float32 [outputs and padding]."""
+    prediction: np.ndarray
+    """The linear prediction, float32 [front_width], or empty."""
+    dilations: np.ndarray
+    ring_starts: np.ndarray
+
+
+@compiled
+def front(plan, arrays, time):
+    """The first layer's input at `time`, from the past samples or the latest levels."""
+    output, latest = input_slot(plan, arrays, time), arrays.latest
+    for row in range(plan.rows):
+        copy(output + row * plan.residual_bytes, plan.front_bias, plan.residual_vectors)
+        if plan.likelihood == CATEGORICAL and latest[row] >= 0:
+            add(
+                output + row * plan.residual_bytes,
+                plan.front + latest[row] * plan.residual_bytes,
+                plan.residual_vectors,
+            )
+    if plan.likelihood != CATEGORICAL:
+        multiply(
+            output,
+            plan.residual_bytes,
+            plan.front,
+            plan.history,
+            4 * plan.front_width,
+            plan.rows,
+            plan.front_width,
+            plan.residual_vectors,
+        )
+
+
+@compiled
+def head(plan):
+    """The network's outputs [rows, outputs] from the finished sum of skips."""
+    rectify(plan.skips, plan.rows * plan.skip_vectors)
+    for row in range(plan.rows):
+        copy(plan.hidden + row * plan.skip_bytes, plan.head1_bias, plan.skip_vectors)
+        copy(plan.outputs + row * plan.output_bytes, plan.head2_bias, plan.output_vectors)
+    multiply(
+        plan.hidden,
+        plan.skip_bytes,
+        plan.head1,
+        plan.skips,
+        plan.skip_bytes,
+        plan.rows,
+        plan.skip_inputs,
+        plan.skip_vectors,
+    )
+    rectify(plan.hidden, plan.rows * plan.skip_vectors)
+    multiply(
+        plan.outputs,
+        plan.output_bytes,
+        plan.head2,
+        plan.hidden,
+        plan.skip_bytes,
+        plan.rows,
+        plan.skip_inputs,
+        plan.output_vectors,
+    )
+
+
+@compiled
+def finish(plan, arrays, chunk, step):
+    """The parameters of a step from the finished sum of skips, and its levels."""
+    head(plan)
+    if arrays.prediction.size:
+        add_prediction(plan, arrays.outputs, arrays.history, arrays.prediction)
+    for row in range(plan.rows):
+        for output in range(plan.num_parameters):
+            chunk.parameters[row, step, output] = arrays.outputs[row, output]
+        if not chunk.given:
+            chunk.levels[row, step] = draw(
+                plan, arrays.outputs, row, arrays.chances, chunk.noise, step, chunk.temperature
+            )
+        remember(plan, arrays.history, arrays.latest, row, chunk.levels[row, step])
+
+
+@entry
+def run_samples(plan, arrays, chunk, alone):
+    """Makes the chunk's steps.
+
+    `alone` makes the asides as well; otherwise another thread must be in `run_aside` at the same
+    time, with the same arguments and both counters at zero before.
+    """
+    steps = chunk.levels.shape[1]
+    begin(plan, chunk, steps)
+    for step in range(steps):
+        front(plan, arrays, chunk.start + step)
+        run_layers(plan, arrays, chunk, step, steps, alone)
+        finish(plan, arrays, chunk, step)
+
+
+def program_of(network) -> Program:
+    """The program of a `WaveNet` with its present weights."""
+    kernel = network.prediction_kernel
+    prediction = np.asarray([] if kernel is None else kernel).astype(np.float32)
+    return Program(pack(network), run_samples, _buffers, functools.partial(_arrays, prediction))
+
+
+def _buffers(plan) -> Buffers:
+    rows = int(plan["rows"])
+    latest = aligned([rows], np.int32)
+    latest[:] = -1
+    return {
+        "hidden": aligned([rows, int(plan["skip_bytes"]) // 4]),
+        "history": aligned([rows, int(plan["front_width"])]),
+        "latest": latest,
+    }
+
+
+def _arrays(prediction: np.ndarray, weights: PackedWeights, buffers: Buffers) -> Arrays:
+    return Arrays(
+        history=buffers["history"],
+        latest=buffers["latest"],
+        outputs=buffers["outputs"],
+        chances=buffers["chances"],
+        prediction=prediction,
+        dilations=weights.dilations,
+        ring_starts=weights.ring_starts,
+    )
