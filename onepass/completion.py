@@ -21,7 +21,7 @@ def run(arguments: list[str]) -> None:
 def tree() -> Any:
     """The type of the whole command line, a union of sub-commands."""
     from replicator.launch.command import LaunchArguments
-    from serving.bundles.command import ExportArguments
+    from serving.bundles.export_arguments import ExportArguments
     from serving.command import ServeArguments
 
     benches = {

@@ -11,11 +11,6 @@ import tyro
 from replicator.runs.errors import UserError
 from serving.deploy.ray_settings import NAME, RaySettings
 
-NEEDED = (
-    *("starlette", "grpc", "grpc_health", "grpc_reflection", "httptools", "orjson"),
-    *("prometheus_client", "uvicorn"),
-)
-
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class ServeArguments(RaySettings):

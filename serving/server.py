@@ -14,12 +14,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from replicator.runs.errors import UserError
-from serving.command import NEEDED
 from serving.deploy.ray_settings import RaySettings
 from serving.engine.registry import ModelRegistry
 from serving.engine.version_scanner import MANIFEST, VERSION, scan
 from serving.observability import logs, traces
-from serving.settings import TOKEN_VARIABLE, Settings
+from serving.settings import NEEDED, TOKEN_VARIABLE, Settings
 
 if TYPE_CHECKING:
     from serving.observability.metrics import Metrics

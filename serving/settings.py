@@ -8,6 +8,11 @@ from typing import Literal
 
 from replicator.runs.errors import UserError
 
+# Packages of the extra `serve`, without which no server starts.
+NEEDED = (
+    *("starlette", "grpc", "grpc_health", "grpc_reflection", "httptools", "orjson"),
+    *("prometheus_client", "uvicorn"),
+)
 TOKEN_VARIABLE = "ONEPASS_TOKEN"
 MIN_TOKEN_CHARACTERS = 16
 MIB = 2**20

@@ -27,7 +27,7 @@ from replicator.runs.errors import UserError
 from replicator.runs.model_folder import read_folder
 from replicator.runs.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
 from serving.bundles.allowed_operations import check_program
-from serving.bundles.command import ExportArguments
+from serving.bundles.export_arguments import ExportArguments
 from serving.bundles.manifest import write_manifest
 from serving.bundles.signature import Signature
 from serving.bundles.warmup import write_warmup

@@ -9,7 +9,7 @@ from typing import Annotated
 import tyro
 
 from replicator.runs.errors import UserError
-from serving.command import NEEDED
+from serving.settings import NEEDED
 
 ADDED, CLIENTS, IMAGES, SOUND, COLD = PARTS = ("added", "clients", "pictures", "sound", "cold")
 BACKENDS = ("numba", "tensorflow")
