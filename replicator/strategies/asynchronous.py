@@ -25,7 +25,7 @@ import tensorflow as tf
 from replicator.collectives.collective_order import CollectiveRecord
 from replicator.launch.tf_config import Task, read_tf_config
 from replicator.runs.errors import UserError
-from replicator.strategies.base import Call, InputFn, Replicator, StepFn
+from replicator.strategies.base import InputFn, Replicator, StepFn, check_num_steps
 from replicator.strategies.server_processes import (
     accepts_connections,
     available_workers,
@@ -96,11 +96,19 @@ class ParameterServerReplicator(Replicator):
         """The dataset, which the chief reads; an update takes a whole batch."""
         return dataset.prefetch(_PREFETCHED_BATCHES)
 
-    def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
+    def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> "AsynchronousStep":
         """Steps that workers make; see `AsynchronousStep`."""
         if steps_per_call < 1:
             raise ValueError(f"`steps_per_call` must be at least 1, got {steps_per_call}.")
         return AsynchronousStep(self, step_fn, steps_per_call)
+
+    def run(self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1):
+        """See Replicator; no update is pending at its end."""
+        check_num_steps(num_steps, steps_per_call)
+        call, iterator = self.compile(step_fn, steps_per_call), iter(self.dataset(input_fn))
+        for made in range(0, num_steps, steps_per_call):
+            outputs = call(iterator, max_pending=num_steps - made)
+        return outputs
 
     def update(self, variables, values) -> None:
         """Adds to each variable, atomically, the difference of its value to the one read."""
@@ -148,8 +156,9 @@ class AsynchronousStep:
           tf.errors.OutOfRangeError: there is no batch left and no update pending.
           UserError: a parameter server has ended, or processes have been silent for too long.
         """
-        for _ in range(self._steps_per_call):
-            outputs = self._one_update(iterator, max_pending)
+        for made in range(self._steps_per_call):
+            left = None if max_pending is None else max_pending - made
+            outputs = self._one_update(iterator, left)
         return outputs
 
     def join(self) -> list:

@@ -145,11 +145,7 @@ class Replicator(abc.ABC):
 
     def run(self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1):
         """The outputs of the last of `num_steps` steps, which it makes; see `compile`."""
-        if num_steps < 1 or num_steps % steps_per_call:
-            raise ValueError(
-                f"`num_steps` must be a positive multiple of `steps_per_call` ({steps_per_call}), "
-                f"got {num_steps}."
-            )
+        check_num_steps(num_steps, steps_per_call)
         call, iterator = self.compile(step_fn, steps_per_call), iter(self.dataset(input_fn))
         for _ in range(num_steps // steps_per_call):
             outputs = call(iterator)
@@ -275,6 +271,15 @@ class Replicator(abc.ABC):
                 f"disagree on whether to call it; call it in the step itself."
             )
         replica.record.note(replica.index, call_text(primitive, tensors))
+
+
+def check_num_steps(num_steps: int, steps_per_call: int) -> None:
+    """Raises ValueError unless `num_steps` is a positive multiple of `steps_per_call`."""
+    if num_steps < 1 or num_steps % steps_per_call:
+        raise ValueError(
+            f"`num_steps` must be a positive multiple of `steps_per_call` ({steps_per_call}), "
+            f"got {num_steps}."
+        )
 
 
 def _graph():

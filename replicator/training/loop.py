@@ -234,16 +234,18 @@ class Trainer:
         while True:
             self._stop_request.request(self._stop_reason(stop, start))
             metrics = self._one_update(batches, rate)
-            step = self._num_updates
-            outputs.progress.advance(step - outputs.progress.done, loss=metrics["loss"])
-            if outputs.log is not None and step % config.report_every_steps == 0:
+            # Before anything that depends on the step: saving waits for pending updates.
+            if time.monotonic() - saved > 60 * config.save_every_minutes:
+                self.save()
+                saved = time.monotonic()
+            before, step = outputs.progress.done, self._num_updates
+            outputs.progress.advance(step - before, loss=metrics["loss"])
+            every = config.report_every_steps
+            if outputs.log is not None and step // every > before // every:
                 outputs.log.scalars(step, metrics | rate.since_last())
             if self._evaluation_due(step):
                 self._evaluate(outputs)
                 barrier(self.replicator)
-                saved = time.monotonic()
-            if time.monotonic() - saved > 60 * config.save_every_minutes:
-                self.save()
                 saved = time.monotonic()
             if step >= config.num_steps:
                 return DONE

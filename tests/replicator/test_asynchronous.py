@@ -94,16 +94,33 @@ def test_one_worker_trains_as_one_device_and_all_processes_end(tasks):
         assert "has ended" in process.output()
 
 
-def test_optimizers_of_every_make_train_on_servers_as_on_one_device(tmp_path):
-    program = SCRIPT.with_name("optimizers_on_servers.py")
-    [(status, log)] = run_together(program, tmp_path, [{}], LIMIT_SECONDS)
+@pytest.fixture(scope="module")
+def in_process(tmp_path_factory):
+    """What each check of servers_in_process.py has returned."""
+    folder, program = tmp_path_factory.mktemp("servers"), SCRIPT.with_name("servers_in_process.py")
+    [(status, log)] = run_together(program, folder, [{}], LIMIT_SECONDS, [folder])
     assert status == 0, log
-    lines = [line.removeprefix("kind ") for line in log.splitlines() if line.startswith("kind ")]
-    found = {kind: (apart, losses) for kind, apart, losses in map(json.loads, lines)}
+    lines = [line.split(" ", 1) for line in log.splitlines() if line.endswith(("}", "]"))]
+    return {name: json.loads(text) for name, text in lines if name.isalpha()}
+
+
+def test_optimizers_of_every_make_train_on_servers_as_on_one_device(in_process):
+    found = in_process["optimizers"]
     assert set(found) == {"keras", "keras_sgd", "tf_keras", "tf_keras_sgd", "legacy", "own"}
     for kind, (apart, losses) in found.items():
         assert apart < 1e-6, kind
         assert losses[-1] != pytest.approx(losses[0], rel=1e-2), kind
+
+
+def test_run_makes_as_many_updates_as_it_is_asked_for(in_process):
+    assert in_process["run"] == [20, 20]
+
+
+def test_a_timed_save_jumps_past_no_evaluation_and_not_past_the_end(in_process):
+    found = in_process["trainer"]
+    assert found["outcome"] == [12, "done"]
+    assert found["evaluated"] == [4, 8, 12]
+    assert found["best"] == found["last line"] == 12
 
 
 def loss_after(arrays):
