@@ -72,7 +72,7 @@ def test_shapes_that_only_a_run_knows_end_both_workers(tmp_path):
     assert all(status != 0 for status, _ in ends)
     said = [said_by(log) for status, log in ends if status == 2]
     # A worker whose error comes first may be gone before the other one reads its own.
-    found = [line for line in said if not line.startswith("PeerGoneError: Another process of")]
+    found = [line for line in said if not line.startswith("PeerLostError: Another process of")]
     assert found and all(RULE + "one gave a tensor of shape" in line for line in found)
 
 
