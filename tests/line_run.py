@@ -1,6 +1,7 @@
 """A run of a line as a program: `python line_run.py STRATEGY RUN STEPS SECONDS`.
 
-It makes STEPS steps in the run directory RUN, of SECONDS each, and saves twice a second. As
+It makes STEPS steps in the run directory RUN, of SECONDS each, and saves twice a second; a save
+takes longer by SAVE_SECONDS of the environment. As
 `python line_run.py uneven` the workers have different numbers of batches.
 """
 
@@ -13,6 +14,7 @@ import tensorflow as tf
 from toys import Line, line_batch
 
 from replicator import Replicator, strategies
+from replicator.runs.checkpoints import Checkpoints
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
 from replicator.strategies.coordination import variable_scope
@@ -46,11 +48,24 @@ def train(replicator: Replicator, workdir: Path, num_steps: int, seconds: float)
         line = Line()
         state = TrainState(line, OptimizerConfig(0.02, 2, "constant"), num_steps)
     trainer = Trainer(run, state, line.loss, config, replicator)
+    if replicator.is_chief:
+        save_slowly(trainer.checkpoints, float(os.environ.get("SAVE_SECONDS", "0")))
     trainer.resume()
     print(f"going on from step {trainer.step}", flush=True)
     outcome = trainer.train(batches(trainer.step, seconds), None)
     print(f"left at step {outcome.step} ({outcome.reason})", flush=True)
     return outcome.exit_status
+
+
+def save_slowly(checkpoints: Checkpoints, seconds: float) -> None:
+    """Makes every save take so many seconds longer."""
+    save = checkpoints.save
+
+    def slow(*arguments, **options):
+        time.sleep(seconds)
+        return save(*arguments, **options)
+
+    checkpoints.save = slow
 
 
 def uneven(replicator: Replicator) -> int:

@@ -116,13 +116,17 @@ class SharedStopRequest:
     Attributes:
       metric_variables: to be averaged with the metrics; empty where one process runs alone.
 
+    A reason may also ask for something that all processes do before they go on, such as to wait
+    while the chief saves.
+
     Args:
-      reasons: the reasons to stop, least urgent first; of several the last is taken.
+      reasons: the possible requests, least urgent first; of several the last is taken.
     """
 
     def __init__(self, reasons: Sequence[str], replicator: Replicator):
         self._reasons = reasons
         self._decision: str | None = None
+        self._requested: str | None = None
         self.metric_variables: dict[str, tf.Variable] = {}
         if runs_in_lockstep(replicator):
             with variable_scope(replicator):
@@ -130,8 +134,9 @@ class SharedStopRequest:
                 self.metric_variables[_STOP] = tf.Variable(zeros, trainable=False, name=_STOP)
 
     def request(self, reason: str | None) -> None:
-        """Asks, with the next step, that all processes stop; None: for no stop."""
-        if self.metric_variables and reason is not None:
+        """Asks for it with the next step; None: for nothing."""
+        if self.metric_variables and reason != self._requested:
+            self._requested = reason
             self.metric_variables[_STOP].assign([float(each == reason) for each in self._reasons])
 
     def take_from(self, metrics: Mapping[str, tf.Tensor]) -> dict[str, tf.Tensor]:
@@ -143,7 +148,7 @@ class SharedStopRequest:
         return {name: value for name, value in metrics.items() if name not in self.metric_variables}
 
     def decided(self, own: str | None) -> str | None:
-        """The reason to stop now that all processes share; `own` where one process runs alone."""
+        """The request that all processes have received; `own` where one process runs alone."""
         return self._decision if self.metric_variables else own
 
 

@@ -13,7 +13,8 @@ from replicator.strategies.synchronous import local, single
 from replicator.strategies.workers import multi_worker, tpu
 
 WORDS = (
-    "auto, single, local, local:N, multi_worker, parameter_server, sharded:2x2, tpu, tpu:ADDRESS"
+    "auto, single, local, local:N, multi_worker, multi_worker:SECONDS, parameter_server, "
+    "sharded:2x2, tpu, tpu:ADDRESS"
 )
 
 
@@ -48,8 +49,9 @@ def from_environment(strategy: str = "auto") -> Replicator:
     """The replicator of a strategy's name; `auto` chooses by TF_CONFIG and the devices.
 
     Args:
-      strategy: auto, single, local, local:N, multi_worker, parameter_server, sharded:2x2 (batch x
-        model), tpu or tpu:ADDRESS.
+      strategy: auto, single, local, local:N, multi_worker, multi_worker:SECONDS (how long a
+        collective waits for the other workers), parameter_server, sharded:2x2 (batch x model), tpu
+        or tpu:ADDRESS.
 
     Raises:
       UserError: no such word, or this machine cannot do it.
@@ -61,6 +63,8 @@ def from_environment(strategy: str = "auto") -> Replicator:
         return _WITHOUT_ARGUMENT[word]()
     if word == "local":
         return local(_count(argument, strategy) if argument else None)
+    if word == "multi_worker":
+        return multi_worker(_seconds(argument, strategy))
     if word == "sharded":
         return sharded(_mesh(argument, strategy), {})
     if word == "tpu":
@@ -86,6 +90,12 @@ def _count(argument: str, strategy: str) -> int:
     if not argument.isdecimal() or int(argument) < 1:
         raise UserError(f"`--strategy local:N` needs a number of devices, got {strategy!r}.")
     return int(argument)
+
+
+def _seconds(argument: str, strategy: str) -> float:
+    if not argument.isdecimal() or int(argument) < 1:
+        raise UserError(f"`--strategy multi_worker:SECONDS` needs a number, got {strategy!r}.")
+    return float(argument)
 
 
 def _mesh(argument: str, strategy: str) -> dict[str, int]:

@@ -17,6 +17,12 @@ PEER_ERRORS = (
     tf.errors.InternalError,
     tf.errors.FailedPreconditionError,
 )
+# Errors of one's own device, too, unless their message is about communication.
+_AMBIGUOUS = (tf.errors.InternalError, tf.errors.FailedPreconditionError)
+_COMMUNICATION = re.compile(
+    r"aborted by|collective|incarnation|RecvBuf|rendezvous|connect|socket|heartbeat|coordination",
+    re.IGNORECASE,
+)
 
 
 class PeerLostError(UserError):
@@ -34,11 +40,18 @@ def explaining_peer_errors(replicator: Replicator) -> Iterator[None]:
     try:
         yield
     except PEER_ERRORS as error:
-        if not runs_in_lockstep(replicator):
+        if not runs_in_lockstep(replicator) or not is_about_peers(error):
             raise
+        slow = isinstance(error, tf.errors.DeadlineExceededError)
+        longer = "; --strategy multi_worker:SECONDS waits longer for a slow one" if slow else ""
         raise PeerLostError(
-            f"Another process of this run is gone or does not answer ({_reason(error)})."
+            f"Another process of this run is gone or does not answer ({_reason(error)}){longer}."
         ) from error
+
+
+def is_about_peers(error: tf.errors.OpError) -> bool:
+    """Whether one of PEER_ERRORS is about another process, and not about a device of this one."""
+    return not isinstance(error, _AMBIGUOUS) or bool(_COMMUNICATION.search(str(error.message)))
 
 
 def _reason(error: tf.errors.OpError) -> str:

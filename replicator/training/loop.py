@@ -30,6 +30,7 @@ from replicator.training.state import LossFn, TrainState
 from replicator.training.step import compile_replicated_step, compile_step, is_single_device
 
 DONE, FINISHED_BEFORE, OUT_OF_TIME = "done", "finished before", "time"
+SAVE = "save"  # a request to wait while the chief writes a timed checkpoint
 # That all processes of a run must have in common.
 SHARED_SETTINGS = ("num_steps", "evaluate_every_steps", "jit_compile")
 SIGNAL_NAMES = tuple(number.name for number in SIGNALS)
@@ -106,7 +107,7 @@ class Trainer:
         self.run, self.state, self.config = run, state, config
         self.replicator = strategies.single() if replicator is None else replicator
         self.checkpoints = run.checkpoints(config.keep_checkpoints)
-        self._stop_request = SharedStopRequest((OUT_OF_TIME, *SIGNAL_NAMES), self.replicator)
+        self._stop_request = SharedStopRequest((SAVE, OUT_OF_TIME, *SIGNAL_NAMES), self.replicator)
         self._step = self._compiled(loss_fn, reads)
         self._num_updates = 0  # that have finished; asynchronous ones may be pending
         self._saved_step: int | None = None
@@ -232,11 +233,13 @@ class Trainer:
             batches if is_single_device(self.replicator) else self.replicator.batches(batches)
         )
         while True:
-            self._stop_request.request(self._stop_reason(stop, start))
+            self._stop_request.request(self._request(stop, start, saved))
             metrics = self._one_update(batches, rate)
+            reason = self._stop_request.decided(self._request(stop, start, saved))
             # Before anything that depends on the step: saving waits for pending updates.
-            if time.monotonic() - saved > 60 * config.save_every_minutes:
+            if reason == SAVE:
                 self.save()
+                barrier(self.replicator)  # in a collective the others would run out of time
                 saved = time.monotonic()
             before, step = outputs.progress.done, self._num_updates
             outputs.progress.advance(step - before, loss=metrics["loss"])
@@ -249,18 +252,20 @@ class Trainer:
                 saved = time.monotonic()
             if step >= config.num_steps:
                 return DONE
-            reason = self._stop_request.decided(self._stop_reason(stop, start))
             if reason in SIGNAL_NAMES:
                 outputs.progress.say(f"{reason}: saving at step {step} and leaving.")
-            if reason:
+            if reason and reason != SAVE:
                 return reason
 
-    def _stop_reason(self, stop: StopRequest, start: float) -> str | None:
-        """Why this process asks to stop now; None if it does not."""
+    def _request(self, stop: StopRequest, start: float, saved: float) -> str | None:
+        """What this process asks of all: to stop, for a reason, or to wait for a save; or None."""
+        now = time.monotonic()
         if stop.signal_name:
             return stop.signal_name
-        is_late = 0 < 60 * self.config.max_minutes < time.monotonic() - start
-        return OUT_OF_TIME if is_late else None
+        if 0 < 60 * self.config.max_minutes < now - start:
+            return OUT_OF_TIME
+        is_due = self.replicator.is_chief and now - saved > 60 * self.config.save_every_minutes
+        return SAVE if is_due else None
 
     def _one_update(self, batches: Iterator[Batch], rate: "_StepRate") -> dict[str, float]:
         """The metrics of one more update."""

@@ -41,6 +41,7 @@ def config(addresses, task="worker", index=0):
         ("local", ("local", None)),
         ("local:4", ("local", 4)),
         ("multi_worker", ("multi_worker",)),
+        ("multi_worker:300", ("multi_worker", 300.0)),
         ("parameter_server", ("parameter_server",)),
         ("sharded:2x4", ("sharded", {"batch": 2, "model": 4}, {})),
         ("tpu", ("tpu", "")),
@@ -73,7 +74,8 @@ def test_auto_takes_all_of_several_gpus(called, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    "word", ["", "locl", "single:2", "multi_worker:2", "local:0", "local:x", "auto:1"]
+    "word",
+    ["", "locl", "single:2", "multi_worker:x", "multi_worker:0", "local:0", "local:x", "auto:1"],
 )
 def test_a_word_that_is_none_is_refused_in_one_line(called, word):
     with pytest.raises(UserError, match=r"^`--strategy.*got '.*'\.$"):

@@ -2,14 +2,17 @@
 
 import signal
 import time
+import types
 from pathlib import Path
 
 import numpy as np
 import pytest
+import tensorflow as tf
 from processes import Process, run_together
 
 from replicator.launch.tf_config import local_tasks
 from replicator.strategies.cluster_startup import refusal
+from replicator.strategies.peer_errors import PeerLostError, explaining_peer_errors
 
 SCRIPT = Path(__file__).resolve().parent.parent / "worker_script.py"
 LIMIT_SECONDS = 150
@@ -116,3 +119,39 @@ def test_a_worker_that_waits_for_others_can_be_stopped(started):
     process.signal(signal.SIGINT)
     assert process.ended(30) != 0
     assert "KeyboardInterrupt" in process.output()
+
+
+def test_a_save_that_takes_longer_than_a_collective_may_wait_ends_no_run(tmp_path):
+    environments = [
+        {"TF_CONFIG": task.tf_config, "SAVE_SECONDS": "12"} for task in local_tasks(worker=2)
+    ]
+    words = ["multi_worker:5", tmp_path / "run", 3, 0.05]
+    program = SCRIPT.with_name("line_run.py")
+    for status, log in run_together(program, tmp_path, environments, LIMIT_SECONDS, words):
+        assert status == 0, log
+        assert "left at step 3 (done)" in log
+
+
+@pytest.mark.parametrize(
+    ("error", "is_lost"),
+    [
+        (tf.errors.UnavailableError(None, None, "failed to connect to all addresses"), True),
+        (tf.errors.DeadlineExceededError(None, None, "Collective has timed out"), True),
+        (tf.errors.InternalError(None, None, "Collective ops is aborted by: gone"), True),
+        (tf.errors.FailedPreconditionError(None, None, "incarnation mismatch"), True),
+        (tf.errors.InternalError(None, None, "cuBLAS launch failed"), False),
+        (tf.errors.FailedPreconditionError(None, None, "Table not initialized."), False),
+    ],
+)
+def test_an_error_of_the_own_device_is_no_lost_peer(error, is_lost):
+    replicator = types.SimpleNamespace(num_workers=2, is_async=False)
+    expected = PeerLostError if is_lost else type(error)
+    with pytest.raises(expected), explaining_peer_errors(replicator):
+        raise error
+
+
+def test_a_slow_peer_names_the_setting_that_waits_longer():
+    replicator = types.SimpleNamespace(num_workers=2, is_async=False)
+    longer = "--strategy multi_worker:SECONDS waits longer"
+    with pytest.raises(PeerLostError, match=longer), explaining_peer_errors(replicator):
+        raise tf.errors.DeadlineExceededError(None, None, "timed out")
