@@ -235,9 +235,8 @@ class Trainer:
         while True:
             self._stop_request.request(self._request(stop, start, saved))
             metrics = self._one_update(batches, rate)
-            reason = self._stop_request.decided(self._request(stop, start, saved))
             # Before anything that depends on the step: saving waits for pending updates.
-            if reason == SAVE:
+            if self._stop_request.decided(self._request(stop, start, saved)) == SAVE:
                 self.save()
                 barrier(self.replicator)  # in a collective the others would run out of time
                 saved = time.monotonic()
@@ -252,6 +251,7 @@ class Trainer:
                 saved = time.monotonic()
             if step >= config.num_steps:
                 return DONE
+            reason = self._stop_request.decided(self._request(stop, start, saved))
             if reason in SIGNAL_NAMES:
                 outputs.progress.say(f"{reason}: saving at step {step} and leaving.")
             if reason and reason != SAVE:
