@@ -19,6 +19,7 @@ from wavenet import shipped
 from wavenet.data import audio
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import SHIPPED, SpeechModel, load
+from wavenet.optional_packages import left_out_line
 from wavenet.plots import spectrogram_png
 from wavenet.presets import PRESETS
 from wavenet.training import train
@@ -122,6 +123,7 @@ def _quality(figures: dict) -> str:
         + " | ".join(f"{s['measures'][name]['mean']:.2f}" for s in systems.values())
         + " |"
         for name in MEASURED
+        if name in figures["measures"]  # the extra `quality` is not needed
     )
     return f"""## How close they come to {figures["dev"]["recordings"]} recordings
 
@@ -130,7 +132,7 @@ def _quality(figures: dict) -> str:
 {rows}
 
 PESQ runs from 1 to 4.6 and STOI from 0 to 1, more is better; everything else is a distance from the
-recording. `onepass evaluate shipped` adds intervals."""
+recording. `onepass evaluate shipped` adds intervals. {left_out_line()}"""
 
 
 def _trained(given: QuickstartArguments, data: Path) -> str:

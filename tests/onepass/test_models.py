@@ -88,3 +88,18 @@ def test_a_teacher_prefers_the_recording_to_noise():
     # Causal: what comes later changes no probability before it.
     earlier = teacher.log_prob(speech[:4000], frames)
     np.testing.assert_allclose(earlier, nats[:4000], atol=2e-3)
+
+
+def test_the_report_says_what_could_not_be_measured(monkeypatch):
+    from onepass import quickstart
+
+    known = {"log_mel_distance_db": {"mean": 2.0}}
+    figures = {
+        "measures": known,
+        "against": {"draft": {"measures": known}},
+        "dev": {"recordings": 4},
+    }
+    monkeypatch.setattr(quickstart, "left_out_line", lambda: "Not measured: pesq.")
+    report = quickstart._quality(figures)
+    assert "| log mel distance db | 2.00 | 2.00 |" in report and "| pesq |" not in report
+    assert report.endswith("Not measured: pesq.")
