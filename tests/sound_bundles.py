@@ -8,6 +8,7 @@ from pathlib import Path
 
 import networks
 import students
+import vocoders
 
 import onepass
 import serving
@@ -17,6 +18,7 @@ from distill.training import KIND as STUDENT
 from replicator.runs.model_folder import save
 from replicator.runs.stored_config import to_json
 from wavenet import model as teachers
+from wavenet.config import WaveNetConfig
 from wavenet.presets import DataConfig, TrainConfig
 from wavenet.training import KIND as TEACHER
 
@@ -44,6 +46,18 @@ FRAMED = dict(
 TEACHERS = {
     "softmax, frames": FRAMED,
     "mixture, context, speakers": {**networks.KINDS["mixture, context"], "speakers": 3},
+    "vocoder": dict(
+        feature_channels=7,
+        upsample_factors=(20,),
+        filter_width=2,
+        components=3,
+        front_width=8,
+        conditioner_units=9,
+        bunch_samples=4,
+        prediction_order=4,
+        pitch_taps=3,
+        compute_dtype="float64",
+    ),
 }
 
 
@@ -65,8 +79,7 @@ def model_folder(kind: str) -> Path:
         stored = {"kind": STUDENT, **to_json(DistillConfig(student=network.config))}
         spec_of = sounds.spec_of
     else:
-        networks.KINDS[kind] = TEACHERS[kind]
-        network = networks.network_of(kind)
+        network = teacher_of(kind)
         stored = {"kind": TEACHER, **to_json(TrainConfig(network.config))}
         spec_of = teachers._spec
     frames = network.config.feature_channels
@@ -80,6 +93,15 @@ def model_folder(kind: str) -> Path:
     }
     save(network, {**spec_of(stored, path), "step": 3}, stored, path)
     return path
+
+
+def teacher_of(kind: str):
+    """A WaveNet of a kind of TEACHERS."""
+    networks.KINDS[kind] = TEACHERS[kind]
+    if "conditioner_units" not in TEACHERS[kind]:
+        return networks.network_of(kind)
+    config = WaveNetConfig(**networks.SMALL, **TEACHERS[kind])
+    return vocoders.vocoder_with(config, MEL.mel(20))
 
 
 @functools.cache

@@ -40,8 +40,12 @@ KINDS = {
 
 def vocoder_of(kind: str, seed: int = 0, **changes) -> VocoderWaveNet:
     """A network of a kind, every variable of it moved off its initial value."""
-    config = WaveNetConfig(**(SMALL | KINDS[kind] | changes))
-    network = VocoderWaveNet(config, MEL, seed)
+    return vocoder_with(WaveNetConfig(**(SMALL | KINDS[kind] | changes)), MEL, seed)
+
+
+def vocoder_with(config: WaveNetConfig, mel: MelConvention, seed: int = 0) -> VocoderWaveNet:
+    """A network of this configuration, every variable of it moved off its initial value."""
+    network = VocoderWaveNet(config, mel, seed)
     for i, variable in enumerate(network.trainable_variables):
         size = int(np.prod(variable.shape))
         draws = noise.normal(noise.fold_in(99, i), [0], 0, size)[0, :, 0]

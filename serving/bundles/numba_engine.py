@@ -18,6 +18,7 @@ from serving.bundles.signature import Arrays
 
 STUDENT = "parallel-wavenet"
 PACKAGES = {STUDENT: "distill", "wavenet": "wavenet"}
+SAMPLERS = {STUDENT: "distill.generation", "wavenet": "wavenet.samplers.generation"}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,7 +42,7 @@ class Engine:
 
     def __init__(self, path: Path, kind: str):
         try:
-            self._generation: Any = importlib.import_module(f"{PACKAGES[kind]}.generation")
+            self._generation: Any = importlib.import_module(SAMPLERS[kind])
             loaded = importlib.import_module(f"{PACKAGES[kind]}.model").load(path)
         except ImportError as error:
             raise UserError(f"The engine `numba` takes the package {error.name}.") from error

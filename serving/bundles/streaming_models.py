@@ -14,13 +14,15 @@ import tensorflow as tf
 from distill.model import StudentModel
 from distill.student import Condition, ParallelWaveNet
 from wavenet.model import SpeechModel
-from wavenet.network import WaveNet
-from wavenet.samplers import SamplerState, XlaSampler
+from wavenet.networks import Network
+from wavenet.samplers import SamplerState, VocoderSampler, VocoderState, XlaSampler
+from wavenet.vocoder import VocoderWaveNet
 
 State = dict[str, Any]
 Filled = tuple[tf.DType, tuple[int, ...], float]  # dtype, shape without the batch, first content
 STUDENT_PIECES = (1600, 16_000)  # samples that are compiled as one, about: the shorter, the longer
 TEACHER_PIECES = (256, 1024)
+PASTS = ("wave", "residual", "scaled")  # of a `VocoderState`
 
 
 @dataclasses.dataclass(frozen=True)
@@ -162,10 +164,11 @@ class StreamingTeacher:
     # The sums of a larger batch run in another order, and one level drawn otherwise changes all
     # that follow: a row would depend on its neighbours.
     rows_alone = True
+    sampler_type: Any = XlaSampler
 
-    def __init__(self, network: WaveNet, pieces: tuple[int, int] = TEACHER_PIECES):
+    def __init__(self, network: Network, pieces: tuple[int, int] = TEACHER_PIECES):
         config, self._network = network.config, network
-        self._sampler = XlaSampler(network)
+        self._sampler: Any = self.sampler_type(network)
         self.variables = tuple(network.variables)
         self.hop_samples, self.dtype = config.hop_samples, network.dtype
         self.side_frames = config.frame_width // 2 + 2 if config.feature_channels else 0
@@ -216,18 +219,53 @@ class StreamingTeacher:
         }
         return network.likelihood.decode(levels), later
 
-    def _turned(self, samples: int) -> np.ndarray:
-        """Where each slot's content is after so many samples, for the next one to be number 0.
+    def _turned(self, steps: int) -> np.ndarray:
+        """Where each slot's content is after so many steps, for the next one to be number 0.
 
         The rings of rows at different positions then turn alike.
         """
         rings = self._sampler.rings
         return np.concatenate(
             [
-                start + (np.arange(length) + samples) % length
+                start + (np.arange(length) + steps) % length
                 for start, length in zip(rings.starts, rings.lengths, strict=True)
             ]
         ).astype(np.int32)
+
+
+class StreamingVocoder(StreamingTeacher):
+    """The cached sampler of a WaveNet that draws bunches of samples; see `StreamingModel`."""
+
+    sampler_type = VocoderSampler
+
+    def __init__(self, network: VocoderWaveNet, pieces: tuple[int, int] = TEACHER_PIECES):
+        super().__init__(network, pieces)
+        self.dtype = tf.float32  # of the condition, whatever that of the layers
+        self.side_frames = network.conditioner.side_frames
+
+    def state(self) -> dict[str, Filled]:
+        """`wave`, `residual` and `scaled` [history], and `queues` [slots, channels]."""
+        network = self._network
+        past = {name: (network.front_dtype, (self._sampler.history,), 0) for name in PASTS}
+        slots = (self._sampler.rings.slots, network.config.residual_channels)
+        return {**past, "queues": (storable(network.dtype), slots, 0)}
+
+    def advance(self, source: NoiseSource, channels, state: State, samples: int):
+        """See `StreamingModel`."""
+        network = self._network
+        noise = network.likelihood.noise(source.key, source.row, source.start, samples)
+        pasts = [tf.transpose(state[name]) for name in PASTS]
+        queues = tf.transpose(tf.cast(state["queues"], network.dtype), [1, 0, 2])
+        before = VocoderState(tf.constant(0), *pasts, queues)
+        levels, _, after = self._sampler.chunk(before, channels, noise, source.temperature)
+        queues = tf.gather(after.queues, self._turned(samples // network.config.bunch_samples))
+        stored = {name: tf.transpose(getattr(after, name)) for name in PASTS}
+        stored["queues"] = tf.cast(tf.transpose(queues, [1, 0, 2]), storable(network.dtype))
+        later = {
+            name: tf.ensure_shape(stored[name], [None, *shape])
+            for name, (_, shape, _) in self.state().items()
+        }
+        return network.likelihood.decode(levels), later
 
 
 def streaming_model(
@@ -239,6 +277,8 @@ def streaming_model(
     """
     if isinstance(model, StudentModel):
         return StreamingStudent(model.network, pieces or STUDENT_PIECES)
+    if isinstance(model, SpeechModel) and isinstance(model.network, VocoderWaveNet):
+        return StreamingVocoder(model.network, pieces or TEACHER_PIECES)
     if isinstance(model, SpeechModel):
         return StreamingTeacher(model.network, pieces or TEACHER_PIECES)
     raise ValueError(f"`model` must be a student or a WaveNet, got {type(model).__name__}.")

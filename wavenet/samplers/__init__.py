@@ -3,6 +3,7 @@
 from wavenet.samplers.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
 from wavenet.samplers.naive import NaiveSampler
 from wavenet.samplers.numba.sampler import NumbaSampler, NumbaVocoderSampler
+from wavenet.samplers.vocoder import VocoderSampler, VocoderState
 from wavenet.samplers.xla import SamplerState, XlaSampler
 
 __all__ = [
@@ -13,6 +14,8 @@ __all__ = [
     "NumbaVocoderSampler",
     "Request",
     "SamplerState",
+    "VocoderSampler",
+    "VocoderState",
     "XlaSampler",
     "generate",
     "stream",
