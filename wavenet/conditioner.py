@@ -1,5 +1,6 @@
 """From mel frames to the condition of every sub-frame: spectrum, pitch and linear prediction."""
 
+import math
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -42,6 +43,7 @@ class Conditioner(tf.Module):
     ):
         super().__init__(name=name)
         self.config, self.mel = config, mel
+        self.dtype = tf.float64 if config.compute_dtype == "float64" else tf.float32
         self.given_pitch = config.feature_channels > mel.bands
         features = mel.bands + (2 if config.pitch_taps else 0)
         hidden = config.conditioner_units
@@ -72,7 +74,7 @@ class Conditioner(tf.Module):
             beyond which silence is taken, or at least the property of this name.
         """
         side = self.side_frames
-        frames = tf.cast(frames, tf.float32)
+        frames = tf.cast(frames, self.dtype)
         if side_frames == 0:
             frames = tf.pad(frames, [[0, 0], [side, side], [0, 0]])
         elif side_frames < side:
@@ -81,7 +83,7 @@ class Conditioner(tf.Module):
             frames = frames[:, side_frames - side : side - side_frames]
         mel, pitch = self._mel_and_pitch(frames)
         hidden = self.hidden(mel, pitch)
-        local = tf.matmul(hidden, self.kernel2) + self.bias2
+        local = tf.matmul(hidden, self._cast(self.kernel2)) + self._cast(self.bias2)
         near = FRAME_WIDTH // 2
         columns = [local, mel[:, near:-near]]
         if pitch is not None:
@@ -90,15 +92,21 @@ class Conditioner(tf.Module):
 
     def hidden(self, mel, pitch):
         """The units of the first layer, [batch, frames - 4, conditioner_units]."""
-        inputs = (mel - frozen(self.mean)) / frozen(self.deviation)
+        inputs = self._standardised(mel)
         if pitch is not None:
             inputs = tf.concat([inputs, 2.0 * pitch], -1)
-        return tf.nn.silu(tf.nn.conv1d(inputs, self.kernel1, 1, "VALID") + self.bias1)
+        sums = tf.nn.conv1d(inputs, self._cast(self.kernel1), 1, "VALID")
+        return tf.nn.silu(sums + self._cast(self.bias1))
 
     def read_pitch(self, mel):
         """F0 in octaves and the logit of voicing by the reader's weights, which may learn."""
-        inputs = (mel - frozen(self.mean)) / frozen(self.deviation)
-        return self.reader(inputs)
+        return self.reader(self._standardised(mel))
+
+    def _standardised(self, mel):
+        return (mel - self._cast(frozen(self.mean))) / self._cast(frozen(self.deviation))
+
+    def _cast(self, weights):
+        return tf.cast(weights, self.dtype)
 
     def _mel_and_pitch(self, frames):
         """The mel and [octaves, voicing], with the neighbours that the first layer needs."""
@@ -109,13 +117,14 @@ class Conditioner(tf.Module):
         octaves, logit = self.read_pitch(mel)
         pitch = tf.stop_gradient(tf.stack([octaves, tf.sigmoid(logit)], -1))
         still = tf.add_n([0.0 * tf.reduce_sum(v) for v in self.reader.trainable_variables])
+        still = self._cast(still)
         side = self.reader.side_frames
         return mel[:, side:-side], pitch + still
 
     def _interpolated(self, frames):
         """[batch, (frames - 2) * subframes, channels], linear between the middles of the frames."""
         count = self.config.subframes
-        offset = (tf.range(count, dtype=tf.float32) + 0.5) / count - 0.5
+        offset = (tf.range(count, dtype=frames.dtype) + 0.5) / count - 0.5
         before, after = tf.nn.relu(-offset)[:, None], tf.nn.relu(offset)[:, None]
         rows = (
             frames[:, :-2, None] * before
@@ -133,7 +142,7 @@ class Conditioner(tf.Module):
             coefficients, log_gain, log_level = self.prediction(mel)
         period = zeros
         if self.config.pitch_taps:
-            f0_hz = REFERENCE_HZ * tf.pow(2.0, rows[..., channels + bands])
+            f0_hz = REFERENCE_HZ * tf.exp(math.log(2.0) * rows[..., channels + bands])
             f0_hz = tf.clip_by_value(f0_hz, LOWEST_HZ, HIGHEST_HZ)
             period = self.mel.sample_rate_hz / f0_hz
         return Condition(local, coefficients, log_gain, log_level, period)

@@ -42,17 +42,17 @@ class MelPrediction:
     def __call__(self, frames):
         """Coefficients [..., order], log of the residual's gain [...], log of the level [...].
 
-        The level is the root mean square of the sound that the frame describes. All are float32 and
-        finite for any finite frames.
+        The level is the root mean square of the sound that the frame describes. All are of the
+        frames' type, and finite for any finite frames.
 
         frames: [..., bands], 0 in digital silence and 1 at a band magnitude of one.
         """
         natural = 1.0 if self._mel.log == "natural" else math.log(10.0)
         # Beyond these no recording in [-1, 1] can reach; they keep the squares finite.
-        frames = tf.clip_by_value(tf.cast(frames, tf.float32), -0.5, 1.5)
+        frames = tf.clip_by_value(frames, -0.5, 1.5)
         bands = tf.exp(self._mel.silence * natural * (1.0 - frames))
-        power = tf.square(tf.matmul(bands, self._magnitudes))
-        correlation = tf.matmul(power, self._lags)
+        power = tf.square(tf.matmul(bands, tf.cast(self._magnitudes, bands.dtype)))
+        correlation = tf.matmul(power, tf.cast(self._lags, power.dtype))
         noise = WHITE_NOISE * correlation[..., :1] + FLOOR**2
         correlation = tf.concat([correlation[..., :1] + noise, correlation[..., 1:]], -1)
         coefficients, error = levinson(correlation)

@@ -34,12 +34,14 @@ class PitchReader(tf.Module):
     def __call__(self, frames):
         """log2(F0 / 200 Hz) and the logit of voicing, [batch, frames - 2 side_frames] each.
 
-        frames: float32 [batch, frames, features], with `side_frames` more on either side.
+        frames: float [batch, frames, features], with `side_frames` more on either side.
         """
         hidden = frames
         for kernel, bias in zip(self.kernels, self.biases, strict=True):
-            hidden = tf.nn.relu(tf.nn.conv1d(hidden, kernel, 1, "VALID") + bias)
-        raw = tf.matmul(hidden, self.head_kernel) + self.head_bias
+            sums = tf.nn.conv1d(hidden, tf.cast(kernel, hidden.dtype), 1, "VALID")
+            hidden = tf.nn.relu(sums + tf.cast(bias, sums.dtype))
+        raw = tf.matmul(hidden, tf.cast(self.head_kernel, hidden.dtype))
+        raw += tf.cast(self.head_bias, raw.dtype)
         low, high = (math.log2(hz / REFERENCE_HZ) for hz in (LOWEST_HZ, HIGHEST_HZ))
         return tf.clip_by_value(raw[..., 0], low, high), raw[..., 1]
 

@@ -132,6 +132,7 @@ class VocoderWaveNet(tf.Module):
             row = tf.one_hot(speaker, self.config.speakers)
             if self.speaker_embedding is not None:
                 row = tf.matmul(row, self.speaker_embedding)
+            row = tf.cast(row, local.dtype)
             local = tf.concat([local, tf.repeat(row[:, None], tf.shape(local)[1], 1)], -1)
         scalars = tf.stack([made.log_gain, made.log_level, made.period], -1)
         return tf.concat([local, made.coefficients, scalars], -1)

@@ -240,7 +240,7 @@ class StreamingVocoder(StreamingTeacher):
 
     def __init__(self, network: VocoderWaveNet, pieces: tuple[int, int] = TEACHER_PIECES):
         super().__init__(network, pieces)
-        self.dtype = tf.float32  # of the condition, whatever that of the layers
+        self.dtype = network.front_dtype  # of the condition, whatever that of the layers
         self.side_frames = network.conditioner.side_frames
 
     def state(self) -> dict[str, Filled]:
