@@ -9,7 +9,7 @@ import tensorflow as tf
 from likelihoods.protocol import ContinuousLikelihood
 from replicator.runs.errors import UserError
 from wavenet.model import SpeechModel, load
-from wavenet.network import WaveNet
+from wavenet.networks import Network, same_network
 
 
 @dataclasses.dataclass(frozen=True)
@@ -27,7 +27,7 @@ class Parametrised:
 class WaveNetDensity:
     """The density of a WaveNet with a logistic or Gaussian output, and its `Conditionals`."""
 
-    def __init__(self, network: WaveNet):
+    def __init__(self, network: Network):
         likelihood = network.likelihood
         if not isinstance(likelihood, ContinuousLikelihood):
             raise ValueError("`network` must have a logistic or Gaussian output, got a softmax.")
@@ -74,7 +74,7 @@ def freeze(network: tf.Module) -> None:
         variable._trainable = False  # there is no public way to say so once it is made
 
 
-def frozen_copy(network: WaveNet) -> WaveNet:
+def frozen_copy(network: Network) -> Network:
     """The same network with variables of its own that no tape watches, made where this is called.
 
     In the scope of a Replicator every device gets them.
@@ -84,13 +84,13 @@ def frozen_copy(network: WaveNet) -> WaveNet:
         return make(**{**options, "trainable": False})
 
     with tf.variable_creator_scope(frozen):
-        copy = WaveNet(network.config)
+        copy = same_network(network)
     for variable, original in zip(copy.variables, network.variables, strict=True):
         variable.assign(tf.convert_to_tensor(original))
     return copy
 
 
-def digest(network: WaveNet) -> str:
+def digest(network: Network) -> str:
     """A name for the weights, of 16 hexadecimal digits."""
     code = hashlib.blake2b(digest_size=8)
     for variable in network.variables:

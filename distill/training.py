@@ -136,7 +136,7 @@ def pretrain_pitch_estimator(
 def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     """An untrained student; its conditioner starts as the teacher's where there is room for it."""
     student = _untrained(config, teacher)
-    theirs = teacher.network.upsampler
+    theirs = getattr(teacher.network, "upsampler", None)  # a vocoder has dense layers instead
     if student.upsampler is not None and theirs is not None:
         try:
             student.start_from(theirs)

@@ -7,6 +7,13 @@ from wavenet.vocoder import VocoderWaveNet
 Network = WaveNet | VocoderWaveNet
 
 
+def same_network(network: Network) -> Network:
+    """Another network of the same configuration, with untrained weights."""
+    if isinstance(network, VocoderWaveNet):
+        return VocoderWaveNet(network.config, network.conditioner.mel)
+    return WaveNet(network.config)
+
+
 def make_network(config: TrainConfig) -> Network:
     """An untrained network: a vocoder where it has `conditioner_units`, the paper's elsewhere.
 
