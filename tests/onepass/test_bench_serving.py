@@ -397,7 +397,7 @@ def test_no_process_is_left(bench):
         (["--backends", "jax"], "there is no backend `jax`; there are numba, tensorflow"),
         (["--rounds", "0"], "`--rounds` must be at least 1, got 0"),
         (["--clients", "0"], "`--clients` must be at least 1, got 0"),
-        (["--picture-clients", "4", "0"], "`--picture-clients` must be at least 1, got 0"),
+        (["--picture-clients", "4", "0"], "`--image-clients` must be at least 1, got 0"),
         (["--utterance-seconds", "nan"], "`--utterance-seconds` must be above 0, got nan"),
         (["--models", "nowhere"], "there is no folder nowhere/digits"),
         (["--plot", "curve.gif"], "`--plot` must end in .png, .pdf or .svg, got curve.gif"),
