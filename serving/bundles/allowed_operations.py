@@ -1,8 +1,9 @@
 """Which TensorFlow operations a bundle may hold: a SavedModel is a program, and is read first.
 
 What is allowed computes from its inputs and from variables, and nothing else: no file, no network,
-no Python, no custom operation. Saving and restoring variables is left to the functions that no
-signature reaches; loading does not run them.
+no Python, no custom operation. Saving and restoring variables is left to the functions that only
+the saver's own nodes reach; loading does not run them. TensorFlow finds functions by name in the
+whole library, so that every name that an object or a node holds counts as a call.
 """
 
 import math
@@ -117,20 +118,98 @@ def _check_objects(path: Path, graph: Any) -> None:
             raise UserError(
                 f"{path} holds an object that bundles may not: {saved.user_object.identifier}."
             )
+        if saved.saveable_objects or saved.registered_saver:
+            raise UserError(f"{path} holds an object that bundles may not: saveable.")
     if graph.asset_file_def:
         raise UserError(f"{path} holds an object that bundles may not: asset.")
 
 
 def _check_operations(path: Path, graph: Any) -> None:
-    bodies = {f.signature.name: f.node_def for f in graph.graph_def.library.function}
-    called = _reached(bodies, graph.object_graph_def.concrete_functions)
+    """Raises UserError unless calls reach allowed operations alone, and nothing is out of reach.
+
+    What a call may reach: functions that an object, a signature or the graph names, since each of
+    these can be the target of a call by its name. What saves and restores variables is reached from
+    the saver's own two nodes, and from nowhere else.
+    """
+    bodies = _functions(path, graph)
+    saver = _saver_nodes(graph)
+    called = _reached(bodies, [*_object_functions(graph), *_node_functions(graph, saver, False)])
+    restoring = _reached(bodies, _node_functions(graph, saver, True)) - called
+    for name in bodies:
+        if name not in called | restoring:
+            raise UserError(f"{path} holds a function that nothing calls: {name[:80]}.")
     for name, nodes in {**bodies, "": graph.graph_def.node}.items():
-        allowed = ALLOWED if name in called else ALLOWED.union(SAVING.split())
+        allowed = ALLOWED.union(SAVING.split()) if name in restoring else ALLOWED
         for node in nodes:
             if node.op not in allowed and node.op not in bodies:
                 raise UserError(f"{path} holds an operation that bundles may not: {node.op}.")
             if node.op == "Const":
                 _check_constant(path, node.attr["value"].tensor)
+
+
+def _functions(path: Path, graph: Any) -> dict[str, Any]:
+    """The nodes of every function of the library by its name, which no other may have."""
+    from tensorflow.python.framework import op_def_registry
+
+    bodies: dict[str, Any] = {}
+    for function in graph.graph_def.library.function:
+        name = function.signature.name
+        if name in bodies:
+            raise UserError(f"{path} holds two functions of one name: {name[:80]}.")
+        if op_def_registry.get(name) is not None:
+            raise UserError(f"{path} holds a function with the name of an operation: {name[:80]}.")
+        bodies[name] = function.node_def
+    return bodies
+
+
+def _saver_nodes(graph: Any) -> set[str]:
+    """The nodes that save and restore variables, unless a signature runs them as well."""
+    saver = graph.saver_def
+    named = {_node_of(saver.save_tensor_name), _node_of(saver.restore_op_name)}
+    nodes = {node.name: node for node in graph.graph_def.node}
+    outputs = [
+        info.name
+        for signature in graph.signature_def.values()
+        for info in signature.outputs.values()
+    ]
+    reached: set[str] = set()
+    waiting = [_node_of(name) for name in outputs]
+    while waiting:
+        name = waiting.pop()
+        if name in nodes and name not in reached:
+            reached.add(name)
+            waiting += [_node_of(source) for source in nodes[name].input]
+    return named - reached
+
+
+def _node_of(tensor: str) -> str:
+    """The node that a tensor `name:0` or a control input `^name` is of."""
+    return tensor.removeprefix("^").partition(":")[0]
+
+
+def _object_functions(graph: Any) -> list[str]:
+    """Every function that an object names, listed as callable or not."""
+    found = list(graph.object_graph_def.concrete_functions)
+    for saved in graph.object_graph_def.nodes:
+        found += saved.function.concrete_functions
+        found.append(saved.bare_concrete_function.concrete_function_name)
+    return found
+
+
+def _node_functions(graph: Any, saver: set[str], of_saver: bool) -> list[str]:
+    """Every function that the graph's own nodes call: the saver's, or all others."""
+    return [
+        name
+        for node in graph.graph_def.node
+        if (node.name in saver) == of_saver
+        for name in _called_by(node)
+    ]
+
+
+def _called_by(node: Any) -> list[str]:
+    """The functions that a node may call: by its operation's name, or in an attribute."""
+    attributes = [f for value in node.attr.values() for f in (value.func, *value.list.func)]
+    return [node.op, *(f.name for f in attributes if f.name)]
 
 
 def _reached(bodies: Mapping[str, Any], roots: Iterable[str]) -> set[str]:
@@ -139,13 +218,10 @@ def _reached(bodies: Mapping[str, Any], roots: Iterable[str]) -> set[str]:
     waiting = list(roots)
     while waiting:
         name = waiting.pop()
-        if name in reached or name not in bodies:
-            continue
-        reached.add(name)
-        for node in bodies[name]:
-            waiting.append(node.op)
-            for value in node.attr.values():
-                waiting += [f.name for f in (value.func, *value.list.func) if f.name]
+        if name in bodies and name not in reached:
+            reached.add(name)
+            for node in bodies[name]:
+                waiting += _called_by(node)
     return reached
 
 

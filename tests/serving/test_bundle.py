@@ -165,6 +165,65 @@ def test_what_saves_variables_must_not_be_reached_by_a_call(tmp_path, op):
     assert f"bundles may not: {op}." in refusal(edited("pixelcnn", tmp_path, edit))
 
 
+def with_function(graph, name, op):
+    """Adds a function that holds one operation."""
+    function = graph.graph_def.library.function.add()
+    function.signature.name = name
+    function.node_def.add(name="innocent", op=op)
+
+
+@pytest.mark.parametrize("op", ["SaveV2", "RestoreV2", "MergeV2Checkpoints", "AssignVariableOp"])
+def test_a_function_that_only_an_object_names_is_held_to_what_calls_may_do(tmp_path, op):
+    def edit(graph):
+        with_function(graph, "unlisted", op)
+        objects = graph.object_graph_def.nodes
+        target = next(n for n in objects if n.WhichOneof("kind") == "bare_concrete_function")
+        target.bare_concrete_function.concrete_function_name = "unlisted"
+
+    assert f"bundles may not: {op}." in refusal(edited("pixelcnn", tmp_path, edit))
+
+
+def test_what_saves_variables_must_not_be_what_a_signature_runs(tmp_path):
+    def edit(graph):
+        saver = graph.saver_def.save_tensor_name
+        for output in graph.signature_def["compiled"].outputs.values():
+            output.name = saver
+
+    line = refusal(edited("pixelcnn", tmp_path, edit))
+    assert "an operation that bundles may not: " in line
+
+
+def test_a_function_that_nothing_calls_is_refused(tmp_path):
+    path = edited("pixelcnn", tmp_path, lambda graph: with_function(graph, "unlisted", "SaveV2"))
+    line = refusal(path)
+    assert line == f"{path}/saved_model.pb holds a function that nothing calls: unlisted."
+
+
+@pytest.mark.parametrize("name", ["ReadFile", "Identity"])
+def test_a_function_must_not_be_called_as_an_operation_is(tmp_path, name):
+    def edit(graph):
+        with_function(graph, name, "Identity")
+        drawing(graph)[0].node_def.add(name="call", op=name)
+
+    assert f"a function with the name of an operation: {name}." in refusal(
+        edited("pixelcnn", tmp_path, edit)
+    )
+
+
+def test_two_functions_of_one_name_are_refused(tmp_path):
+    def edit(graph):
+        graph.graph_def.library.function.add().CopyFrom(drawing(graph)[0])
+
+    assert "two functions of one name: " in refusal(edited("pixelcnn", tmp_path, edit))
+
+
+def test_an_object_that_saves_itself_is_refused(tmp_path):
+    def edit(graph):
+        graph.object_graph_def.nodes[0].saveable_objects["x"].save_function = 1
+
+    assert "may not: saveable." in refusal(edited("pixelcnn", tmp_path, edit))
+
+
 def test_a_real_program_with_python_in_it_is_refused(tmp_path):
     class Module(tf.Module):
         @tf.function(input_signature=[tf.TensorSpec([None], tf.float32)])
