@@ -9,6 +9,7 @@ from onepass.bench.audio import cpp_bound as bound
 @pytest.mark.parametrize("name", bound.SHAPES)
 def test_the_bound_has_the_sizes_of_the_networks_it_is_compared_with(name):
     config = audio.NETWORKS[name]
+    head = (config.head_channels, 2 * config.head_width + config.pitch_taps)
     assert bound.SHAPES[name] == (
         config.layers,
         config.stacks,
@@ -17,6 +18,8 @@ def test_the_bound_has_the_sizes_of_the_networks_it_is_compared_with(name):
         config.gate_channels,
         config.skip_channels,
         config.make_likelihood().num_parameters,
+        config.bunch_samples,
+        *(head if config.conditioner_units else (0, 0)),
     )
 
 
@@ -32,10 +35,11 @@ def test_what_the_program_cannot_run_is_refused(name, batch):
         bound.samples_per_second(name, batch)
 
 
-def test_the_program_compiles_and_runs():
+@pytest.mark.parametrize("name", ["a", "v"])
+def test_the_program_compiles_and_runs(name):
     try:
         bound.find_compiler()
     except FileNotFoundError:
         pytest.skip("no C++ compiler")
     # 50 x 1.8 million multiplications a second: any processor of this century.
-    assert bound.samples_per_second("a", 4) > 50
+    assert bound.samples_per_second(name, 4) > 50

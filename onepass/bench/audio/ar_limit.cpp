@@ -1,10 +1,14 @@
 // One core of plain C++ running a WaveNet one sample at a time: what the sampler is compared with.
 //
-//   ar_limit LAYERS STACKS WIDTH RESIDUAL GATE SKIP OUTPUTS BATCH STEPS
+//   ar_limit LAYERS STACKS WIDTH RESIDUAL GATE SKIP OUTPUTS BUNCH HEAD RECENT BATCH STEPS
+//
+// A step of the layers stands for BUNCH samples. With HEAD units, a gated head draws each of these
+// from what the layers gave and RECENT past numbers; with HEAD 0 there is WaveNet's head, BUNCH is 1.
 //
 // Prints {"samples_per_second": ..., "gflops_per_second": ..., "checksum": ...}. Weights are random,
 // there is no condition, and the draw is a stand-in. Outputs of every product are in blocks of 64, so
-// channel counts must be multiples of 64 (OUTPUTS is rounded up); BATCH is 1 or a multiple of 4.
+// channel counts must be multiples of 64 (OUTPUTS is rounded up, HEAD may be 0); BATCH is 1 or a multiple of 4.
+#include <algorithm>
 #include <chrono>
 #include <cmath>
 #include <cstdio>
@@ -82,14 +86,15 @@ struct Layer {
 };
 
 struct Network {
-  int layers, stacks, width, residual, gate, skip, outputs, batch;
+  int layers, stacks, width, residual, gate, skip, outputs, bunch, head, recent, batch;
   std::vector<Layer> stack;
-  Floats head1, head2;
-  Floats hidden, taps, sums, units, update, skips, middle, out, wave;
+  Floats given_head, recent_head, head1, head2;
+  Floats hidden, taps, sums, units, update, skips, given, gates, past, middle, out, wave;
 
   double flops_per_sample() const {
-    return 2.0 * (layers * (2.0 * width * residual * gate + gate * (residual + skip)) +
-                  1.0 * skip * skip + 1.0 * skip * outputs);
+    const double stack = layers * (2.0 * width * residual * gate + gate * (residual + skip));
+    if (!head) return 2.0 * (stack + 1.0 * skip * skip + 1.0 * skip * outputs);
+    return 2.0 * (stack / bunch + 2.0 * head * (skip + recent) + 1.0 * head * (head + outputs));
   }
 };
 
@@ -107,16 +112,22 @@ static void build(Network &net) {
                          weights(net.gate, net.residual + net.skip),
                          Floats((net.width - 1) * dilation * net.batch * net.residual)});
   }
-  net.head1 = weights(net.skip, net.skip);
-  net.head2 = weights(net.skip, net.outputs);
+  const int units = net.head ? net.head : net.skip;
+  net.given_head = weights(net.skip, net.bunch * 2 * net.head);
+  net.recent_head = weights(net.recent, 2 * net.head);
+  net.head1 = weights(units, units);
+  net.head2 = weights(units, net.outputs);
   const int batch = net.batch;
+  net.given.resize(batch * net.bunch * 2 * net.head);
+  net.gates.resize(batch * 2 * net.head);
+  net.past.resize(batch * net.recent);
   net.hidden.resize(batch * net.residual);
   net.taps.resize(batch * net.width * net.residual);
   net.sums.resize(batch * 2 * net.gate);
-  net.units.resize(batch * net.gate);
+  net.units.resize(batch * std::max(net.gate, net.head));
   net.update.resize(batch * (net.residual + net.skip));
   net.skips.resize(batch * net.skip);
-  net.middle.resize(batch * net.skip);
+  net.middle.resize(batch * units);
   net.out.resize(batch * net.outputs);
   net.wave.resize(batch);
 }
@@ -161,6 +172,39 @@ static void rectify(Floats &values) {
   for (float &value : values) value = value > 0 ? value : 0;
 }
 
+// The two last layers of the head, and the stand-in for a draw.
+static void draw(Network &net, const Floats &units, int inputs, int time) {
+  std::fill(net.middle.begin(), net.middle.end(), 0.f);
+  multiply(net.head1.data(), units.data(), net.middle.data(), net.batch, inputs, inputs);
+  rectify(net.middle);
+  std::fill(net.out.begin(), net.out.end(), 0.f);
+  multiply(net.head2.data(), net.middle.data(), net.out.data(), net.batch, inputs, net.outputs);
+  for (int b = 0; b < net.batch; b++)
+    net.wave[b] = quick_tanh(net.out[b * net.outputs] + 0.01f * (time % 100));
+}
+
+// The samples of a bunch one after another, each from the past numbers and its part of `given`.
+static void draw_bunch(Network &net, int time) {
+  const int gates = 2 * net.head, row = net.bunch * gates;
+  std::fill(net.given.begin(), net.given.end(), 0.f);
+  multiply(net.given_head.data(), net.skips.data(), net.given.data(), net.batch, net.skip, row);
+  for (int i = 0; i < net.bunch; i++) {
+    for (int b = 0; b < net.batch; b++) {
+      float *past = &net.past[b * net.recent];
+      std::memmove(past, past + 1, (net.recent - 1) * sizeof(float));
+      past[net.recent - 1] = net.wave[b];
+      std::memcpy(&net.gates[b * gates], &net.given[b * row + i * gates], gates * sizeof(float));
+    }
+    multiply(net.recent_head.data(), net.past.data(), net.gates.data(), net.batch, net.recent,
+             gates);
+    for (int b = 0; b < net.batch; b++)
+      for (int c = 0; c < net.head; c++)
+        net.units[b * net.head + c] = quick_tanh(net.gates[b * gates + c]) *
+                                      quick_sigmoid(net.gates[b * gates + net.head + c]);
+    draw(net, net.units, net.head, time);
+  }
+}
+
 static void run_step(Network &net, int time) {
   for (int b = 0; b < net.batch; b++)
     for (int c = 0; c < net.residual; c++)
@@ -168,28 +212,28 @@ static void run_step(Network &net, int time) {
   std::fill(net.skips.begin(), net.skips.end(), 0.f);
   for (Layer &layer : net.stack) run_layer(net, layer, time);
   rectify(net.skips);
-  std::fill(net.middle.begin(), net.middle.end(), 0.f);
-  multiply(net.head1.data(), net.skips.data(), net.middle.data(), net.batch, net.skip, net.skip);
-  rectify(net.middle);
-  std::fill(net.out.begin(), net.out.end(), 0.f);
-  multiply(net.head2.data(), net.middle.data(), net.out.data(), net.batch, net.skip, net.outputs);
-  for (int b = 0; b < net.batch; b++)
-    net.wave[b] = quick_tanh(net.out[b * net.outputs] + 0.01f * (time % 100));
+  if (net.head)
+    draw_bunch(net, time);
+  else
+    draw(net, net.skips, net.skip, time);
 }
 
 int main(int count, char **arguments) {
-  if (count != 10) {
-    std::fprintf(stderr, "9 numbers are needed, see the first lines of ar_limit.cpp\n");
+  if (count != 13) {
+    std::fprintf(stderr, "12 numbers are needed, see the first lines of ar_limit.cpp\n");
     return 2;
   }
-  int given[9];
-  for (int i = 0; i < 9; i++) given[i] = std::atoi(arguments[i + 1]);
-  const int outputs = (given[6] + kBlock - 1) / kBlock * kBlock, steps = given[8];
+  int given[12];
+  for (int i = 0; i < 12; i++) given[i] = std::atoi(arguments[i + 1]);
+  const int outputs = (given[6] + kBlock - 1) / kBlock * kBlock, steps = given[11];
   Network net{given[0], given[1], given[2], given[3], given[4], given[5], outputs, given[7],
-              {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}, {}};
-  if (net.residual % kBlock || net.gate % kBlock || net.skip % kBlock ||
+              given[8], given[9], given[10], {}, {}, {}, {}, {}, {}, {}, {}, {},
+              {}, {}, {}, {}, {}, {}, {}, {}};
+  if (net.residual % kBlock || net.gate % kBlock || net.skip % kBlock || net.head % kBlock ||
+      net.bunch < 1 || (net.head ? net.recent < 1 : net.bunch != 1) ||
       (net.batch != 1 && net.batch % 4)) {
-    std::fprintf(stderr, "channels must be multiples of 64, the batch 1 or a multiple of 4\n");
+    std::fprintf(stderr, "channels must be multiples of 64, the batch 1 or a multiple of 4, the bunch 1\n"
+                         "without a head, RECENT at least 1 with one\n");
     return 2;
   }
   build(net);
@@ -200,7 +244,7 @@ int main(int count, char **arguments) {
     for (float sample : net.wave) checksum += sample;
   }
   const std::chrono::duration<double> taken = std::chrono::steady_clock::now() - start;
-  const double rate = double(steps) * net.batch / taken.count();
+  const double rate = double(steps) * net.bunch * net.batch / taken.count();
   std::printf("{\"samples_per_second\": %.1f, \"gflops_per_second\": %.2f, \"checksum\": %g}\n", rate,
               rate * net.flops_per_sample() / 1e9, checksum);
 }

@@ -17,7 +17,7 @@ class BenchArguments:
     json: Path | None = None
     """File for the rows as JSON."""
     networks: tuple[str, ...] = ("a", "b")
-    """Which teachers, any of: a, b, p."""
+    """Which teachers, any of: a, b, p, v."""
     batches: tuple[int, ...] = (1, 4, 8, 16)
     """Batch sizes of the teachers."""
     students: tuple[str, ...] = ("paper", "cpu-16k", "cpu-24k")

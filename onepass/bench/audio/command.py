@@ -1,12 +1,14 @@
 """Samplers of a WaveNet and their students side by side in one run, with the C++ bound.
 
-Two networks, as in the issue threads that ask for speed: (a) 30 layers, 64 residual, 64 gate, 128
+Networks, as in the issue threads that ask for speed: (a) 30 layers, 64 residual, 64 gate, 128
 skip, width 2, ten logistics, no condition; (b) 24 layers in 4 stacks, 128 residual, 128 gate, 128
 skip, width 3, Gaussian, 80 mel bands (wavenet_vocoder's Gaussian preset). And (p), of the width of
 Parallel WaveNet's teacher: (a) with width 3 and 80 mel bands, which the students are
-held against. Weights are random: the work does not depend on them.
+held against. And (v), the vocoder of wavenet-vocoder-16k, which draws four samples a step of its
+layers. Weights are random: the work does not depend on them.
 """
 
+import dataclasses
 import functools
 import math
 import time
@@ -21,8 +23,13 @@ from onepass.bench.report import Row, interleaved, table, write_json
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
 from wavenet.config import WaveNetConfig
+from wavenet.features import MelConvention
 from wavenet.network import WaveNet
-from wavenet.samplers import NaiveSampler, NumbaSampler, XlaSampler
+from wavenet.networks import Network
+from wavenet.presets import PRESETS
+from wavenet.samplers import NaiveSampler, NumbaSampler, NumbaVocoderSampler, XlaSampler
+from wavenet.samplers.vocoder import VocoderSampler
+from wavenet.vocoder import VocoderWaveNet
 
 NETWORKS = {
     "a": WaveNetConfig(layers=30, stacks=3, filter_width=2, residual_channels=64, gate_channels=64,
@@ -33,9 +40,10 @@ NETWORKS = {
     "p": WaveNetConfig(layers=30, stacks=3, filter_width=3, residual_channels=64, gate_channels=64,
                        skip_channels=128, components=10, feature_channels=80,
                        condition_channels=80, upsample_factors=(16, 15)),
+    "v": dataclasses.replace(PRESETS["wavenet-vocoder-16k"].config.network, feature_channels=80),
 }  # fmt: skip
-CHUNK = {"a": 2048, "b": 512, "p": 1024}
-NAIVE_SAMPLES = {"a": 4, "b": 4, "p": 2}
+CHUNK = {"a": 2048, "b": 512, "p": 1024, "v": 4096}
+NAIVE_SAMPLES = {"a": 4, "b": 4, "p": 2, "v": 4}
 SAMPLERS = ("C++ bound", "Numba cached, 1 core", "Numba cached", "XLA cached", "naive")
 
 
@@ -97,7 +105,7 @@ def measures_of(
     samplers: tuple[str, ...] = SAMPLERS,
 ) -> list[tuple[Row, students.Measure]]:
     """A row and a function to measure it for every sampler and batch of one network."""
-    network, unit = WaveNet(config), "samples/s"
+    network, unit = _network(config), "samples/s"
     known = {
         "C++ bound": (bound_speed, None),
         "Numba cached, 1 core": (numba_one_core_speed, "C++ bound"),
@@ -114,42 +122,54 @@ def measures_of(
     return measures
 
 
-def bound_speed(name: str, network: WaveNet, batch: int) -> float:
+def _network(config: WaveNetConfig) -> Network:
+    """A network with random weights; a vocoder's mel is that of 16 kHz."""
+    if not config.conditioner_units:
+        return WaveNet(config)
+    hop, window = config.hop_samples, 1024
+    return VocoderWaveNet(
+        config, MelConvention(16_000, hop, window, window, config.feature_channels)
+    )
+
+
+def bound_speed(name: str, network: Network, batch: int) -> float:
     """Samples a second of the C++ program, one core."""
     return bound.samples_per_second(name, batch)
 
 
 @functools.cache
-def _numba(network: WaveNet, threads: int | None = None) -> NumbaSampler:
+def _numba(network: Network, threads: int | None = None) -> NumbaSampler | NumbaVocoderSampler:
+    if isinstance(network, VocoderWaveNet):
+        return NumbaVocoderSampler(network, threads)
     return NumbaSampler(network, threads)
 
 
 @functools.cache
-def _xla(network: WaveNet) -> XlaSampler:
-    return XlaSampler(network)
+def _xla(network: Network) -> XlaSampler | VocoderSampler:
+    return VocoderSampler(network) if isinstance(network, VocoderWaveNet) else XlaSampler(network)
 
 
 @functools.cache
-def _naive(network: WaveNet) -> NaiveSampler:
+def _naive(network: Network) -> NaiveSampler:
     return NaiveSampler(network, network.config.receptive_field + 1)
 
 
-def numba_speed(name: str, network: WaveNet, batch: int) -> float:
+def numba_speed(name: str, network: Network, batch: int) -> float:
     """Samples a second of the compiled loop, on all cores."""
     return _cached_speed(_numba(network), name, network, batch)
 
 
-def numba_one_core_speed(name: str, network: WaveNet, batch: int) -> float:
+def numba_one_core_speed(name: str, network: Network, batch: int) -> float:
     """Samples a second of the compiled loop on one core, as the bound has it."""
     return _cached_speed(_numba(network, 1), name, network, batch)
 
 
-def xla_speed(name: str, network: WaveNet, batch: int) -> float:
+def xla_speed(name: str, network: Network, batch: int) -> float:
     """Samples a second of the XLA program."""
     return _cached_speed(_xla(network), name, network, batch)
 
 
-def _cached_speed(sampler, name: str, network: WaveNet, batch: int) -> float:
+def _cached_speed(sampler, name: str, network: Network, batch: int) -> float:
     samples = CHUNK[name]
     noise = network.likelihood.noise(0, list(range(batch)), 0, samples)
     condition = _condition(network, batch, samples)
@@ -160,7 +180,7 @@ def _cached_speed(sampler, name: str, network: WaveNet, batch: int) -> float:
     return batch * samples / (time.perf_counter() - start)
 
 
-def naive_speed(name: str, network: WaveNet, batch: int) -> float:
+def naive_speed(name: str, network: Network, batch: int) -> float:
     """Samples a second when every one costs a pass over the receptive field."""
     window, samples = network.config.receptive_field + 1, NAIVE_SAMPLES[name]
     time_ = window + samples
@@ -175,7 +195,7 @@ def naive_speed(name: str, network: WaveNet, batch: int) -> float:
     return batch * samples / (time.perf_counter() - start)
 
 
-def _condition(network: WaveNet, batch: int, samples: int):
+def _condition(network: Network, batch: int, samples: int):
     if not network.config.gate_inputs:
         return None
     hop = network.config.hop_samples

@@ -25,16 +25,23 @@ class Shape(NamedTuple):
     gate: int
     skip: int
     outputs: int
+    bunch: int = 1
+    """Samples that a step of the layers stands for."""
+    head: int = 0
+    """Units of the head that draws each of them; 0: WaveNet's head."""
+    recent: int = 0
+    """Past numbers that this head reads."""
 
 
 SHAPES = {
     "a": Shape(30, 3, 2, 64, 64, 128, 30),
     "b": Shape(24, 4, 3, 128, 128, 128, 2),
     "p": Shape(30, 3, 3, 64, 64, 128, 30),
+    "v": Shape(8, 1, 2, 128, 128, 128, 15, 4, 64, 26),
 }
 """The networks of onepass/bench/audio/command.py."""
 
-_STEPS = {"a": 4000, "b": 1000, "p": 3000}  # for a row alone; about a sixth of a second
+_STEPS = {"a": 4000, "b": 1000, "p": 3000, "v": 4000}  # for a row alone; about a sixth of a second
 _COMPILERS = ("c++", "g++", "clang++")
 _FLAGS = ("-std=c++17", "-O3", "-ffast-math")
 
