@@ -31,6 +31,8 @@ class ExportArguments:
     """Folder to write; made if missing."""
     data_licence: str = "unknown"
     """Licence of the recordings, and whose they are, for the card."""
+    copies: int = COPIES
+    """Dev recordings of the half `report` that the measures of sound are taken on."""
     note: str = ""
     """Anything else that the card shall say of the training."""
     machine: str | None = None
@@ -39,10 +41,12 @@ class ExportArguments:
 
 def export(given: ExportArguments) -> str:
     """Measures a run's WaveNet on dev and writes the folder; what was measured, in words."""
-    stored, model = RunDirectory.open(given.run).config(), load(given.run)
+    # What bfloat16 saves in training it does not save in sampling, where float32 is exact.
+    stored, model = RunDirectory.open(given.run).config(), load(given.run, "float32")
     data = Path(stored["data_folder"])
-    stored = {**stored, "data_folder": data.name}
-    figures = evaluate(model, dev_corpus(model, data), copies=COPIES)
+    network = {**stored["network"], "compute_dtype": "float32"}
+    stored = {**stored, "network": network, "data_folder": data.name}
+    figures = evaluate(model, dev_corpus(model, data), copies=given.copies)
     report = scan_folder(data, model.config)
     command = f"onepass train {stored['preset']} --data {data.name} --workdir run"
     facts = provenance(given, data, report, model.network, command) | {"quality": figures}

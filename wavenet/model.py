@@ -142,16 +142,22 @@ class SpeechModel(FeatureExtraction):
         return self.network.likelihood.encode(tf.constant(waveform, tf.float32)).numpy()
 
 
-def load(path: Path) -> SpeechModel:
+def load(path: Path, compute_dtype: str | None = None) -> SpeechModel:
     """The model of a run directory (average weights of its best checkpoint) or a model folder.
 
-    "shipped-teacher" is the one that comes with the package, unless there is a folder of that name.
+    Args:
+      path: "shipped-teacher" is the one that comes with the package, unless there is a folder of
+        that name.
+      compute_dtype: of the arithmetic, in place of that which it was trained with.
     """
     path = Path(path)
     if path == Path(SHIPPED) and not path.exists():
         path = shipped.teacher_folder()
     stored, weights, spec = stored_model(path, _spec)
     config = _config(stored, path)
+    if compute_dtype is not None:
+        network_config = dataclasses.replace(config.network, compute_dtype=compute_dtype)
+        config = dataclasses.replace(config, network=network_config)
     network = make_network(config)
     assign_weights(network, weights, path)
     return SpeechModel(network, config, stored["gain_db"], tuple(stored["speakers"]), spec)
