@@ -92,17 +92,14 @@ class Conditioner(tf.Module):
 
     def hidden(self, mel, pitch):
         """The units of the first layer, [batch, frames - 4, conditioner_units]."""
-        inputs = self._standardised(mel)
+        inputs = self.standardised(mel)
         if pitch is not None:
             inputs = tf.concat([inputs, 2.0 * pitch], -1)
         sums = tf.nn.conv1d(inputs, self._cast(self.kernel1), 1, "VALID")
         return tf.nn.silu(sums + self._cast(self.bias1))
 
-    def read_pitch(self, mel):
-        """F0 in octaves and the logit of voicing by the reader's weights, which may learn."""
-        return self.reader(self._standardised(mel))
-
-    def _standardised(self, mel):
+    def standardised(self, mel):
+        """The mel frames with mean 0 and deviation 1 in every band over the corpus."""
         return (mel - self._cast(frozen(self.mean))) / self._cast(frozen(self.deviation))
 
     def _cast(self, weights):
@@ -114,7 +111,7 @@ class Conditioner(tf.Module):
         mel = frames[..., :bands]
         if self.reader is None:
             return mel, frames[..., bands:] if self.given_pitch else None
-        octaves, logit = self.read_pitch(mel)
+        octaves, logit = self.reader(self.standardised(mel))
         pitch = tf.stop_gradient(tf.stack([octaves, tf.sigmoid(logit)], -1))
         still = tf.add_n([0.0 * tf.reduce_sum(v) for v in self.reader.trainable_variables])
         still = self._cast(still)

@@ -10,6 +10,9 @@ if TYPE_CHECKING:  # a configuration is read without TensorFlow
     from likelihoods import Likelihood
 
 
+ComputeDtype = Literal["float32", "bfloat16", "float64"]
+
+
 @dataclasses.dataclass(frozen=True)
 class WaveNetConfig:
     """The architecture of a WaveNet (van den Oord et al. 2016, sections 2.1 to 2.6).
@@ -76,7 +79,7 @@ class WaveNetConfig:
     """Past samples that the head reads, for `conditioner_units`."""
     head_channels: int = 64
     """Gated units of the head, for `conditioner_units`."""
-    compute_dtype: Literal["float32", "bfloat16", "float64"] = "float32"
+    compute_dtype: ComputeDtype = "float32"
     """Arithmetic inside the network; variables and outputs stay float32. float64 is for judging:
     with it, samplers whose sums run in another order still draw the very same levels."""
 

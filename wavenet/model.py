@@ -12,6 +12,7 @@ import tensorflow as tf
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import assign_weights, stored_model
 from wavenet import shipped
+from wavenet.config import ComputeDtype
 from wavenet.data import audio
 from wavenet.density import Density
 from wavenet.feature_extractor import FeatureExtraction
@@ -142,7 +143,7 @@ class SpeechModel(FeatureExtraction):
         return self.network.likelihood.encode(tf.constant(waveform, tf.float32)).numpy()
 
 
-def load(path: Path, compute_dtype: str | None = None) -> SpeechModel:
+def load(path: Path, compute_dtype: ComputeDtype | None = None) -> SpeechModel:
     """The model of a run directory (average weights of its best checkpoint) or a model folder.
 
     Args:

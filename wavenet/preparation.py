@@ -8,11 +8,12 @@ import tensorflow as tf
 from replicator.runs.progress import Progress
 from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
+from wavenet.conditioner import Conditioner
 from wavenet.data.batch_sampling import batch
 from wavenet.data.corpus import Corpus, frames_of, recordings_of
 from wavenet.data.pipeline import source_of
 from wavenet.networks import Network
-from wavenet.pitch_reader import pitch_loss
+from wavenet.pitch_reader import PitchReader, pitch_loss
 from wavenet.presets import TrainConfig
 from wavenet.vocoder import VocoderWaveNet
 
@@ -33,10 +34,11 @@ def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, say=p
     mean, deviation = mel_statistics(corpus)
     conditioner.mean.assign(mean)
     conditioner.deviation.assign(deviation)
-    if conditioner.reader is None or not config.pitch_steps:
+    reader = conditioner.reader
+    if reader is None or not config.pitch_steps:
         return
-    train_reader(network, corpus, config.pitch_steps, config.seed)
-    cents, voicing = reader_error(network, corpus)
+    train_reader(conditioner, reader, corpus, config)
+    cents, voicing = reader_error(conditioner, reader, corpus)
     say(
         f"F0 read off the mel on dev: half of the voiced frames within {cents:.0f} cents, "
         f"voicing wrong in {100 * voicing:.1f} % of the frames"
@@ -52,45 +54,46 @@ def mel_statistics(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:
     return frames.mean(0, dtype=np.float64).astype(np.float32), deviation.astype(np.float32)
 
 
-def train_reader(network: VocoderWaveNet, corpus: Corpus, steps: int, seed: int) -> None:
-    """Teaches the conditioner's reader F0 and voicing, on clips of the corpus's frames.
-
-    Its weights start anew, so that a network of any weights is given the same reader.
-    """
-    reader, bands = network.conditioner.reader, network.conditioner.mel.bands
-    state = TrainState(reader, READER_OPTIMIZER, steps)
-    side = reader.side_frames
-    clip_samples = READER_FRAMES * network.config.hop_samples
+def train_reader(
+    conditioner: Conditioner, reader: PitchReader, corpus: Corpus, config: TrainConfig
+) -> None:
+    """Teaches the conditioner's reader F0 and voicing, on clips of the corpus's frames."""
+    bands, side = conditioner.mel.bands, reader.side_frames
+    state = TrainState(reader, READER_OPTIMIZER, config.pitch_steps)
+    clip_samples = READER_FRAMES * config.network.hop_samples
     source = source_of(corpus, "train", clip_samples, ("mel", "f0"))
 
     @tf.function(autograph=False)
     def update(frames):
         def loss(_):
-            octaves, logit = network.conditioner.read_pitch(frames[..., :bands])
+            octaves, logit = reader(conditioner.standardised(frames[..., :bands]))
             return pitch_loss(octaves, logit, frames[:, side:-side, -2:]), {}
 
         values, metrics = state.update(loss, {})
         state.assign(values)
         return metrics["loss"]
 
-    with Progress(steps, "learning to read F0", "step") as progress:
-        for step in range(steps):
-            value = float(update(batch(source, seed, step, READER_CLIPS)["frames"]))
+    with Progress(config.pitch_steps, "learning to read F0", "step") as progress:
+        for step in range(config.pitch_steps):
+            frames = batch(source, config.seed, step, READER_CLIPS)["frames"]
+            value = float(update(frames))
             progress.advance(loss=value)
     state.use_average()
 
 
-def reader_error(network: VocoderWaveNet, corpus: Corpus) -> tuple[float, float]:
+def reader_error(
+    conditioner: Conditioner, reader: PitchReader, corpus: Corpus
+) -> tuple[float, float]:
     """Median F0 error in cents, and the share of frames with the wrong voicing, on dev.
 
     The error is that of the frames voiced in both.
     """
-    reader, bands = network.conditioner.reader, network.conditioner.mel.bands
-    side, cents, wrong = reader.side_frames, [], []
+    bands, side, cents, wrong = conditioner.mel.bands, reader.side_frames, [], []
     for prepared in recordings_of(corpus, "dev"):
         frames = frames_of(corpus, prepared, ("mel", "f0"))
         padded = np.pad(frames[None, :, :bands], ((0, 0), (side, side), (0, 0)))
-        octaves, logit = (x.numpy()[0] for x in network.conditioner.read_pitch(tf.constant(padded)))
+        read = reader(conditioner.standardised(tf.constant(padded)))
+        octaves, logit = (x.numpy()[0] for x in read)
         voiced = frames[:, -1] > 0.5
         both = voiced & (logit > 0.0)
         cents.append(CENTS_PER_OCTAVE * np.abs(octaves - frames[:, -2])[both])

@@ -61,9 +61,10 @@ class ShardedVariableStore:
         Raises:
           UserError: it was assigned in another graph, where it may or may not be executed.
         """
-        if self.mode is not ReadMode.STEP or id(variable) not in (self._assigned or {}):
+        assigned = self._assigned or {}
+        if self.mode is not ReadMode.STEP or id(variable) not in assigned:
             return None
-        graph, value = self._assigned[id(variable)]
+        graph, value = assigned[id(variable)]
         if graph is not tf.compat.v1.get_default_graph():
             raise UserError(
                 f"`{variable.name}` is assigned and then read in another tf.cond, tf.while_loop or "

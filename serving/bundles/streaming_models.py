@@ -254,9 +254,9 @@ class StreamingVocoder(StreamingTeacher):
         """See `StreamingModel`."""
         network = self._network
         noise = network.likelihood.noise(source.key, source.row, source.start, samples)
-        pasts = [tf.transpose(state[name]) for name in PASTS]
+        wave, residual, scaled = (tf.transpose(state[name]) for name in PASTS)
         queues = tf.transpose(tf.cast(state["queues"], network.dtype), [1, 0, 2])
-        before = VocoderState(tf.constant(0), *pasts, queues)
+        before = VocoderState(tf.constant(0), wave, residual, scaled, queues)
         levels, _, after = self._sampler.chunk(before, channels, noise, source.temperature)
         queues = tf.gather(after.queues, self._turned(samples // network.config.bunch_samples))
         stored = {name: tf.transpose(getattr(after, name)) for name in PASTS}

@@ -4,6 +4,7 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import numpy as np
 import tensorflow as tf
@@ -47,7 +48,7 @@ def source_of(
     surroundings: Surroundings = ALONE,
 ) -> ClipSource:
     """The `ClipSource` of a split; clips start on whole frames where there are features."""
-    around = {
+    around: dict[str, Any] = {
         "left_samples": surroundings.left_samples,
         "side_frames": surroundings.side_frames,
         "augmentation": surroundings.augmentation(corpus, features),

@@ -103,22 +103,22 @@ class VocoderSampler:
             (tf.constant(0), buffers, state.queues, *written),
             maximum_iterations=time // bunch,
         )
-        last = tuple(x[-self.history :] for x in buffers)
-        after = VocoderState(state.position + time, *last, queues)
+        wave, residual, scaled = (x[-self.history :] for x in buffers)
+        after = VocoderState(state.position + time, wave, residual, scaled, queues)
         return tf.transpose(levels.stack()), tf.transpose(parameters.stack(), [1, 0, 2]), after
 
     def _primed(self, state, condition, levels):
         network = self.network
-        wave = tf.cast(network.inputs(levels), network.front_dtype)
+        inputs = tf.cast(network.inputs(levels), network.front_dtype)
         made = network.split(tf.cast(condition, network.front_dtype))
-        _, residual, scaled = network.residuals(wave, made)
+        _, residuals, ratios = network.residuals(inputs, made)
         past = (state.wave, state.residual, state.scaled)
-        last = (
+        wave, residual, scaled = (
             tf.concat([before, tf.transpose(new)], 0)[-self.history :]
-            for before, new in zip(past, (wave, residual, scaled), strict=True)
+            for before, new in zip(past, (inputs, residuals, ratios), strict=True)
         )
-        queues = self.rings.fill(network.hiddens(wave, condition))
-        return VocoderState(tf.shape(levels)[1], *last, queues)
+        queues = self.rings.fill(network.hiddens(inputs, condition))
+        return VocoderState(tf.shape(levels)[1], wave, residual, scaled, queues)
 
 
 class BunchStep:
