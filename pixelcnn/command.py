@@ -132,7 +132,7 @@ def in_words(figures: dict) -> str:
     """The figures of a model as lines."""
     bits, webp = figures["measures"]["bits_per_dim"], figures["codec"]["webp"]
     lines = [
-        f"{figures['model']}, step {figures['step']}, on {figures['dev']['images']} dev images "
+        f"{figures['model']}, step {figures['step']}, on {figures['dev']['pictures']} dev images "
         f"of {figures['data']}",
         f"  bits per dimension   {bits['mean']:.3f}   (95%: {bits['low']:.3f} to "
         f"{bits['high']:.3f})",

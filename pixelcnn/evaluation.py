@@ -27,7 +27,7 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
 
     Returns a dict with bits_per_dim, seconds_per_picture (batch 1, compilation left aside; None for
     a model in part), measures {name: {mean, low, high}}, codec {"webp": bits per dimension of the
-    same images} and dev {"images"}. Measures are bits_per_dim; for a multiscale model one for
+    same images} and dev {"pictures"}. Measures are bits_per_dim; for a multiscale model one for
     each scale, over the numbers drawn at that scale; for a conditional model bits_per_dim under the
     condition of another image, and how much that costs, means over `dataset.shuffles`.
     """

@@ -189,30 +189,6 @@ _VOCODER = WaveNetConfig(
 )
 
 PRESETS: dict[str, Preset] = {
-    "wavenet-vocoder-16k": Preset(
-        "The shipped teacher: linear prediction and pitch read off the mel, four samples a step.",
-        TrainConfig(
-            _VOCODER,
-            DataConfig(
-                16_000,
-                ("mel",),
-                level_db=-23.0,
-                clip_samples=6_800,
-                left_samples=1_200,
-                batch_size=16,
-                augment_gain_db=3.0,
-            ),
-            OptimizerConfig(
-                learning_rate=2e-3,
-                warmup_steps=200,
-                decay="cooldown",
-                cooldown_steps=3_000,
-                clip_norm=1.0,
-                average_decay=0.999,
-            ),
-            LoopConfig(num_steps=15_000),
-        ),
-    ),
     "wavenet-smoke": Preset(
         "Seconds on one core, to see that everything runs; noise, about 11 bits a sample.",
         TrainConfig(
@@ -239,6 +215,30 @@ PRESETS: dict[str, Preset] = {
             DataConfig(16_000, ("mel",), level_db=-23.0, clip_samples=4096, batch_size=4),
             OptimizerConfig(learning_rate=4e-3, warmup_steps=50, decay="cosine"),
             LoopConfig(num_steps=700, evaluate_every_steps=700),
+        ),
+    ),
+    "wavenet-vocoder-16k": Preset(
+        "The shipped teacher: linear prediction and pitch read off the mel, four samples a step.",
+        TrainConfig(
+            _VOCODER,
+            DataConfig(
+                16_000,
+                ("mel",),
+                level_db=-23.0,
+                clip_samples=6_800,
+                left_samples=1_200,
+                batch_size=16,
+                augment_gain_db=3.0,
+            ),
+            OptimizerConfig(
+                learning_rate=2e-3,
+                warmup_steps=200,
+                decay="cooldown",
+                cooldown_steps=3_000,
+                clip_norm=1.0,
+                average_decay=0.999,
+            ),
+            LoopConfig(num_steps=15_000),
         ),
     ),
     "wavenet-cpu-16k": Preset(

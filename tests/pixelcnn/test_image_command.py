@@ -257,7 +257,7 @@ def test_figures_as_json_are_one_object_and_nothing_else(capsys):
         *("measures", "codec", "dev"),
     }
     assert (found["model"], found["data"]) == (str(run("multiscale")), str(images()))
-    assert (found["step"], found["dev"]) == (3, {"images": DEV})
+    assert (found["step"], found["dev"]) == (3, {"pictures": DEV})
     assert found["measures"].keys() == {
         "bits_per_dim",
         *("bits_per_dim_4x4", "bits_per_dim_8x8"),
@@ -303,8 +303,7 @@ def test_dev_images_that_are_not_there_are_named(mistake, tmp_path):
 def test_a_verb_goes_where_its_model_belongs_whatever_the_order(verb, monkeypatch, tmp_path):
     went = []
     for kind, floor in {"images": "pixelcnn", "sounds": "distill"}.items():
-        module = "painting" if (verb, floor) == ("sample", "pixelcnn") else "command"
-        name = f"{floor}.{module}.run_{verb}"
+        name = f"{floor}.command.run_{verb}"
         monkeypatch.setattr(name, lambda words, parse, kind=kind: went.append((kind, words)) or 0)
     sound = tmp_path / "sound"
     sound.mkdir()
