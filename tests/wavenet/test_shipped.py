@@ -4,13 +4,21 @@ import json
 
 import numpy as np
 import pytest
+import scipy.ndimage
 import tensorflow as tf
 
 from wavenet import shipped
 from wavenet.data import audio
+from wavenet.density import Density
 from wavenet.measures import log_mel_distance_db
 from wavenet.model import load
-from wavenet.samplers import NumbaSampler, Request, XlaSampler, generate, stream
+from wavenet.samplers import (
+    NumbaVocoderSampler,
+    Request,
+    VocoderSampler,
+    generate,
+    stream,
+)
 
 SAMPLES = 200
 TOLERANCE = 1e-4
@@ -40,7 +48,7 @@ def test_cached_conditionals_equal_teacher_forced_ones_on_speech(teacher, speech
     network = teacher.network
     condition = network.condition(tf.constant(teacher.frames(speech)[None]))[:, : start + SAMPLES]
     whole = network(network.inputs(tf.constant(levels[:, : start + SAMPLES])), condition)
-    sampler = NumbaSampler(network)
+    sampler = NumbaVocoderSampler(network)
     before, after = condition[:, :start], condition[:, start:]
     state = sampler.prime(sampler.initial_state(1), before, levels[:, :start])
     given = levels[:, start : start + SAMPLES]
@@ -52,7 +60,7 @@ def test_conditionals_while_drawing_equal_teacher_forced_ones(teacher, speech):
     network = teacher.network
     condition = network.condition(tf.constant(teacher.frames(speech)[None]))[:, :SAMPLES]
     noise = network.likelihood.noise(0, [0], 0, SAMPLES)
-    for sampler in (XlaSampler(network), NumbaSampler(network)):
+    for sampler in (VocoderSampler(network), NumbaVocoderSampler(network)):
         drawn, parameters, _ = sampler.generate_chunk(sampler.initial_state(1), condition, noise)
         forced = network(network.inputs(tf.constant(drawn)), condition)
         np.testing.assert_allclose(parameters, forced, atol=TOLERANCE, rtol=TOLERANCE)
@@ -82,8 +90,41 @@ def test_it_speaks_at_the_level_and_with_the_spectrum_of_recordings(teacher):
         levels_db.append(audio.rms_db(sound) - audio.rms_db(recorded))
         assert audio.clipped_share(sound) == 0.0
     spoken, noisy = np.mean(distances, 0)
-    assert spoken < 0.5 * noisy
-    assert abs(np.mean(levels_db)) < 5.0
+    assert spoken < 0.3 * noisy
+    assert abs(np.mean(levels_db)) < 1.0
+
+
+def bits(teacher, levels, frames):
+    log_prob = Density(teacher.network).log_prob(levels, frames)
+    return -np.mean(log_prob) / np.log(2.0)
+
+
+def test_the_fine_structure_of_the_mel_is_worth_bits(teacher, speech, levels):
+    frames = teacher.frames(speech)
+    smooth = scipy.ndimage.uniform_filter1d(frames, 9, axis=1, mode="nearest")
+    assert bits(teacher, levels[0], smooth) > bits(teacher, levels[0], frames) + 0.1
+
+
+def test_it_knows_more_than_the_linear_prediction_of_its_order(teacher):
+    untrained = json.loads((shipped.teacher_folder() / "model.json").read_text())["quality"]
+    untrained = untrained["untrained_predictor"]
+    assert untrained["order"] == teacher.config.network.prediction_order
+    measured = teacher.spec["quality"]["bits_per_sample"]
+    assert measured < untrained["bits_per_sample"]["mean"] - 0.3
+
+
+def test_most_units_of_its_conditioner_follow_the_frames(teacher):
+    conditioner = teacher.network.conditioner
+    side = conditioner.side_frames - 1 - conditioner.kernel1.shape[0] // 2
+    units = []
+    for path in sorted(shipped.recordings_folder().glob("dev/*.flac"))[:4]:
+        frames = teacher.frames(audio.read(path, teacher.sample_rate_hz))
+        mel = tf.constant(np.pad(frames, ((side, side), (0, 0)))[None])
+        octaves, logit = conditioner.reader(conditioner.standardised(mel))
+        pitch = tf.stack([octaves, tf.sigmoid(logit)], -1)
+        units.append(conditioner.hidden(frames[None], pitch)[0])
+    spread = np.std(np.concatenate(units), 0)
+    assert np.mean(spread > 0.05 * np.median(spread)) >= 0.8
 
 
 def test_its_card_says_where_it_comes_from(teacher):
