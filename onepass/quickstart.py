@@ -162,11 +162,11 @@ Done in {duration(seconds)}.
 ## What to try next
 
     onepass sample shipped --out sounds --recording YOUR_RECORDING.wav
-    onepass train wavenet-cpu-16k --data YOUR_RECORDINGS --workdir teacher
+    onepass train wavenet-vocoder-16k --data YOUR_RECORDINGS --workdir teacher
     onepass distill student-cpu-16k --teacher teacher --workdir student
     onepass evaluate student
     onepass sample shipped-digits --out images --label 7
-    onepass train multiscale-cpu-64 --data YOUR_PICTURES --workdir pictures-run
+    onepass train multiscale-cpu-64 --data YOUR_IMAGES --workdir images-run
     onepass export shipped --out models/kathleen/1 && onepass serve models
     tensorboard --logdir {given.out}
 """

@@ -6,11 +6,11 @@ from pathlib import Path
 
 @dataclasses.dataclass(frozen=True)
 class QuickstartArguments:
-    """Speak a sentence that no model heard, slowly and in one pass; measure; draw pictures, pixel
+    """Speak a sentence that no model heard, slowly and in one pass; measure; draw images, pixel
     by pixel and scale by scale; train a small WaveNet; report."""
 
     out: Path = Path("onepass-quickstart")
-    """Folder for the sounds, the pictures, the run and report.md; made if missing."""
+    """Folder for the sounds, the images, the run and report.md; made if missing."""
     seconds: float = 3.0
     """Length of the teacher's sound; the student speaks all of the recording."""
     spoken: int = 4

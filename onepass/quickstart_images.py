@@ -1,4 +1,4 @@
-"""The quickstart's pictures: drawn pixel by pixel and in O(log N) passes from shipped models."""
+"""The quickstart's images: drawn pixel by pixel and in O(log N) passes from shipped models."""
 
 import time
 from collections.abc import Sequence
@@ -36,7 +36,7 @@ def draw_images(out: Path, seed: int) -> str:
             passes = model.size**2 if model.multiscale is None else _passes(model)
             rows.append(f"| {name}, {slug} | {model.size} | {passes} | {seconds:.3f} |")
     table = "\n".join(rows)
-    return f"""## Pictures
+    return f"""## Images
 
 | | side, pixels | network passes, were it not cached | seconds an image |
 |---|---|---|---|
@@ -47,7 +47,7 @@ Classes in turn. Look at `{out}/digits-multiscale.png` and beside it `digits-pix
 
 
 def _timed(model: ImageModel, name: str, seed: int) -> tuple[list[list[np.ndarray]], float]:
-    """Pictures with their scales, and seconds for each, the first, which compiles, left aside."""
+    """Images with their scales, and seconds for each, the first, which compiles, left aside."""
     classes = [i % len(model.classes) for i in range(IMAGES)]
     scales, times = [], []
     with Progress(IMAGES, f"drawing with {name}", "image") as progress:

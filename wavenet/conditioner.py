@@ -113,7 +113,7 @@ class Conditioner(tf.Module):
             return mel, frames[..., bands:] if self.given_pitch else None
         octaves, logit = self.reader(self.standardised(mel))
         pitch = tf.stop_gradient(tf.stack([octaves, tf.sigmoid(logit)], -1))
-        still = tf.add_n([0.0 * tf.reduce_sum(v) for v in self.reader.trainable_variables])
+        still = tf.add_n([0.0 * tf.reduce_sum(v) for v in self.reader.variables])
         still = self._cast(still)
         side = self.reader.side_frames
         return mel[:, side:-side], pitch + still

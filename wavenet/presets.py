@@ -218,7 +218,9 @@ PRESETS: dict[str, Preset] = {
         ),
     ),
     "wavenet-vocoder-16k": Preset(
-        "The shipped teacher: linear prediction and pitch read off the mel, four samples a step.",
+        "The shipped teacher: linear prediction and pitch read off the mel, four samples a step; "
+        "7.97 bits a sample, PESQ 2.2 on Kathleen's dev recordings after 1,250 of its 15,000 "
+        "steps, which take about four hours on two idle cores with bfloat16.",
         TrainConfig(
             _VOCODER,
             DataConfig(
@@ -242,8 +244,8 @@ PRESETS: dict[str, Preset] = {
         ),
     ),
     "wavenet-cpu-16k": Preset(
-        "The shipped 16 kHz vocoder: 18 layers, 64 channels, 7,500 steps in an hour on two "
-        "busy cores; 8.22 bits a sample on Kathleen's dev recordings (level +4.64 dB).",
+        "The first 16 kHz vocoder, one sample a step: 18 layers, 64 channels, 7,500 steps in an "
+        "hour on two busy cores; 8.22 bits a sample on Kathleen's dev recordings (level +4.64 dB).",
         TrainConfig(
             dataclasses.replace(_CPU, layers=18, upsample_factors=(10, 20)),
             DataConfig(16_000, ("mel",), level_db=-23.0, clip_samples=8000, batch_size=2),
