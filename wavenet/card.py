@@ -92,8 +92,8 @@ def card(spec: dict) -> str:
         for name, m in quality["measures"].items()
     )
     mel = spec["features"]["mel"]
-    half = quality["dev"].get("part") in ("choose", "report")
-    part = f", the half `{quality['dev']['part']}`" if half else ""
+    dev = quality["dev"]
+    part = f", the half `{dev['part']}`" if dev.get("part") in ("choose", "report") else ""
     return f"""# {spec["preset"]}
 
 A WaveNet for {spec["sample_rate_hz"]:,} Hz speech, {spec["weights"]:,} weights, receptive field
@@ -106,7 +106,7 @@ A WaveNet for {spec["sample_rate_hz"]:,} Hz speech, {spec["weights"]:,} weights,
 - Command: `{spec["command"]}` {spec["note"]}
 - Revision when this folder was written: {spec["git_revision"]}
 
-Measured on {quality["dev"]["recordings"]} dev recordings ({quality["dev"]["seconds"]:.0f} s{part}) that
+Measured on {dev["recordings"]} dev recordings ({dev["seconds"]:.0f} s{part}) that
 it was not trained on; the intervals are 95% bootstrap intervals over recordings:
 
 | | mean | interval |

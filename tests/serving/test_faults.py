@@ -187,9 +187,7 @@ def test_all_that_was_accepted_is_answered_when_the_server_leaves(fresh):
         heard = stack.enter_context(listen(command, "voice", 400))
         chunks = speak(channels[1])
         first = next(chunks)
-        watch = health_pb2_grpc.HealthStub(channels[2]).Watch(
-            health_pb2.HealthCheckRequest()
-        )
+        watch = health_pb2_grpc.HealthStub(channels[2]).Watch(health_pb2.HealthCheckRequest())
         assert next(watch).status == health_pb2.HealthCheckResponse.SERVING
         questions = reflection_pb2_grpc.ServerReflectionStub(channels[2])
         described = questions.ServerReflectionInfo(slowly(asked))
