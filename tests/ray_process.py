@@ -1,7 +1,7 @@
 """`onepass serve` over a FakeModelStore, with --ray too: python ray_process.py WORDS...
 
 The replicas are told how to load by `load`, since they are processes of their own. A bundle that is
-none of the Shelf's is loaded as it is.
+not in that store is loaded as it is.
 """
 
 import functools

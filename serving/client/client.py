@@ -117,7 +117,7 @@ class Transport(Protocol):
     def draw(
         self, name: str, arguments: Mapping[str, Any], deadline: Deadline
     ) -> Stream[ImageScale]:
-        """Pictures of a wish: `class`, `caption` or `map`, and `num`, `seed`, `temperature`."""
+        """Images of a request: `class`, `caption` or `map`, and `num`, `seed`, `temperature`."""
 
     def close(self) -> None:
         """Lets the connections go."""
