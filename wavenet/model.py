@@ -21,7 +21,7 @@ from wavenet.presets import DataConfig, TrainConfig
 from wavenet.samplers.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
 from wavenet.training import KIND, config_from
 
-SHIPPED = "shipped-teacher"
+SHIPPED = shipped.TEACHER
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,9 +151,7 @@ def load(path: Path, compute_dtype: ComputeDtype | None = None) -> SpeechModel:
         that name.
       compute_dtype: of the arithmetic, in place of that which it was trained with.
     """
-    path = Path(path)
-    if path == Path(SHIPPED) and not path.exists():
-        path = shipped.teacher_folder()
+    path = shipped.model_folder(path)
     stored, weights, spec = stored_model(path, _spec)
     config = _config(stored, path)
     if compute_dtype is not None:

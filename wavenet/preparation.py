@@ -1,13 +1,16 @@
 """What a vocoder has to know of a corpus before it learns: mel statistics, and reading F0."""
 
 import math
+from pathlib import Path
 
 import numpy as np
 import tensorflow as tf
 
+from replicator.runs.model_folder import assign_weights, stored_weights
 from replicator.runs.progress import Progress
 from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
+from wavenet import shipped
 from wavenet.conditioner import Conditioner
 from wavenet.data.batch_sampling import batch
 from wavenet.data.corpus import Corpus, frames_of, recordings_of
@@ -26,8 +29,15 @@ CENTS_PER_OCTAVE = 1200.0
 def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, say=print) -> None:
     """Gives the network the statistics of the mel, and teaches it to read F0 where it has to.
 
-    Both are kept with its weights and stay as they are from there on.
+    Both are kept with its weights and stay as they are from there on. A network that starts from
+    a trained model has them, with all its weights, from there.
+
+    Raises UserError if that model cannot be read or is of another network.
     """
+    if config.start_from is not None:
+        folder = shipped.model_folder(Path(config.start_from))
+        assign_weights(network, stored_weights(folder), folder)
+        return
     if not isinstance(network, VocoderWaveNet):
         return
     conditioner = network.conditioner

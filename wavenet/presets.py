@@ -98,6 +98,9 @@ class TrainConfig:
     pitch_steps: int = 2_000
     """Updates of the network that reads F0 off the mel, before everything else; it stays as it is
     from there on. For `pitch_taps` without F0 frames."""
+    start_from: str | None = None
+    """A trained model of the same network whose weights are the initial ones (run directory, model
+    folder, `shipped-teacher`); it brings what it knows of its corpus. None: random weights."""
     seed: int = 0
     """Of the initial weights and of the order of clips."""
 

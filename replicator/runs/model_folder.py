@@ -89,11 +89,23 @@ def stored_model(
     return stored, averages(arrays), spec
 
 
+def stored_weights(path: Path) -> Arrays:
+    """The weights of a model folder, or the averages of a run's best checkpoint, by name.
+
+    Raises UserError if there is neither.
+    """
+    if (path / SPEC_FILE).exists():
+        return read_npz(path / WEIGHTS_FILE)
+    return averages(best_or_newest(RunDirectory.open(path)))
+
+
 def assign_weights(network: tf.Module, weights: Arrays, path: Path) -> None:
     """Sets a network's variables by name; UserError that names `path` where one does not fit."""
     for name, variable in zip(variable_names(network), network.trainable_variables, strict=True):
         if name not in weights or weights[name].shape != tuple(variable.shape):
-            raise UserError(f"The weights in {path} do not fit its configuration: `{name}`.")
+            raise UserError(
+                f"The weights in {path} do not fit the configuration of the network: `{name}`."
+            )
         variable.assign(weights[name].astype(variable.dtype.as_numpy_dtype))
 
 

@@ -350,7 +350,10 @@ def test_a_configuration_that_is_broken_is_named(mistake, data, copy):
         (lambda c: c.pop("data"), "data"),
         (lambda c: c.update(kind="vocoder"), "holds a vocoder, not a wavenet"),
         (lambda c: c.update(kind="pixelcnn"), "has no 'class_names'"),
-        (lambda c: c["network"].update(skip_channels=5), "do not fit its configuration"),
+        (
+            lambda c: c["network"].update(skip_channels=5),
+            "do not fit the configuration of the network",
+        ),
     ],
 )
 def test_a_model_whose_configuration_was_changed_by_hand_is_refused(

@@ -205,7 +205,9 @@ def test_weights_that_do_not_fit_are_named(tmp_path):
     wider = {**stored, "network": {**stored["network"], "units": 9}}
     save(known.network, known.spec, wider, tmp_path)
     line = refused(opened, tmp_path)
-    assert line.startswith(f"The weights in {tmp_path} do not fit its configuration: `pixelcnn/")
+    assert line.startswith(
+        f"The weights in {tmp_path} do not fit the configuration of the network: `pixelcnn/"
+    )
     assert set(read_npz(tmp_path / "weights.npz")) > {"pixelcnn/out_kernel"}
 
 

@@ -23,9 +23,11 @@ from tensorboard.backend.event_processing.event_accumulator import EventAccumula
 import onepass
 from replicator.runs.errors import UserError
 from replicator.runs.metrics import read_metrics
+from replicator.runs.model_folder import averages, variable_names
 from replicator.training.loop import DONE
-from wavenet import evaluation_callback, training
+from wavenet import evaluation_callback, preparation, training
 from wavenet.dev_recordings import dev_recordings
+from wavenet.networks import make_network
 from wavenet.presets import DataConfig
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -110,6 +112,26 @@ def test_a_cosine_of_another_length_is_announced(train):
     train(looped(config, num_steps=1))
     _, said = train(looped(config, num_steps=2))
     assert any("num_steps was 1 and is 2 now" in line for line in said)
+
+
+def test_a_run_starts_from_the_weights_of_a_trained_model(train, tmp_path):
+    train(looped(TINY, num_steps=2), "first")
+    again = dataclasses.replace(TINY, start_from=str(tmp_path / "first"), seed=1)
+    network = make_network(again.resolved(1))
+    preparation.prepare_network(network, again, corpus=None)
+    learnt = averages(newest(tmp_path / "first"))
+    names = variable_names(network)
+    assert_same(learnt, dict(zip(names, network.trainable_variables, strict=True)))
+    outcome, _ = train(looped(again, num_steps=1), "second")
+    assert (outcome.step, outcome.reason) == (1, DONE)
+
+
+def test_a_run_does_not_start_from_a_model_of_another_network(train, tmp_path):
+    train(looped(TINY, num_steps=1), "first")
+    network = dataclasses.replace(TINY.network, skip_channels=TINY.network.skip_channels + 1)
+    again = dataclasses.replace(TINY, network=network, start_from=str(tmp_path / "first"))
+    with pytest.raises(UserError, match="first do not fit the configuration of the network"):
+        train(looped(again, num_steps=1), "second")
 
 
 def test_the_loss_falls_on_real_speech(train, tmp_path):
