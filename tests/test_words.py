@@ -33,7 +33,7 @@ FOLDERS = {
     *("onepass", "examples", "tests"),
 }
 # Folders that still say some of them; one that shows as XPASS leaves this list for good.
-NOT_YET = {"serving", "tests"}
+NOT_YET = {"tests"}
 # Fields of stored configurations, which keep their names.
 STORED = {"picture_channels"}
 

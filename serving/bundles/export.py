@@ -17,11 +17,11 @@ from distill import card as student_card
 from distill import model as speech_models
 from distill import portable as student_portable
 from distill.model import StudentModel
-from pixelcnn import card as picture_card
+from pixelcnn import card as image_card
 from pixelcnn import model as images
-from pixelcnn import portable as picture_portable
-from pixelcnn import shipped as picture_shipped
-from pixelcnn.config import KINDS as PICTURE_KINDS
+from pixelcnn import portable as image_portable
+from pixelcnn import shipped as image_shipped
+from pixelcnn.config import KINDS as IMAGE_KINDS
 from pixelcnn.model import ImageModel
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import read_folder
@@ -32,7 +32,7 @@ from serving.bundles.manifest import write_manifest
 from serving.bundles.signature import Signature
 from serving.bundles.warmup import write_warmup
 from wavenet import card as teacher_card
-from wavenet import portable as teacher_exporting
+from wavenet import portable as teacher_portable
 from wavenet import shipped as teacher_shipped
 from wavenet.model import SHIPPED as SHIPPED_TEACHER
 from wavenet.model import SpeechModel
@@ -118,8 +118,8 @@ def _shipped(path: Path) -> Path:
     """The folder of a model, where `path` may be the name of a shipped one."""
     if path.exists():
         return path
-    if str(path) in picture_shipped.FOLDERS:
-        return picture_shipped.folder(str(path))
+    if str(path) in image_shipped.FOLDERS:
+        return image_shipped.folder(str(path))
     if str(path) == SHIPPED_TEACHER:
         return teacher_shipped.teacher_folder()
     return speech_models.SHIPPED[str(path)]() if str(path) in speech_models.SHIPPED else path
@@ -129,10 +129,8 @@ def _measured(given: ExportArguments, folder: Path) -> str:
     """Measures a run on dev and writes its model folder; what was measured, in words."""
     options: dict[str, Any] = {"data_licence": given.data_licence or "unknown", "note": given.note}
     options |= {"run": given.run, "out": folder, "machine": given.machine}
-    if kind_of(given.run) in PICTURE_KINDS:
-        return picture_card.export(
-            picture_card.ExportArguments(**options, parts_from=given.parts_from)
-        )
+    if kind_of(given.run) in IMAGE_KINDS:
+        return image_card.export(image_card.ExportArguments(**options, parts_from=given.parts_from))
     if given.parts_from:
         raise UserError("`--parts-from` is for multiscale models of images.")
     model = speech_models.load(given.run)
@@ -177,7 +175,7 @@ def _compute_in_bfloat16(spec: dict[str, Any]) -> None:
 
 def _loaded(spec: dict[str, Any], folder: Path) -> AnyModel:
     """The model of a folder, with the weights as they are stored."""
-    return images.load(folder) if spec["kind"] in PICTURE_KINDS else speech_models.load(folder)
+    return images.load(folder) if spec["kind"] in IMAGE_KINDS else speech_models.load(folder)
 
 
 def _signatures_of(model: AnyModel) -> ModuleType:
@@ -191,7 +189,7 @@ def _signatures_of(model: AnyModel) -> ModuleType:
 def _write_portable(model: AnyModel, folder: Path, buckets: list[int]) -> None:
     """Writes the sampler as functions that JAX can run."""
     if isinstance(model, ImageModel):
-        picture_portable.export_sampler(folder, model.density)
+        image_portable.export_sampler(folder, model.density)
         return
     frames = min(buckets, default=PORTABLE_FRAMES)
     if isinstance(model, StudentModel):
@@ -199,6 +197,6 @@ def _write_portable(model: AnyModel, folder: Path, buckets: list[int]) -> None:
         return
     config = model.network.config
     chunk = config.context_block_samples if config.context_layers else CHUNK_SAMPLES
-    teacher_exporting.export_sampler(
+    teacher_portable.export_sampler(
         folder, model.network, batch=1, chunk_samples=chunk, num_frames=frames
     )

@@ -61,7 +61,7 @@ class ImageBundle(Bundle):
         start: np.ndarray | None = None,
         given: tuple[np.ndarray, int] | None = None,
     ) -> np.ndarray:
-        """Pictures, uint8 [num, size, size, channels].
+        """Images, uint8 [num, size, size, channels].
 
         Args:
           condition: a class (number or name), a caption, a map int [size, size] or what a video

@@ -58,7 +58,7 @@ def export_functions(
         "limits": {"max_batch": max(batches)},
     }
     functions = {name: _function(signatures[name], row) for name, row in rows.items()}
-    module = tf.Module(name="pictures")
+    module = tf.Module(name="images")
     module.density = density
     return module, functions, serving
 

@@ -257,7 +257,7 @@ class Client:
         temperature: float | Sequence[float] = 1.0,
         timeout_seconds: float | None = None,
     ) -> Stream[ImageScale]:
-        """Pictures as the server draws them, each scale by scale.
+        """Images as the server draws them, each scale by scale.
 
         Args:
           label: class, by name or number. caption: text. map: [side, side] labels. Which of them,

@@ -175,7 +175,7 @@ class GrpcTransport:
             try:
                 return ask(request, timeout=deadline.left(), metadata=self._metadata)
             except grpc.RpcError as error:
-                raise self._told(error, deadline) from None
+                raise self._client_error(error, deadline) from None
 
         return self._retrying.do(attempt, deadline)
 
@@ -189,7 +189,7 @@ class GrpcTransport:
         try:
             return call, next(call, None)
         except grpc.RpcError as error:
-            raise self._told(error, deadline) from None
+            raise self._client_error(error, deadline) from None
 
     def _samples(
         self, call: Any, first: Any, deadline: Deadline
@@ -200,12 +200,12 @@ class GrpcTransport:
                 yield np.frombuffer(part.samples, "<f4")
                 part = next(call, None)
         except grpc.RpcError as error:
-            parsed = self._told(error, deadline)
+            parsed = self._client_error(error, deadline)
             raise parsed.error if isinstance(parsed, Retry) else parsed from None
         finally:
             call.cancel()
 
-    def _told(self, error: grpc.RpcError, deadline: Deadline) -> ClientError | Retry:
+    def _client_error(self, error: grpc.RpcError, deadline: Deadline) -> ClientError | Retry:
         """What to raise for a call that failed."""
         status, words = error.code(), error.details() or ""
         trailing = dict(error.trailing_metadata() or ())

@@ -25,7 +25,7 @@ from serving.settings import TOKEN_VARIABLE
 from wavenet.data import audio
 from wavenet.plots import spectrogram_png
 
-PICTURED_SECONDS = 20.0  # of a sound: a longer one is seen by its beginning
+PLOTTED_SECONDS = 20.0  # of a sound: a longer one is seen by its beginning
 STRIPS = 8  # images whose growth is shown
 ROWS = 8  # images in a request
 INTERRUPTED = 130
@@ -75,7 +75,7 @@ class DrawArguments(Connection):
     grow. The token is in ONEPASS_TOKEN."""
 
     num: int = 16
-    """Pictures, from the rows 0, 1, ... of the seed."""
+    """Images, from the rows 0, 1, ... of the seed."""
     temperature: tuple[float, ...] = (1.0,)
     """1 samples the model; one number, or one a scale, base first."""
     label: str | None = None
@@ -155,7 +155,7 @@ def _write_sound(client: Client, name: str, path: Path, arguments: dict[str, Any
                 for chunk in speech:
                     first_seconds = first_seconds or time.perf_counter() - start
                     write(chunk)
-                    if samples < PICTURED_SECONDS * rate_hz:
+                    if samples < PLOTTED_SECONDS * rate_hz:
                         beginning.append(chunk)
                     samples += len(chunk)
             except KeyboardInterrupt:
@@ -164,8 +164,8 @@ def _write_sound(client: Client, name: str, path: Path, arguments: dict[str, Any
         raise UserError(f"The model `{name}` gave no sound.")
     if samples:
         seconds = time.perf_counter() - start
-        pictured = np.concatenate(beginning)[: int(PICTURED_SECONDS * rate_hz)]
-        spectrogram_png(path.with_suffix(".png"), {"sampled": pictured}, rate_hz)
+        plotted = np.concatenate(beginning)[: int(PLOTTED_SECONDS * rate_hz)]
+        spectrogram_png(path.with_suffix(".png"), {"sampled": plotted}, rate_hz)
         took = f"in {seconds:.2f} s, the first of it after {first_seconds:.2f} s"
         print(f"{path}: {samples / rate_hz:.2f} s {took}")
     return interrupted

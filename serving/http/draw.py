@@ -75,7 +75,7 @@ async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[byt
 async def _image_scales(
     served: ServedModel, rows: list[Outputs]
 ) -> AsyncGenerator[tuple[int, np.ndarray, bool], None]:
-    """Pictures in order, their scales as they come, with as many under way as a batch may hold.
+    """Images in order, their scales as they come, with as many under way as a batch may hold.
 
     The number of the image, the pixels of a scale, and whether it is the last.
     """

@@ -30,7 +30,7 @@ from serving.http.request_bodies import body_of
 from serving.settings import Settings
 
 MAX_PROMPT_CHARACTERS = 4000
-MAX_PICTURES = 10  # as OpenAI has it
+MAX_IMAGES = 10  # as OpenAI has it
 FILES = {"png": "PNG", "jpeg": "JPEG", "webp": "WEBP"}
 SEED_BITS = 62
 
@@ -46,7 +46,7 @@ class OpenaiImages:
         return [Route("/v1/images/generations", self.generate, methods=["POST"])]
 
     async def generate(self, request: Request) -> Response:
-        """Pictures as base64; what has no meaning here, such as `quality`, is passed over."""
+        """Images as base64; what has no meaning here, such as `quality`, is passed over."""
         fields = json_object(await body_of(request, self._settings.timeout_seconds))
         served = model_from_fields(self._registry, fields, "picture")
         request.scope["model"] = served.name
@@ -56,7 +56,7 @@ class OpenaiImages:
             raise InvalidInput("`stream` must be false; `:draw` streams images.")
         file = choice(fields, "output_format", "png", FILES)
         side, output = _scale(served, fields)
-        num = integer(fields, "n", 1, 1, min(MAX_PICTURES, self._settings.max_rows))
+        num = integer(fields, "n", 1, 1, min(MAX_IMAGES, self._settings.max_rows))
         seed = integer(fields, "seed", secrets.randbits(SEED_BITS), 0, MAX_SEED)
         batch = inputs(served, _condition(served, prompt), seed, range(num))
         drawn = await cancel_on_disconnect(

@@ -144,7 +144,8 @@ def _openai() -> dict[tuple[str, str], Operation]:
     return {
         ("get", "/v1/models"): _answer("Every model.", {JSON: models}),
         ("post", "/v1/images/generations"): _asked(
-            _answer("Draw images (OpenAI).", {JSON: schemas.PICTURES}), {JSON: schemas.IMAGES}
+            _answer("Draw images (OpenAI).", {JSON: schemas.GENERATED_IMAGES}),
+            {JSON: schemas.IMAGES},
         ),
         ("post", "/v1/audio/speech"): _asked(
             _answer(

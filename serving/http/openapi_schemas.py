@@ -143,13 +143,13 @@ IMAGES = fields(
     ("prompt",),
     model=optional(NAME),
     prompt={"type": "string", "minLength": 1, "maxLength": openai_images.MAX_PROMPT_CHARACTERS},
-    n=optional({**INTEGER, "minimum": 1, "maximum": openai_images.MAX_PICTURES}),
+    n=optional({**INTEGER, "minimum": 1, "maximum": openai_images.MAX_IMAGES}),
     size=optional(TEXT),
     response_format=optional(word("b64_json")),
     output_format=optional(word(*openai_images.FILES)),
     seed=SEED,
 )
-PICTURES = fields(
+GENERATED_IMAGES = fields(
     ("created", "data", "output_format", "size"),
     created=INTEGER,
     data=listed(fields(("b64_json",), b64_json=TEXT)),
