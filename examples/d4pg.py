@@ -236,7 +236,7 @@ def draw(path: Path, curve, by_chance):
 
 
 def train(settings: Settings) -> None:
-    """Acts and learns in turns, and leaves curve and weights in `settings.out`."""
+    """Acts and learns alternately, and leaves curve and weights in `settings.out`."""
     replicator = strategies.from_environment(settings.strategy)
     if settings.updates % settings.updates_per_call:
         raise UserError("`updates` must be a multiple of `updates_per_call`.")

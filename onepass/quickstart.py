@@ -91,8 +91,8 @@ def _speech(
     for name, sound in sounds.items():
         audio.write(given.out / f"{name}.wav", sound, rate_hz)
     length = min(len(sound) for sound in sounds.values())
-    pictured = {name: sound[:length] for name, sound in sounds.items()}
-    spectrogram_png(given.out / "spectrograms.png", pictured, rate_hz)
+    plotted = {name: sound[:length] for name, sound in sounds.items()}
+    spectrogram_png(given.out / "spectrograms.png", plotted, rate_hz)
     made = "\n".join(
         f"| {name} | {len(s.sound) / rate_hz:.1f} | {s.seconds:.2f} | {factors[name]:.3f} |"
         for name, s in spoken.items()

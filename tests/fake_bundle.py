@@ -45,7 +45,7 @@ class Control:
         self.warm_open.set()
 
     def call(self, signature, inputs):
-        """Notes a call, waits and fails as told."""
+        """Notes a call, waits and fails as its control says."""
         seeds = [int(seed) for seed in inputs["seed"]]
         frames = inputs.get("frames")
         length = None if frames is None else frames.shape[1]
@@ -56,7 +56,7 @@ class Control:
             raise RuntimeError(f"secret detail of the seed {self.fails_on}")
 
     def chunk(self, seed):
-        """Notes a chunk, waits and fails as told."""
+        """Notes a chunk, waits and fails as its control says."""
         self.chunks += 1
         self.entered.set()
         self._wait(self.chunk_seconds)
@@ -93,7 +93,7 @@ SOUND = Signature(
     },
     {"sound": info(np.float32, None), "num_samples": info(np.int32)},
 )
-PICTURE = Signature(
+IMAGE = Signature(
     {
         **DRAWN,
         "temperature": info(np.float32, len(SIDES), low=0.0, high=2.0, default=1.0),
@@ -105,8 +105,8 @@ PICTURE = Signature(
 
 
 START = {"start": info(np.uint8, SIDES[0], SIDES[0], 3)}
-PICTURES = {"serving_default": PICTURE, "compiled": PICTURE} | {
-    scale_name(side): Signature(PICTURE.inputs | more, {"picture": info(np.uint8, side, side, 3)})
+IMAGE_SIGNATURES = {"serving_default": IMAGE, "compiled": IMAGE} | {
+    scale_name(side): Signature(IMAGE.inputs | more, {"picture": info(np.uint8, side, side, 3)})
     for side, more in zip(SIDES, ({}, START), strict=True)
 }
 
@@ -136,7 +136,7 @@ class Fake:
         return check(self.signatures[signature], inputs)
 
     def warm(self):
-        """Counts, and fails as told."""
+        """Counts, and fails as its control says."""
         self.control.warm_open.wait(30)
         if self.control.warm_fails:
             raise RuntimeError("secret detail of the warming")
@@ -211,13 +211,13 @@ class FakeSound(Fake):
         return np.resize(np.asarray(waveform, np.float32), [count, CHANNELS])
 
 
-class FakePicture(Fake):
+class FakeImages(Fake):
     """An image bundle: every pixel is a number that label and seed name."""
 
     kind = "picture"
 
     def __init__(self, *arguments, **rest):
-        rest.setdefault("signatures", PICTURES)
+        rest.setdefault("signatures", IMAGE_SIGNATURES)
         super().__init__(*arguments, **rest)
         self.spec |= {
             "classes": [f"class {n}" for n in range(10)],
@@ -288,5 +288,5 @@ def load_from_disk(path, backend="auto"):
     """What `FakeModelStore.add` wrote, in a process that does not have the store."""
     path = Path(path)
     said = json.loads((path / "model.json").read_text(encoding="utf-8"))
-    kind = {"sound": FakeSound, "picture": FakePicture}[said["kind"]]
+    kind = {"sound": FakeSound, "picture": FakeImages}[said["kind"]]
     return kind(path.parent.name, int(path.name), Control(**said["control"]), path)

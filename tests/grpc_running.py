@@ -7,7 +7,7 @@ from pathlib import Path
 
 import grpc
 import numpy as np
-from fake_bundle import CHANNELS, FakeModelStore, FakePicture
+from fake_bundle import CHANNELS, FakeImages, FakeModelStore
 from loops import end_loop
 
 from serving.engine.registry import ModelRegistry
@@ -22,7 +22,7 @@ def store(root):
     """`voice` and `digits`, whose controls are `store.controls[name, 1]`."""
     made = FakeModelStore(root)
     made.add("voice")
-    made.add("digits", kind=FakePicture)
+    made.add("digits", kind=FakeImages)
     return made
 
 

@@ -6,7 +6,7 @@ import socket
 import threading
 
 import httpx
-from fake_bundle import FakeModelStore, FakePicture
+from fake_bundle import FakeImages, FakeModelStore
 from loops import end_loop
 
 import speech
@@ -22,7 +22,7 @@ def store(root):
     """`voice` and `shapes`, whose controls are `store.controls[name, 1]`."""
     made = FakeModelStore(root)
     made.add("voice")
-    made.add("shapes", kind=FakePicture)
+    made.add("shapes", kind=FakeImages)
     return made
 
 

@@ -72,7 +72,7 @@ def episodes(count: int, seed: int, steps: int = 4, actions: int = 2) -> dict[st
 @functools.cache
 def folder() -> Path:
     """A folder that is there until the tests end."""
-    path = Path(tempfile.mkdtemp(prefix="picture_runs_"))
+    path = Path(tempfile.mkdtemp(prefix="image_runs_"))
     atexit.register(shutil.rmtree, path, ignore_errors=True)
     return path
 

@@ -5,7 +5,7 @@ import threading
 import time
 
 import numpy as np
-from fake_bundle import FakePicture, FakeSound
+from fake_bundle import FakeImages, FakeSound
 
 BROWSER = "/usr/bin/chromium"
 
@@ -90,7 +90,7 @@ class Speech(FakeSound):
         return (0.2 * syllables * tones).astype(np.float32)
 
 
-class Shapes(FakePicture):
+class Shapes(FakeImages):
     """A disc whose colour label and seed name."""
 
     def call(self, signature, inputs):

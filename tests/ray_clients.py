@@ -44,7 +44,7 @@ def ask(port, method, path, body=None, headers=HEADERS):
 
 
 class Client(threading.Thread):
-    """Asks one model until told to stop, or so many times."""
+    """Asks one model until it is stopped, or so many times."""
 
     def __init__(self, port, model, times=None):
         super().__init__(daemon=True)

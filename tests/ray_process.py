@@ -1,6 +1,6 @@
 """`onepass serve` over a FakeModelStore, with --ray too: python ray_process.py WORDS...
 
-The replicas are told how to load by `load`, since they are processes of their own. A bundle that is
+The replicas load by `load`, since they are processes of their own. A bundle that is
 not in that store is loaded as it is.
 """
 

@@ -2,7 +2,7 @@
 
     python ray_scenarios.py MODELS FOLDER [BUNDLE]
 
-Writes FOLDER/results.json: of every scenario what was seen, which the tests judge.
+Writes FOLDER/results.json: of every scenario what was seen, which the tests check.
 """
 
 import json
@@ -191,7 +191,7 @@ def pressed(models, log):
 
 
 def exported(models, bundle, own):
-    """A real bundle that comes meanwhile: Ray's picture and the own server's."""
+    """A real bundle that comes meanwhile: Ray's answer and the own server's."""
     shutil.copytree(bundle, models / ".coming")
     (models / "digits").mkdir()
     (models / ".coming").rename(models / "digits" / "1")
@@ -212,7 +212,7 @@ def everywhere(request):
 
 
 def left(server):
-    """What clients see when the command is told to leave, and its exit status.
+    """What clients see when the command gets SIGTERM, and its exit status.
 
     early: of those that had asked. late: of those that go on asking.
     """
@@ -222,14 +222,14 @@ def left(server):
         for client in clients:
             client.start()
         time.sleep(0.1)
-        told_at = time.time()
+        signalled_at = time.time()
         status = end(server.process, signal.SIGTERM, 60)
         for client in clients:
             client.join(10)
     return {
         "exit": status,
         "early": statuses([answer for client in clients for answer in client.answers]),
-        "late": statuses([answer for answer in answers if answer.time > told_at]),
+        "late": statuses([answer for answer in answers if answer.time > signalled_at]),
         "replicas": len(replicas()),
     }
 

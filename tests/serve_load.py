@@ -1,4 +1,4 @@
-"""Clients of a `Command` that ask until they are told to stop, and note how each request ended."""
+"""Clients of a `Command` that ask until they are stopped, and note how each request ended."""
 
 import collections
 import contextlib
@@ -63,7 +63,7 @@ class Client(threading.Thread):
 
 
 class HttpClient(Client):
-    """Predicts over HTTP; keeps its connection if told so."""
+    """Predicts over HTTP; keeps its connection if `keep` is set."""
 
     def __init__(self, command, keeps=True):
         super().__init__(command)
@@ -187,9 +187,9 @@ def predict(channel, request, timeout=20, **options):
     return asked(request, timeout=timeout, **options)
 
 
-def speak(channel, count=SOUND_FRAMES, timeout=20, name="voice", **wishes):
+def speak(channel, count=SOUND_FRAMES, timeout=20, name="voice", **options):
     """The call whose chunks are the sound of so many frames."""
-    request = message("onepass.SpeakRequest")(**wishes)
+    request = message("onepass.SpeakRequest")(**options)
     request.model_spec.name = name
     if not request.HasField("frames"):
         request.frames.CopyFrom(tensor(np.full([count, CHANNELS], 0.5, np.float32)))

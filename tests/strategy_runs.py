@@ -14,13 +14,13 @@ import numpy as np
 import soundfile
 from runs import NEVER, TINY
 
-from distill import evaluation_callback as of_students
+from distill import evaluation_callback as student_evaluation
 from distill import training as distillation
 from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
 from distill.teacher import load_teacher
-from pixelcnn import evaluation_callback as of_painters
-from pixelcnn import training as of_pictures
+from pixelcnn import evaluation_callback as image_evaluation
+from pixelcnn import training as image_training
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.networks.config import (
     ConditioningConfig,
@@ -32,8 +32,8 @@ from pixelcnn.networks.config import (
 from replicator import Replicator, strategies
 from replicator.runs.errors import UserError
 from replicator.training.config import LoopConfig, OptimizerConfig
-from wavenet import evaluation_callback as of_speakers
-from wavenet import training as of_sounds
+from wavenet import evaluation_callback as sound_evaluation
+from wavenet import training as sound_training
 
 STEPS, ROWS, RATE_HZ, CLIP = 20, 4, 16_000, 2560
 ADAM = OptimizerConfig(learning_rate=1e-3, warmup_steps=3, clip_norm=1.0, average_decay=0.9)
@@ -95,10 +95,21 @@ CONFIGS = {
         pitch_steps=2,
     ),
 }
+# A student without a draft, and so without a reader of F0.
+CONFIGS["plain"] = dataclasses.replace(
+    CONFIGS["distill"], student=dataclasses.replace(CONFIGS["distill"].student, draft_passes=0)
+)
 
 
 def make_data(folder: Path) -> None:
-    """Fills a folder with recordings of two speakers, with pictures, and with a teacher's run."""
+    """Fills a folder with what `make_sounds` and `make_images` make, and with a teacher's run."""
+    make_sounds(folder)
+    make_images(folder)
+    train("wavenet", folder, folder / "teacher", None, num_steps=2)
+
+
+def make_sounds(folder: Path) -> None:
+    """Fills FOLDER/sounds with recordings of two speakers."""
     draws = np.random.default_rng(0)
     for split, lengths in {"train": [2000, 1000, 9000, 3000, 1500, 6000], "dev": [4000]}.items():
         for i, samples in enumerate(lengths):
@@ -107,17 +118,15 @@ def make_data(folder: Path) -> None:
             tone = np.sin(np.arange(samples) * (0.05 + 0.02 * i))
             sound = 0.3 * tone + 0.05 * draws.normal(size=samples)
             soundfile.write(place / f"{i}.wav", sound, RATE_HZ, subtype="PCM_16")
-    make_pictures(folder)
-    train("wavenet", folder, folder / "teacher", None, num_steps=2)
 
 
-def make_pictures(folder: Path) -> None:
-    """Fills FOLDER/pictures."""
+def make_images(folder: Path) -> None:
+    """Fills FOLDER/images."""
     draws = np.random.default_rng(0)
-    (folder / "pictures").mkdir()
+    (folder / "images").mkdir()
     for split, count in {"train": 24, "dev": 8}.items():
         np.savez(
-            folder / "pictures" / f"toy_{split}.npz",
+            folder / "images" / f"toy_{split}.npz",
             images=draws.integers(0, 256, [count, 8, 8]).astype(np.uint8),
             labels=np.arange(count) % 3,
             classes=np.array(["cat", "dog", "eel"]),
@@ -139,26 +148,26 @@ def train(
         loop=dataclasses.replace(config.loop, **loop),
         optimizer=dataclasses.replace(config.optimizer, accumulate=accumulate),
     )
-    told = dict(say=lambda line: None, replicator=replicator)
+    common = dict(say=lambda line: None, replicator=replicator)
     if trainer == "wavenet":
-        return of_sounds.train("tiny", config, folder / "sounds", workdir, **told)
-    if trainer == "distill":
+        return sound_training.train("tiny", config, folder / "sounds", workdir, **common)
+    if trainer in ("distill", "plain"):
         teacher = folder / "teacher"
         model = load_teacher(teacher)
         data = folder / "sounds"
-        return distillation.distill("tiny", config, model, teacher, data, workdir, **told)
-    return of_pictures.train("tiny", config, folder / "pictures", workdir, **told)
+        return distillation.distill("tiny", config, model, teacher, data, workdir, **common)
+    return image_training.train("tiny", config, folder / "images", workdir, **common)
 
 
 def blind() -> None:
     """Leaves out what takes long: evaluations, and most of the training of a classifier."""
-    for watcher in (
-        of_speakers.EvaluationCallback,
-        of_painters.EvaluationCallback,
-        of_students.EvaluationCallback,
+    for callback in (
+        sound_evaluation.EvaluationCallback,
+        image_evaluation.EvaluationCallback,
+        student_evaluation.EvaluationCallback,
     ):
-        watcher.__init__ = lambda *_: None
-        watcher.__call__ = lambda *_: 1.0
+        callback.__init__ = lambda *_: None
+        callback.__call__ = lambda *_: 1.0
     small = functools.partial(distillation.train_units, num_units=6, channels=4, steps=3)
     distillation.train_units = small
 

@@ -32,8 +32,6 @@ FOLDERS = {
     *("likelihoods", "replicator", "wavenet", "pixelcnn", "distill", "speech", "serving"),
     *("onepass", "examples", "tests"),
 }
-# Folders that still say some of them; one that shows as XPASS leaves this list for good.
-NOT_YET = {"tests"}
 # Fields of stored configurations, which keep their names.
 STORED = {"picture_channels"}
 
@@ -75,12 +73,7 @@ def retired(root, folder):
     return found
 
 
-def expected(folder):
-    marks = [pytest.mark.xfail(reason="not yet", strict=False)] if folder in NOT_YET else []
-    return pytest.param(folder, marks=marks)
-
-
-@pytest.mark.parametrize("folder", [expected(folder) for folder in sorted(FOLDERS)])
+@pytest.mark.parametrize("folder", sorted(FOLDERS))
 def test_no_name_has_a_retired_word(folder):
     assert retired(ROOT, folder) == []
 

@@ -16,7 +16,7 @@ SCRIPT = Path(__file__).with_name("example_runs.py")
 SECONDS = 280
 
 
-def draw_pictures(folder):
+def write_images(folder):
     """Writes six images for train and five for dev, of two classes."""
     rng = np.random.default_rng(0)
     for split, count in (("train", 3), ("dev", 2)):
@@ -32,7 +32,7 @@ def draw_pictures(folder):
 def runs(tmp_path_factory):
     """From a strategy's word to its folder and what it printed; both run side by side."""
     folder = tmp_path_factory.mktemp("examples")
-    draw_pictures(folder / "images")
+    write_images(folder / "images")
     started = {}
     try:
         for word in ("single", "local:2"):
@@ -74,7 +74,7 @@ def test_a_sheet_has_a_row_of_samples_for_each_class(runs):
     assert len(np.unique(cells, axis=0)) == 80
 
 
-def test_the_accuracy_counts_every_dev_picture_once(runs):
+def test_the_accuracy_counts_every_dev_image_once(runs):
     found = {word: re.search(r"accuracy on dev: ([\d.]+)", runs[word][1]) for word in runs}
     accuracies = {word: float(match.group(1)) for word, match in found.items()}
     assert accuracies["single"] == accuracies["local:2"]

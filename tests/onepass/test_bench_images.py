@@ -68,8 +68,8 @@ def bench(tmp_path_factory):
             assert images.run(onepass.command.parse(BenchArguments, options, "onepass bench")) == 0
         finally:
             tf.config.run_functions_eagerly(False)
-    told = json.loads(json_.read_text())
-    return types.SimpleNamespace(rows=told["rows"], plot=plot, told=told)
+    output = json.loads(json_.read_text())
+    return types.SimpleNamespace(rows=output["rows"], plot=plot, output=output)
 
 
 def rows_of(bench, **wanted):
@@ -80,7 +80,7 @@ def rows_of(bench, **wanted):
 
 
 def test_json_keeps_the_contract(bench):
-    assert set(bench.told) == {"machine", "rows"}
+    assert set(bench.output) == {"machine", "rows"}
     keys = {"what", "size", "batch", "value", "unit", "against", "ratio", "spread"}
     assert all(keys <= set(row) for row in bench.rows)
     assert all(row["value"] > 0 for row in bench.rows)
@@ -114,10 +114,10 @@ def test_speed_and_time_are_of_the_same_measurement(bench):
 
 
 def test_compilation_is_a_row_of_its_own(bench):
-    told = {row["what"] for row in rows_of(bench, unit="s to compile", size="4x4")}
+    output = {row["what"] for row in rows_of(bench, unit="s to compile", size="4x4")}
     steps = {f"training, {dtype}" for dtype in image_training.DTYPES}
     graph = {"naive", "multiscale-A", "multiscale-B", "tfp", "tfp training"} | steps
-    assert told == {"cached, XLA"} | {f"{name}, graph" for name in graph}
+    assert output == {"cached, XLA"} | {f"{name}, graph" for name in graph}
 
 
 def test_both_training_steps_see_the_same_batch(bench):
@@ -126,7 +126,7 @@ def test_both_training_steps_see_the_same_batch(bench):
         assert (speed["against"], speed["batch"]) == ("tfp training", 2)
 
 
-def test_the_plot_is_a_picture(bench):
+def test_the_plot_is_an_image(bench):
     assert bench.plot.read_bytes().startswith(b"\x89PNG")
 
 
@@ -164,17 +164,17 @@ def test_the_loop_of_tfp_is_stopped(tiny):
 
 
 def test_loops_after_the_first_and_outside_run_to_their_end():
-    def turns():
+    def iterations():
         return int(tf.while_loop(lambda n, _: n < 9, lambda n, _: (n + 1, 0), (0, 0))[0])
 
     with programs.stopped(tf, 3):
-        assert (turns(), turns()) == (3, 9)
+        assert (iterations(), iterations()) == (3, 9)
     with programs.stopped(tf, 3):
         pass
-    assert turns() == 9
+    assert iterations() == 9
 
 
-def test_a_part_is_scaled_to_a_picture(monkeypatch):
+def test_a_part_is_scaled_to_an_image(monkeypatch):
     clock = iter([0.0, 2.0, 10.0, 10.5])  # the first call compiles
     monkeypatch.setattr(programs.time, "perf_counter", lambda: next(clock))
     timed = Timed({"graph": lambda: None}, share=1 / 8)
@@ -279,9 +279,9 @@ def test_points_of_the_plot_tell_parts_from_wholes():
 def test_what_cannot_be_measured_is_refused_in_one_line(options, said, capsys, monkeypatch):
     monkeypatch.setattr(onepass.command, "_import_tensorflow_quietly", lambda: None)
     assert onepass.main(["bench", "images", *options]) == 2
-    told = capsys.readouterr()
-    assert told.out == "" and told.err.count("\n") == 1
-    assert said in told.err
+    printed = capsys.readouterr()
+    assert printed.out == "" and printed.err.count("\n") == 1
+    assert said in printed.err
 
 
 def test_nothing_is_left_to_measure_without_sizes_of_samplers():

@@ -18,7 +18,7 @@ from onepass.bench import worker_group as scaling_processes
 from onepass.bench.report import Row
 from onepass.bench.scaling import command as scaling
 from onepass.bench.scaling import keras_fit as scaling_keras
-from onepass.bench.scaling import paired_timing as scaling_turns
+from onepass.bench.scaling import paired_timing as scaling_timing
 from onepass.bench.scaling import rows as scaling_rows
 from onepass.bench.scaling import simulation as scaling_simulation
 from onepass.bench.scaling import targets as scaling_targets
@@ -191,7 +191,7 @@ def test_what_the_replicas_of_a_process_reduce_is_counted_once_a_trace():
 # PairedTiming
 
 
-def test_two_calls_take_turns_and_the_median_of_each_is_kept(monkeypatch):
+def test_two_calls_alternate_and_the_median_of_each_is_kept(monkeypatch):
     now, made = [0.0], []
 
     def call(name, durations):
@@ -201,8 +201,8 @@ def test_two_calls_take_turns_and_the_median_of_each_is_kept(monkeypatch):
 
         return run
 
-    monkeypatch.setattr(scaling_turns.time, "perf_counter", lambda: now[0])
-    timings = scaling_turns.PairedTiming(call("a", [1, 1, 1, 90]), call("b", [2, 8, 2, 4]), 20.0)
+    monkeypatch.setattr(scaling_timing.time, "perf_counter", lambda: now[0])
+    timings = scaling_timing.PairedTiming(call("a", [1, 1, 1, 90]), call("b", [2, 8, 2, 4]), 20.0)
     assert timings.measure() == (1.0, 3.0)
     assert "".join(made) == "abbaabba"
 
@@ -259,7 +259,7 @@ def test_what_a_loop_needs_to_start_is_not_counted(monkeypatch):
 
         return lambda keras, count: run
 
-    monkeypatch.setattr(scaling_turns.time, "perf_counter", lambda: now[0])
+    monkeypatch.setattr(scaling_timing.time, "perf_counter", lambda: now[0])
     monkeypatch.setattr(scaling_keras, "own_loop", loop_of(0.0, 2.0))
     monkeypatch.setattr(scaling_keras, "fit_loop", loop_of(50.0, 3.0))
     assert scaling_keras.Loops(None, 10, 95, 1.0).measure() == (2.0, 3.0)
@@ -295,17 +295,17 @@ def test_every_process_answers(group):
     assert group.ask(do="say", answer={"seconds": 2.0}) == [{"seconds": 2.0}] * 2
 
 
-def test_a_process_that_ends_is_told_with_its_last_words(group):
+def test_a_process_that_ends_is_reported_with_its_last_words(group):
     with pytest.raises(UserError, match=r"^A process of local:4 ended: out of luck$"):
         group.ask(do="end")
 
 
-def test_a_process_that_fails_is_told_with_its_error(group):
+def test_a_process_that_fails_is_reported_with_its_error(group):
     with pytest.raises(UserError, match=r"^local:4 failed: ValueError: no$"):
         group.ask(do="say", answer={"error": "ValueError: no"})
 
 
-def test_a_process_that_does_not_answer_in_time_is_told(group):
+def test_a_process_that_does_not_answer_in_time_is_reported(group):
     group._limit_seconds = 0.2
     with pytest.raises(UserError, match=r"^local:4 gave no answer within 0.2 s; a larger `--lim"):
         group.ask(do="sleep")
@@ -414,22 +414,22 @@ def bench(tmp_path_factory):
         patch.setattr(scaling_rows, "STRATEGIES", some)
         words = [*options.split(), "--json", str(json_), "--plot", str(plot)]
         assert scaling.run(onepass.command.parse(BenchArguments, words, "onepass bench")) == 0
-    return types.SimpleNamespace(told=json.loads(json_.read_text()), plot=plot)
+    return types.SimpleNamespace(output=json.loads(json_.read_text()), plot=plot)
 
 
 def value_of(bench, what, batch=4):
     (value,) = [
-        row["value"] for row in bench.told["rows"] if (row["what"], row["batch"]) == (what, batch)
+        row["value"] for row in bench.output["rows"] if (row["what"], row["batch"]) == (what, batch)
     ]
     return value
 
 
 def test_json_keeps_the_contract(bench):
-    assert set(bench.told) == {"machine", "rows"}
+    assert set(bench.output) == {"machine", "rows"}
     keys = {"what", "size", "batch", "value", "unit", "against", "ratio", "spread"}
-    assert all(keys <= set(row) for row in bench.told["rows"])
-    assert all(row["value"] > 0 for row in bench.told["rows"])
-    assert all(row["ratio"] > 0 for row in bench.told["rows"] if row["against"])
+    assert all(keys <= set(row) for row in bench.output["rows"])
+    assert all(row["value"] > 0 for row in bench.output["rows"])
+    assert all(row["ratio"] > 0 for row in bench.output["rows"] if row["against"])
 
 
 def test_the_gradients_of_a_step_are_the_bytes_counted(bench):
@@ -445,9 +445,9 @@ def test_the_bytes_counted_went_over_the_loopback(bench):
 
 
 def test_two_replicas_are_simulated_as_the_measured_collectives_have_it(bench):
-    sizes = {row["size"]: row["value"] for row in bench.told["rows"] if "all_sum" in row["what"]}
+    sizes = {row["size"]: row["value"] for row in bench.output["rows"] if "all_sum" in row["what"]}
     assert set(sizes) == {"4 KiB", "64 KiB"}
-    known = {(r["what"], r["size"], r["batch"]): r["value"] for r in bench.told["rows"]}
+    known = {(r["what"], r["size"], r["batch"]): r["value"] for r in bench.output["rows"]}
     exchange = 1 / known["simulated weak", "R=2", 4] - 1 / known["simulated weak", "R=1", 4]
     network = Network(
         known["fitted latency", "R=2", 1] / 1e6, known["fitted bandwidth", "R=2", 1] / 8e-9
@@ -458,7 +458,7 @@ def test_two_replicas_are_simulated_as_the_measured_collectives_have_it(bench):
     assert exchange == pytest.approx(exchange_seconds(network, 2, reduced))
 
 
-def test_the_plot_is_a_picture(bench):
+def test_the_plot_is_an_image(bench):
     assert bench.plot.read_bytes().startswith(b"\x89PNG")
 
 

@@ -11,7 +11,7 @@ import grpc_running
 import http_running
 import numpy as np
 import pytest
-from fake_bundle import CHANNELS, HOP, RATE, FakeModelStore, FakePicture, FakeSound
+from fake_bundle import CHANNELS, HOP, RATE, FakeImages, FakeModelStore, FakeSound
 from http_running import Running
 from processes import ROOT
 
@@ -76,15 +76,15 @@ def test_the_null_bundle_is_one_and_gives_back_what_it_is_given(tmp_path):
 
 @pytest.fixture(scope="module")
 def running(tmp_path_factory):
-    """Fake bundles over HTTP and, a shelf of the same, over gRPC: addresses, and a bundle."""
+    """Fake bundles over HTTP and the same over gRPC: addresses, and a bundle."""
     folders = [tmp_path_factory.mktemp(name) for name in ("http", "grpc")]
     stores = [http_running.store(folders[0]), grpc_running.store(folders[1])]
-    stores[1].add("shapes", kind=FakePicture)
+    stores[1].add("shapes", kind=FakeImages)
     with Running(stores[0]) as over_http, grpc_running.Running(stores[1]) as over_grpc:
         yield types.SimpleNamespace(
             http=f"127.0.0.1:{over_http.port}",
             grpc=over_grpc.address,
-            bundle=FakePicture("shapes", 1),
+            bundle=FakeImages("shapes", 1),
         )
 
 
@@ -240,7 +240,7 @@ def test_a_protocol_may_add_five_milliseconds(value, word):
 
 
 @pytest.mark.parametrize("values", [[-14.0, -2.0], [0.5, 6.0, 1.0]])
-def test_what_is_added_is_not_told_from_noise(values):
+def test_what_is_added_is_not_distinguished_from_noise(values):
     rows = [Row("added, gRPC Predict", "digits", 1, "ms", values=values)]
     line = line_with("gRPC Predict adds less than 5 ms to the bare call of digits", rows)
     assert line.startswith("not measured") and line.endswith("the machine was not quiet")
@@ -267,7 +267,7 @@ def test_the_first_sound_comes_in_a_quarter_of_the_time(value, word):
 
 def fakes_in(folder, **controls):
     store = FakeModelStore(folder)
-    store.add("null", kind=FakePicture, **controls)
+    store.add("null", kind=FakeImages, **controls)
     return folder
 
 
@@ -279,14 +279,14 @@ def fake_server(monkeypatch):
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join([str(ROOT), str(TESTS)]))
 
 
-def test_a_server_that_ends_is_told_with_its_last_words(tmp_path):
+def test_a_server_that_ends_is_reported_with_its_last_words(tmp_path):
     with pytest.raises(
         UserError, match=r"^The server ended: onepass: There is no folder \S+gone\.$"
     ):
         Server(tmp_path / "gone", 30.0)
 
 
-def test_a_model_that_the_server_cannot_load_is_told(tmp_path):
+def test_a_model_that_the_server_cannot_load_is_reported(tmp_path):
     with pytest.raises(UserError, match=r"^The server could not load null: .*secret detail"):
         Server(fakes_in(tmp_path, warm_fails=True), 30.0)
     assert children() == []
@@ -316,7 +316,7 @@ def children():
 
 
 def fake_bundles(folder, names, given):
-    kinds = {name: FakeSound if name == serving_models.STUDENT else FakePicture for name in names}
+    kinds = {name: FakeSound if name == serving_models.STUDENT else FakeImages for name in names}
     for name, kind in kinds.items():
         FakeModelStore(folder / f"models-{name}").add(name, kind=kind)
     return {name: folder / f"models-{name}" / name / "1" for name in names}
@@ -378,7 +378,7 @@ def test_no_batch_has_more_rows_than_there_are_clients(bench):
     assert all(1 <= row["value"] <= row["batch"] for row in rows.values())
 
 
-def test_the_plot_is_a_picture(bench):
+def test_the_plot_is_an_image(bench):
     assert bench.plot.read_bytes().startswith(b"\x89PNG")
 
 

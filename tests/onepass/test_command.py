@@ -24,8 +24,8 @@ from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
 from onepass.quickstart_arguments import QuickstartArguments
 from pixelcnn import card
-from pixelcnn import command as of_pictures
-from pixelcnn import config as pictures
+from pixelcnn import command as image_command
+from pixelcnn import config as image_config
 from pixelcnn import sample_arguments as image_samples
 from pixelcnn.networks.config import FactorConfig
 from replicator.runs.errors import UserError
@@ -187,11 +187,15 @@ def test_help_says_the_default_of_every_option(capsys, words):
         *(TrainConfig, DataConfig, WaveNetConfig, OptimizerConfig, LoopConfig),
         *(DistillArguments, DistillConfig, StudentConfig, LossConfig, ClipConfig),
         *(EvaluateArguments, QuickstartArguments),
-        *(of_pictures.PixelCNNArguments, of_pictures.MultiscaleArguments),
-        *(of_pictures.EvaluateArguments, image_samples.SampleArguments, card.ExportArguments),
-        *(pictures.DataConfig, pictures.PixelCNNTrainConfig, pictures.MultiscaleTrainConfig),
-        *(pictures.OutputConfig, pictures.ConditioningConfig, pictures.PixelCNNConfig),
-        *(pictures.MultiscaleConfig, FactorConfig),
+        *(image_command.PixelCNNArguments, image_command.MultiscaleArguments),
+        *(image_command.EvaluateArguments, image_samples.SampleArguments, card.ExportArguments),
+        *(
+            image_config.DataConfig,
+            image_config.PixelCNNTrainConfig,
+            image_config.MultiscaleTrainConfig,
+        ),
+        *(image_config.OutputConfig, image_config.ConditioningConfig, image_config.PixelCNNConfig),
+        *(image_config.MultiscaleConfig, FactorConfig),
     ],
     ids=lambda kind: kind.__name__,
 )
@@ -268,7 +272,7 @@ def test_a_folder_that_is_missing_or_a_file_is_named_and_no_run_is_made(mistake,
     assert not run.exists()
 
 
-def test_a_folder_of_texts_is_told_what_was_found(mistake, tmp_path):
+def test_a_folder_of_texts_is_refused_with_what_was_found(mistake, tmp_path):
     texts = tmp_path / "texts"
     texts.mkdir()
     for name in ("a.txt", "b.txt", "c.md"):
@@ -475,7 +479,7 @@ def test_a_folder_that_cannot_be_made_is_named_before_any_sound(mistake, trained
     assert line == f"Cannot make the folder {out}: Not a directory."
 
 
-def test_sounds_and_pictures_are_written_and_named_by_their_seed(trained, tmp_path, capsys):
+def test_sounds_and_images_are_written_and_named_by_their_seed(trained, tmp_path, capsys):
     words = ["sample", str(trained), *SAMPLE.split()]
     assert onepass.main([*words, "--out", str(tmp_path / "a")]) == 0
     out, _ = capsys.readouterr()

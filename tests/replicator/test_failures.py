@@ -42,7 +42,7 @@ def reach(run, step):
     wait_until(lambda: step_of(run) >= step)
 
 
-def told(process):
+def messages(process):
     """The lines of a process that its person is meant to read."""
     kept = r"^(?:\[[^]]+\] )?(onepass.*|left .*|no more .*|Traceback.*)$"
     return re.findall(kept, process.output(), re.M)
@@ -127,7 +127,7 @@ def test_sigterm_to_one_worker_saves_at_one_step_and_all_leave(preempted):
     assert [process.ended(1) for process in processes] == [143, 143]
     step = int(newest(run)["step"])
     assert 5 <= step < STEPS
-    assert [told(p)[-1] for p in processes] == [f"left at step {step} (SIGTERM)"] * 2
+    assert [messages(p)[-1] for p in processes] == [f"left at step {step} (SIGTERM)"] * 2
 
 
 def test_a_worker_may_join_late_and_a_run_goes_on_as_if_it_had_never_stopped(
@@ -146,7 +146,7 @@ def test_a_killed_worker_ends_the_others_in_one_line_and_all_start_again(launch,
     reach(run, 5)
     kill(launched, "worker 1")
     assert launched.ended(2 * START_SECONDS) == 0
-    lines = told(launched)
+    lines = messages(launched)
     # The launcher and the worker that is left notice at about the same time.
     noticed = sorted(lines[:2], key=lambda line: line.startswith("onepass:"))
     assert noticed[0].startswith("onepass launch: worker 1 was ended by SIGKILL (status 137)")
@@ -166,7 +166,7 @@ def test_a_stopped_worker_ends_the_other_in_one_line_in_time(start, tmp_path):
     reach(run, 5)
     worker.signal(signal.SIGSTOP)
     assert chief.ended(STOPPED_SECONDS) == 2
-    (line,) = told(chief)
+    (line,) = messages(chief)
     assert "gone or does not answer" in line
     assert f"step {newest(run)['step']} is saved" in line
 
@@ -178,7 +178,7 @@ def test_a_killed_server_ends_the_chief_in_one_line_and_all_start_again(launch, 
     reach(run, 10)
     kill(launched, "ps 0")
     assert launched.ended(2 * START_SECONDS) == 0
-    lines = told(launched)
+    lines = messages(launched)
     assert lines[0].startswith("onepass launch: ps 0 was ended by SIGKILL")
     assert re.search(r"^onepass: Parameter server 0 .* is gone.* step \d+", lines[1])
     assert lines[2:] == [
@@ -194,7 +194,7 @@ def test_training_goes_on_when_a_worker_of_a_chief_is_killed_and_is_back(launch,
     reach(run, 5)
     kill(launched, "worker 0")
     assert launched.ended(2 * START_SECONDS) == 0
-    assert told(launched) == [
+    assert messages(launched) == [
         "onepass launch: worker 0 was ended by SIGKILL (status 137); it starts again (restart 1 "
         "of 1).",
         f"left at step {STEPS} (done)",
@@ -207,8 +207,8 @@ def test_uneven_input_ends_in_one_line_in_time(start):
     longer, shorter = start(Shape(2), "uneven")
     assert shorter.ended(START_SECONDS) == 0
     assert longer.ended(GONE_SECONDS) == 2
-    assert told(shorter) == ["no more data after 3 steps"]
-    (line,) = told(longer)
+    assert messages(shorter) == ["no more data after 3 steps"]
+    (line,) = messages(longer)
     assert line.startswith("onepass: Another process of this run is gone or does not answer")
 
 

@@ -18,7 +18,7 @@ from replicator.launch.cluster_shape import Shape, gpu_shares, with_strategy
 
 COMMAND = ROOT / "onepass" / "__main__.py"
 LIMIT_SECONDS = 60  # of each process; they need a second on a machine that is not busy
-TOLD = "import json, os, sys; told = json.loads(os.environ['TF_CONFIG']); me = told['task']\n"
+HEADER = "import json, os, sys; config = json.loads(os.environ['TF_CONFIG'])\nme = config['task']\n"
 READY = "os.write(1, b'ready\\n')\n"
 SLEEP = READY + "import time; time.sleep(600)\n"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
@@ -53,7 +53,7 @@ def launch(tmp_path):
 
     def launch(program, *options):
         script = tmp_path / f"task{len(started)}.py"
-        script.write_text(TOLD + program)
+        script.write_text(HEADER + program)
         log = tmp_path / f"launch{len(started)}.log"
         command = [*options, "--", sys.executable, "-S", script]
         started.append(Process(COMMAND, log, "launch", *command))
@@ -73,18 +73,19 @@ def ready(process, count):
     wait_until(lambda: process.output().count("ready") == count)
 
 
-def test_every_task_is_told_the_same_cluster_and_its_own_place(launch, tmp_path):
-    process = launch("print(json.dumps(told), flush=True)", "--workers", "3", "--log-dir", tmp_path)
+def test_every_task_is_given_the_same_cluster_and_its_own_place(launch, tmp_path):
+    program = "print(json.dumps(config), flush=True)"
+    process = launch(program, "--workers", "3", "--log-dir", tmp_path)
     assert process.ended(LIMIT_SECONDS) == 0
     lines = dict(line[1:].split("] ") for line in process.output().splitlines())
-    told = {name: json.loads(text) for name, text in lines.items()}
-    assert told["worker 2"]["task"] == {"type": "worker", "index": 2}
-    assert {name: config["task"]["index"] for name, config in told.items()} == {
+    configs = {name: json.loads(text) for name, text in lines.items()}
+    assert configs["worker 2"]["task"] == {"type": "worker", "index": 2}
+    assert {name: config["task"]["index"] for name, config in configs.items()} == {
         "worker 0": 0, "worker 1": 1, "worker 2": 2
     }  # fmt: skip
-    addresses = told["worker 0"]["cluster"]["worker"]
+    addresses = configs["worker 0"]["cluster"]["worker"]
     assert len(set(addresses)) == 3
-    assert all(config["cluster"] == {"worker": addresses} for config in told.values())
+    assert all(config["cluster"] == {"worker": addresses} for config in configs.values())
     assert (tmp_path / "worker-2.log").read_text() == lines["worker 2"] + "\n"
 
 
@@ -188,8 +189,8 @@ def test_servers_outlive_a_chief_that_saves(launch):
     ready(process, 4)
     process.signal(signal.SIGTERM)
     assert process.ended(LIMIT_SECONDS) == 143
-    told = [line for line in process.output().splitlines() if " x" in line]
-    assert told[0] == "[chief] SIGTERM x" and len(told) == 4
+    signalled = [line for line in process.output().splitlines() if " x" in line]
+    assert signalled[0] == "[chief] SIGTERM x" and len(signalled) == 4
 
 
 @pytest.mark.parametrize("index", [0, 1])
@@ -314,7 +315,7 @@ def test_mistakes_are_said_in_one_line(mistake):
     assert "`--volume`" in mistake("launch", "--print", "kubernetes", "--volume", "runs", *train)
 
 
-def test_a_training_is_told_its_strategy_unless_it_says_so():
+def test_a_training_is_given_its_strategy_unless_it_says_so():
     ours, two, served = ["onepass", "train", "x"], Shape(2), Shape(2, 1)
     assert with_strategy(ours, two) == [*ours, "--strategy", "multi_worker"]
     assert with_strategy(ours, served)[-1] == "parameter_server"
@@ -467,9 +468,9 @@ def test_the_slurm_file_starts_every_node_as_its_task(slurm, shape, tmp_path):
     job = slurm(shape, sys.executable, "-Sc", SHOW, *WORDS)
     output, _ = job.communicate(timeout=LIMIT_SECONDS)
     assert job.returncode == 0, output
-    told = {json.dumps(config) for config in shown(output)}
+    configs = {json.dumps(config) for config in shown(output)}
     addresses = [f"node{i}:22345" for i in range(shape.size)]
-    assert told == {task.tf_config for task in shape.tasks(addresses)}
+    assert configs == {task.tf_config for task in shape.tasks(addresses)}
     options = [line for line in (tmp_path / "job.sh").read_text().splitlines() if "#SBATCH" in line]
     assert f"#SBATCH --nodes={shape.size}" in options and "#SBATCH --requeue" in options
     assert "#SBATCH --time=01:30:00" in options and "#SBATCH --signal=B:TERM@60" in options

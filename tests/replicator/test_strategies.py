@@ -37,7 +37,7 @@ pytestmark = pytest.mark.timeout(1200)
 HERE = Path(__file__).resolve().parent.parent
 SECONDS = 540.0  # for the processes of a strategy to make their runs
 TOLERANCE = 1e-5  # of the largest entry of a parameter
-PAINTERS = ("pixelcnn", "multiscale")
+IMAGE_TRAINERS = ("pixelcnn", "multiscale")
 CROSSING = "crossing/pixelcnn"  # a run that changes its strategy every few steps
 STRATEGIES = {
     "local:2": ("local:2", {}),
@@ -214,7 +214,7 @@ class Shares:
 
     def __init__(self, loss, shares):
         self.num_replicas = len(shares)
-        self._told = [[] for _ in shares]
+        self._recorded = [[] for _ in shares]
         self._answers = False
         for _ in range(2):
             self.common = []
@@ -232,9 +232,10 @@ class Shares:
 
     def _all(self, value, function):
         if not self._answers:
-            self._told[self.replica_id].append(value)
-        told = self._told if self._answers else [[value] * (self._calls + 1)] * self.num_replicas
-        values = [of_share[self._calls] for of_share in told]
+            self._recorded[self.replica_id].append(value)
+            values = [value] * self.num_replicas
+        else:
+            values = [of_share[self._calls] for of_share in self._recorded]
         self._calls += 1
         return tf.nest.map_structure(lambda *each: function(tf.stack(each)), *values)
 
@@ -251,23 +252,23 @@ def sounds():
     return network, loss_function(network), batch
 
 
-def pictures(folder, trainer):
-    """A density, its loss and a batch of its pictures."""
-    shelf = ImageDataset.read(folder / "pictures", CONFIGS[trainer])
-    shelf = dataclasses.replace(shelf, config=shelf.resolved)
-    density = ImageDensity(shelf.config)
-    return density, ImageLoss(density), next(iter(shelf.training(0)))
+def images(folder, trainer):
+    """A density, its loss and a batch of its images."""
+    dataset = ImageDataset.read(folder / "images", CONFIGS[trainer])
+    dataset = dataclasses.replace(dataset, config=dataset.resolved)
+    density = ImageDensity(dataset.config)
+    return density, ImageLoss(density), next(iter(dataset.training(0)))
 
 
 @pytest.fixture
 def cases(tmp_path):
     """By trainer, what makes a network, its loss and a batch of ROWS rows."""
-    strategy_runs.make_pictures(tmp_path)
-    painters = {name: functools.partial(pictures, tmp_path, name) for name in PAINTERS}
-    return {"wavenet": sounds, **painters}
+    strategy_runs.make_images(tmp_path)
+    image_cases = {name: functools.partial(images, tmp_path, name) for name in IMAGE_TRAINERS}
+    return {"wavenet": sounds, **image_cases}
 
 
-@pytest.mark.parametrize("name", ["wavenet", *PAINTERS])
+@pytest.mark.parametrize("name", ["wavenet", *IMAGE_TRAINERS])
 def test_the_mean_over_shares_is_the_whole_and_needs_what_they_have_in_common(cases, name):
     network, loss, batch = cases[name]()
     state = TrainState(network, OptimizerConfig(), 10)
@@ -282,24 +283,24 @@ def test_the_mean_over_shares_is_the_whole_and_needs_what_they_have_in_common(ca
             state.gradients(loss, {**half, **more})
             for half, more in zip(halves, added, strict=True)
         ]
-        slopes = [(a + b) / 2 for a, b in zip(parts[0][2], parts[1][2], strict=True)]
-        return float(parts[0][0] + parts[1][0]) / 2, slopes
+        averaged = [(a + b) / 2 for a, b in zip(parts[0][2], parts[1][2], strict=True)]
+        return float(parts[0][0] + parts[1][0]) / 2, averaged
 
-    def off(slopes):
+    def off(averaged):
         """The largest difference from the whole batch's gradients, relative to a gradient."""
-        pairs = zip(slopes, gradients, strict=True)
+        pairs = zip(averaged, gradients, strict=True)
         return max(float(tf.norm(a - b, np.inf) / tf.norm(b, np.inf)) for a, b in pairs)
 
-    value, slopes = mean(Shares(loss, halves).common)
+    value, averaged = mean(Shares(loss, halves).common)
     np.testing.assert_allclose(value, whole, rtol=1e-5)
-    assert off(slopes) < 1e-4
+    assert off(averaged) < 1e-4
     assert off(mean([{}, {}])[1]) > 1e-2
 
 
-@pytest.mark.parametrize("name", ["wavenet", *PAINTERS])
+@pytest.mark.parametrize("name", ["wavenet", *IMAGE_TRAINERS])
 def test_a_batch_in_parts_is_the_whole_batch(cases, name):
     network, loss, batch = cases[name]()
-    losses, slopes = [], []
+    losses, averaged = [], []
     for parts in (1, 2, 4):
         state = TrainState(network, OptimizerConfig(accumulate=parts), 10)
         # Compiled, so that the parts are cut and gone through as in training.
@@ -307,10 +308,10 @@ def test_a_batch_in_parts_is_the_whole_batch(cases, name):
         values, metrics = step(batch)
         losses.append(float(metrics["loss"]))
         names = list(state.slots())
-        slopes.append([v for n, v in zip(names, values, strict=True) if n.startswith("first/")])
+        averaged.append([v for n, v in zip(names, values, strict=True) if n.startswith("first/")])
     np.testing.assert_allclose(losses, losses[0], rtol=1e-5)
-    for found in slopes[1:]:
-        for value, expected in zip(found, slopes[0], strict=True):
+    for found in averaged[1:]:
+        for value, expected in zip(found, averaged[0], strict=True):
             np.testing.assert_allclose(
                 value, expected, rtol=0, atol=1e-4 * np.max(np.abs(expected))
             )
@@ -336,10 +337,10 @@ def replicas(count):
 
 def test_a_batch_that_replicas_cannot_share_is_refused(mistake, monkeypatch, tmp_path):
     monkeypatch.setattr(strategies, "from_environment", lambda word: replicas(3))
-    told = "`batch_size` must be a multiple of 3, the replicas that share a batch, got "
+    refusal = "`batch_size` must be a multiple of 3, the replicas that share a batch, got "
     for preset in ("wavenet-smoke", "pixelcnn-smoke", "multiscale-smoke"):
         words = ["train", preset, "--data", tmp_path, "--workdir", tmp_path.parent / "run"]
-        assert mistake(*words, "--data.batch-size", 4).startswith(told + "4")
+        assert mistake(*words, "--data.batch-size", 4).startswith(refusal + "4")
     with pytest.raises(UserError, match="multiple of 3"):
         check_rows(4, replicas(3))
     check_rows(6, replicas(3))

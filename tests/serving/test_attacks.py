@@ -9,7 +9,7 @@ import grpc
 import numpy as np
 import pytest
 import soundfile
-from fake_bundle import CHANNELS, FakeModelStore, FakePicture
+from fake_bundle import CHANNELS, FakeImages, FakeModelStore
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from PIL import Image
 from serve_command import METRICS, Command, is_discreet
@@ -40,7 +40,7 @@ def server(tmp_path_factory):
     """`voice`, `shapes` and one that fails; beside their folder lies a secret."""
     models = FakeModelStore(tmp_path_factory.mktemp("attacks") / "models")
     models.add("voice")
-    models.add("shapes", kind=FakePicture)
+    models.add("shapes", kind=FakeImages)
     models.add("failing", fails_on=13)
     (models.root.parent / "hidden.txt").write_text("secret of the disk")
     with Command(models) as command:
@@ -245,7 +245,7 @@ def test_what_numpy_and_pickle_wrote_is_never_read(server, channel, tmp_path):
         ("[[0, 0, 0]]", ', "other": 1', "`other`"),
     ],
 )
-def test_wrong_numbers_are_told_the_field_and_the_rule_over_http(server, frames, more, words):
+def test_wrong_numbers_are_refused_with_field_and_rule_over_http(server, frames, more, words):
     number = "" if "num_frames" in more else ', "num_frames": 1'
     body = f'{{"instances": [{{"frames": {frames}{number}{more}}}]}}'
     status, _, content = server.asked("POST", PREDICT, body)
@@ -274,7 +274,7 @@ INT = np.int32([1])
         ({"frames": ONE, "other": INT}, "`other` is no input"),
     ],
 )
-def test_wrong_numbers_are_told_the_field_and_the_rule_over_grpc(server, channel, inputs, words):
+def test_wrong_numbers_are_refused_with_field_and_rule_over_grpc(server, channel, inputs, words):
     request = predict_request(**{"num_frames": INT, **inputs})
     status, said = refused(channel, GRPC_PREDICT, request)
     assert status == "INVALID_ARGUMENT"

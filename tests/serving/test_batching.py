@@ -3,7 +3,7 @@ import time
 
 import numpy as np
 import pytest
-from fake_bundle import HOP, SOUND, FakePicture, FakeSound
+from fake_bundle import HOP, SOUND, FakeImages, FakeSound
 
 from serving.engine.batching import Batcher, BatchObserver, Limits
 from serving.engine.padding import Padding
@@ -93,7 +93,7 @@ def test_only_rows_of_one_bucket_share_a_call():
 
 
 def test_the_calls_have_allowed_numbers_of_rows():
-    bundle = FakePicture(allowed_batches=[2, 4])
+    bundle = FakeImages(allowed_batches=[2, 4])
 
     async def run():
         engine = batcher(bundle)

@@ -17,7 +17,7 @@ import http_running
 import numpy as np
 import pytest
 import soundfile
-from fake_bundle import FakeModelStore, FakePicture, FakeSound
+from fake_bundle import FakeImages, FakeModelStore, FakeSound
 from PIL import Image
 
 import onepass
@@ -34,7 +34,7 @@ FRAMES = np.linspace(-1, 1, 120, dtype=np.float32).reshape(40, 3)
 def models(root):
     made = FakeModelStore(root)
     made.add("voice")
-    made.add("shapes", kind=FakePicture)
+    made.add("shapes", kind=FakeImages)
     return made
 
 
@@ -221,7 +221,7 @@ def test_leaving_a_stream_stops_the_server(kind, taken, tmp_path):
 
 
 @pytest.mark.parametrize("call", ["spec", "predict", "speak", "draw"])
-def test_a_wrong_name_is_told_the_near_one(client, call):
+def test_a_wrong_name_is_refused_with_the_near_one(client, call):
     more = {"predict": ({},), "speak": (), "draw": (), "spec": ()}[call]
     with pytest.raises(ClientError, match="no model `voise`; did you mean `voice`") as raised:
         getattr(client, call)("voise", *more)
@@ -233,7 +233,7 @@ def test_a_wrong_version_keeps_its_own_words(client):
         client.predict("voice", {"seed": np.zeros(1, np.int64)}, version=7)
 
 
-def test_a_wrong_input_is_told_the_field_and_the_rule(client):
+def test_a_wrong_input_is_refused_with_the_field_and_the_rule(client):
     inputs = {"frames": FRAMES[None] * np.nan, "num_frames": np.array([40], np.int32)}
     with pytest.raises(ClientError, match="`frames` must be finite") as raised:
         client.predict("voice", inputs)
@@ -275,7 +275,7 @@ def test_where_there_is_no_server_the_line_says_so(scheme):
     assert raised.value.code == "unreachable" and isinstance(raised.value, UserError)
 
 
-def test_what_is_no_server_of_models_is_told():
+def test_what_is_no_server_of_models_is_refused():
     page = (200, {"content-type": "text/html"}, b"<html>")
     for answer in (page, (404, {}, b"<html>"), (302, {"location": "/"}, b"")):
         with Scripted(answer) as server, Client(server.address) as client:
@@ -296,7 +296,7 @@ def test_what_is_no_server_of_models_is_told():
         "http://user:word@host",
     ],
 )
-def test_an_address_that_is_none_is_told(address):
+def test_an_address_that_is_none_is_refused(address):
     with pytest.raises(UserError, match="The address must be http://HOST:PORT"):
         Client(address)
 
@@ -315,7 +315,7 @@ def test_a_name_that_is_none_is_not_asked_for(name):
         ({"token": "a\nb"}, "`token` must be printable"),
     ],
 )
-def test_an_option_that_cannot_be_is_told(options, words):
+def test_an_option_that_cannot_be_is_refused(options, words):
     with pytest.raises(UserError, match=words):
         Client("http://127.0.0.1:1", **options)
 
@@ -330,7 +330,7 @@ def test_a_busy_server_is_asked_again(refusal):
         assert len(server.asked) == 3
 
 
-def test_after_the_last_retry_the_servers_words_are_told():
+def test_after_the_last_retry_the_servers_words_are_raised():
     with Scripted(BUSY) as server, Client(server.address, retries=2) as client:
         with pytest.raises(ClientError, match=r"^The queue is full\.$") as raised:
             client.models()

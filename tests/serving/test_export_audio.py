@@ -26,14 +26,14 @@ FREE_SAMPLES = 200
 
 def sound_of(kind, frames=None):
     """What is asked for of a kind: frames, or a number of samples, and the last speaker."""
-    wish = {"num_samples": FREE_SAMPLES} if kind == FREE else {}
+    given = {"num_samples": FREE_SAMPLES} if kind == FREE else {}
     if kind in LENGTHS:
         count, network = frames or LENGTHS[kind], model(kind).network.config
         drawn = np.random.default_rng(count).random((count, network.feature_channels))
-        wish["condition"] = drawn.astype(np.float32)
+        given["condition"] = drawn.astype(np.float32)
     if "speakers" in kind:
-        wish["speaker"] = model(kind).known_speakers[-1]
-    return wish
+        given["speaker"] = model(kind).known_speakers[-1]
+    return given
 
 
 def assert_same(one, other):
@@ -47,32 +47,32 @@ def assert_same(one, other):
 
 @pytest.mark.parametrize("kind", [*STUDENTS, *TEACHERS])
 def test_a_bundle_speaks_what_the_live_model_speaks(kind):
-    wish = {**sound_of(kind), "seed": SEED, "num": 2, "temperature": HEAT}
-    spoken = bundle(kind).generate(**wish)
+    given = {**sound_of(kind), "seed": SEED, "num": 2, "temperature": HEAT}
+    spoken = bundle(kind).generate(**given)
     # Numba adds in float32, in which the sums of a mixture come out otherwise in the last bits.
     backend = {"backend": "xla"} if kind == VOCODER else {}
-    assert_same(spoken, model(kind).generate(**wish, **backend))
+    assert_same(spoken, model(kind).generate(**given, **backend))
     assert np.abs(spoken[0] - spoken[1]).max() > 100 * STEP
 
 
 @pytest.mark.parametrize("kind", [DRAFT, FRAMED, FREE, VOCODER])
 def test_a_streamed_sound_is_the_whole(kind):
-    made, wish = bundle(kind), {**sound_of(kind), "seed": 3, "num": 2}
-    chunks = list(made.stream(**wish, chunk_samples=100 if kind in TEACHERS else 5000))
+    made, given = bundle(kind), {**sound_of(kind), "seed": 3, "num": 2}
+    chunks = list(made.stream(**given, chunk_samples=100 if kind in TEACHERS else 5000))
     first = made.serving["streaming"]["unit_samples"]
     assert len(chunks) > 1
-    assert chunks[0].shape[1] == min(first, made.generate(**wish).shape[1])
-    assert_same(np.concatenate(chunks, axis=1), made.generate(**wish))
+    assert chunks[0].shape[1] == min(first, made.generate(**given).shape[1])
+    assert_same(np.concatenate(chunks, axis=1), made.generate(**given))
 
 
 def test_a_sound_may_be_shorter_than_its_frames_and_sounds_more_than_a_batch():
-    wish = {**sound_of(DRAFT), "seed": 3, "num": BATCH + 1}
-    every = bundle(DRAFT).generate(**wish)
-    short = bundle(DRAFT).generate(**wish, num_samples=1999)
-    streamed = np.concatenate(list(bundle(DRAFT).stream(**wish, num_samples=1999)), axis=1)
+    given = {**sound_of(DRAFT), "seed": 3, "num": BATCH + 1}
+    every = bundle(DRAFT).generate(**given)
+    short = bundle(DRAFT).generate(**given, num_samples=1999)
+    streamed = np.concatenate(list(bundle(DRAFT).stream(**given, num_samples=1999)), axis=1)
     assert_same(short, every[:, :1999])
     assert_same(streamed, short)
-    later = bundle(DRAFT).generate(**{**wish, "num": 1}, row=BATCH)
+    later = bundle(DRAFT).generate(**{**given, "num": 1}, row=BATCH)
     assert_same(later, every[BATCH:])
 
 
@@ -94,8 +94,8 @@ def test_rows_padded_together_are_the_rows_alone(kind, signature):
     assert spoken["sound"].shape == (BATCH, frames.shape[1] * hop)
     np.testing.assert_array_equal(spoken["num_samples"], np.array(counts) * hop)
     for n, count in enumerate(counts):
-        wish = dict(seed=seeds[n], row=rows[n], temperature=heats[n])
-        sound = made.generate(alone[n], **wish)[0]
+        given = dict(seed=seeds[n], row=rows[n], temperature=heats[n])
+        sound = made.generate(alone[n], **given)[0]
         assert_same(spoken["sound"][n, : count * hop], sound)
         assert not spoken["sound"][n, count * hop :].any()
 
@@ -103,9 +103,9 @@ def test_rows_padded_together_are_the_rows_alone(kind, signature):
 def test_a_batch_of_chunks_may_be_at_different_places():
     made, hop = bundle(FRAMED), bundle(FRAMED).hop_samples
     unit = made.serving["streaming"]["unit_samples"] // hop
-    wish = sound_of(FRAMED, 3 * unit)
-    whole = made.generate(**wish, seed=3, num=BATCH)
-    frames = np.repeat(wish["condition"][None], BATCH, 0)
+    given = sound_of(FRAMED, 3 * unit)
+    whole = made.generate(**given, seed=3, num=BATCH)
+    frames = np.repeat(given["condition"][None], BATCH, 0)
 
     def chunk(first, state):
         # Every row gets all frames: what is a neighbour too far away changes nothing.
@@ -152,19 +152,19 @@ def test_a_batch_changes_no_bit_of_a_teacher():
 def test_the_engine_speaks_the_same(kind):
     fast, made = bundle(kind, "numba"), bundle(kind)
     assert (fast.engine, made.engine) == ("numba", "tensorflow")
-    wish = {**sound_of(kind), "seed": SEED, "num": 2, "row": 1, "temperature": HEAT}
-    assert_same(fast.generate(**wish), made.generate(**wish))
+    given = {**sound_of(kind), "seed": SEED, "num": 2, "row": 1, "temperature": HEAT}
+    assert_same(fast.generate(**given), made.generate(**given))
     assert_same(
-        np.concatenate(list(fast.stream(**wish, chunk_samples=999)), 1), made.generate(**wish)
+        np.concatenate(list(fast.stream(**given, chunk_samples=999)), 1), made.generate(**given)
     )
 
 
 def test_a_warm_bundle_with_the_engine_streams_the_same_by_its_program():
-    made, wish = serving.load(bundle_folder(DRAFT)), {**sound_of(DRAFT, 230), "seed": 7}
-    cold = np.concatenate(list(made.stream(**wish)), 1)
+    made, given = serving.load(bundle_folder(DRAFT)), {**sound_of(DRAFT, 230), "seed": 7}
+    cold = np.concatenate(list(made.stream(**given)), 1)
     made.warm()
     made._engine.stream = None  # a call of it would fail
-    assert_same(np.concatenate(list(made.stream(**wish)), 1), cold)
+    assert_same(np.concatenate(list(made.stream(**given)), 1), cold)
 
 
 @pytest.mark.parametrize("kind", [DRAFT, FREE])
@@ -187,12 +187,12 @@ def test_auto_takes_the_engine_for_students_in_float32():
 
 
 def test_a_student_in_bfloat16_is_near_and_streams_its_own_sound():
-    half, wish = bundle(PLAIN_STUDENT, "auto", "--bfloat16"), sound_of(PLAIN_STUDENT)
+    half, given = bundle(PLAIN_STUDENT, "auto", "--bfloat16"), sound_of(PLAIN_STUDENT)
     assert half.engine == "tensorflow"
-    spoken, exact = half.generate(**wish), bundle(PLAIN_STUDENT).generate(**wish)
+    spoken, exact = half.generate(**given), bundle(PLAIN_STUDENT).generate(**given)
     error = np.sqrt(np.mean(np.square(spoken - exact)) / np.mean(np.square(exact)))
     assert 1e-5 < error < 0.05
-    streamed = np.concatenate(list(half.stream(**wish, chunk_samples=1600)), 1)
+    streamed = np.concatenate(list(half.stream(**given, chunk_samples=1600)), 1)
     np.testing.assert_allclose(streamed, spoken, atol=4 * error * np.abs(exact).max())
     with pytest.raises(UserError, match="computes in float32"):
         serving.load(bundle_folder(PLAIN_STUDENT, "--bfloat16"), "numba")
@@ -225,8 +225,8 @@ ALONE = """
 
 
 def test_a_bundle_speaks_the_same_in_a_process_without_the_training_packages(tmp_path):
-    wish = sound_of(DRAFT, 230)
-    np.save(tmp_path / "frames.npy", wish["condition"])
+    given = sound_of(DRAFT, 230)
+    np.save(tmp_path / "frames.npy", given["condition"])
     words = [sys.executable, "-c", textwrap.dedent(ALONE), bundle_folder(DRAFT)]
     words += [tmp_path / "frames.npy", tmp_path / "spoken.npz"]
     done = subprocess.run(
@@ -236,7 +236,7 @@ def test_a_bundle_speaks_the_same_in_a_process_without_the_training_packages(tmp
     assert done.stdout == "Features of a recording need the package replicator.\n"
     spoken, expected = (
         np.load(tmp_path / "spoken.npz"),
-        model(DRAFT).generate(**wish, seed=5, num=2),
+        model(DRAFT).generate(**given, seed=5, num=2),
     )
     assert_same(spoken["whole"], expected)
     assert_same(spoken["parts"], expected)
@@ -294,7 +294,7 @@ def test_the_program_holds_the_filters_of_a_draft_once():
 
 
 @pytest.mark.parametrize(
-    ("kind", "wish", "message"),
+    ("kind", "given", "message"),
     [
         (DRAFT, dict(condition=None), "`condition` must be given"),
         (
@@ -315,10 +315,10 @@ def test_the_program_holds_the_filters_of_a_draft_once():
         (FREE, dict(num_samples=9, speaker="dora"), "must be one of anna, ben, cleo"),
     ],
 )
-def test_what_cannot_be_spoken_is_refused_at_once(kind, wish, message):
+def test_what_cannot_be_spoken_is_refused_at_once(kind, given, message):
     for speak in (bundle(kind).generate, bundle(kind).stream):
         with pytest.raises(InvalidInput, match=message):
-            speak(**wish)
+            speak(**given)
 
 
 @pytest.mark.parametrize(("signature", "counts"), [(PLAIN, [4]), ("chunk", [3])])

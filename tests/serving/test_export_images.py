@@ -20,8 +20,8 @@ from serving.errors import InvalidInput
 SEED = 2**63 + 5  # beyond int64, as seeds may be
 CAPTION = "a Bright half"
 MAP = np.eye(8, dtype=np.int32)
-WISHES = {"pixelcnn": ["dog", 0, "eel"], "multiscale": ["dog", 0, "eel"], "map": MAP}
-WISHES |= {"caption": CAPTION, "text": CAPTION}
+REQUESTS = {"pixelcnn": ["dog", 0, "eel"], "multiscale": ["dog", 0, "eel"], "map": MAP}
+REQUESTS |= {"caption": CAPTION, "text": CAPTION}
 
 
 @functools.cache
@@ -41,9 +41,9 @@ def batch_of(kind, signature, calls):
 
 @pytest.mark.parametrize("kind", ["pixelcnn", "multiscale", "map", "caption"])
 def test_a_bundle_draws_what_the_live_model_draws(kind):
-    wish, heat = WISHES[kind], 0.9
-    drawn = bundle(kind).generate(wish, seed=SEED, num=3, temperature=heat)
-    expected = model(kind).generate(wish, seed=SEED, num=3, temperature=heat)
+    request, heat = REQUESTS[kind], 0.9
+    drawn = bundle(kind).generate(request, seed=SEED, num=3, temperature=heat)
+    expected = model(kind).generate(request, seed=SEED, num=3, temperature=heat)
     np.testing.assert_array_equal(drawn, expected)
     assert drawn.dtype == np.uint8 and len(np.unique(drawn)) > 10
     assert not np.array_equal(drawn[0], drawn[1])
@@ -53,10 +53,10 @@ def test_a_bundle_draws_what_the_live_model_draws(kind):
 @pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
 def test_a_row_of_any_batch_is_the_row_alone(kind, signature):
     made = bundle(kind)
-    wishes = list(enumerate(WISHES[kind]))
-    calls = [made.inputs(wish, SEED, row) for row, wish in (*wishes[::-1], wishes[0])]
+    requests = list(enumerate(REQUESTS[kind]))
+    calls = [made.inputs(request, SEED, row) for row, request in (*requests[::-1], requests[0])]
     drawn = batch_of(kind, signature, calls)["picture"]
-    expected = model(kind).generate(WISHES[kind], seed=SEED, num=3)
+    expected = model(kind).generate(REQUESTS[kind], seed=SEED, num=3)
     np.testing.assert_array_equal(drawn, expected[[2, 1, 0, 0]])
 
 
@@ -92,9 +92,11 @@ def grown(made, inputs, scales):
 
 
 def test_a_image_grows_scale_by_scale_to_the_same_pixels():
-    wish = {"seed": SEED, "temperature": (1.0, 0.5)}
-    for row, scales in enumerate(model("multiscale").progressions("eel", num=3, **wish)):
-        grown(bundle("multiscale"), bundle("multiscale").inputs("eel", row=row, **wish)[1], scales)
+    request = {"seed": SEED, "temperature": (1.0, 0.5)}
+    for row, scales in enumerate(model("multiscale").progressions("eel", num=3, **request)):
+        grown(
+            bundle("multiscale"), bundle("multiscale").inputs("eel", row=row, **request)[1], scales
+        )
 
 
 def test_a_image_that_was_begun_is_completed_as_live():
@@ -135,7 +137,7 @@ def test_shipped_objects_grow_to_what_the_live_model_draws(tmp_path):
 
 
 @pytest.mark.parametrize(
-    ("kind", "wish", "options", "complaint"),
+    ("kind", "condition", "options", "complaint"),
     [
         ("pixelcnn", "owl", {}, "There is no class `owl`; there are cat, dog, eel."),
         ("pixelcnn", 3, {}, "`label` must be between 0 and 2, got 3."),
@@ -155,9 +157,11 @@ def test_shipped_objects_grow_to_what_the_live_model_draws(tmp_path):
         ("caption", 3, {}, "The model needs a caption."),
     ],
 )
-def test_what_cannot_be_drawn_is_refused_before_it_is_asked_for(kind, wish, options, complaint):
+def test_what_cannot_be_drawn_is_refused_before_it_is_asked_for(
+    kind, condition, options, complaint
+):
     with pytest.raises(InvalidInput) as refused:
-        bundle(kind).progressions(wish, **options)
+        bundle(kind).progressions(condition, **options)
     assert str(refused.value).startswith(complaint)
 
 

@@ -123,7 +123,7 @@ def test_silent_connections_keep_nobody_out(server):
     until(lambda: server.count("fd") <= files + 5)
 
 
-def test_a_burst_of_forty_is_answered_or_told_when_to_come_again(server):
+def test_a_burst_of_forty_is_answered_or_learns_when_to_come_again(server):
     clients = [HttpClient(server) for _ in range(20)] + [GrpcClient(server) for _ in range(20)]
     with at_work(clients):
         until(lambda: all(client.ended[ANSWERED] for client in clients))

@@ -146,7 +146,7 @@ def splat(request):
         (lambda r: r.inputs.clear(), "INVALID_ARGUMENT", "`frames` must be given"),
     ],
 )
-def test_a_wrong_request_is_told_the_field_and_the_rule(channel, spoil, status, words):
+def test_a_wrong_request_is_refused_with_the_field_and_the_rule(channel, spoil, status, words):
     request = predict_request()
     spoil(request)
     with refused(status, words):
@@ -333,7 +333,7 @@ def spoilt(spoil):
         (spoilt(lambda r: r.outputs.add(name="x")), "INVALID_ARGUMENT", "`x` is no output"),
     ],
 )
-def test_a_wrong_inference_is_told_the_field_and_the_rule(channel, request_, status, words):
+def test_a_wrong_inference_is_refused_with_the_field_and_the_rule(channel, request_, status, words):
     with refused(status, words):
         infer(channel, request_)
 
@@ -344,8 +344,8 @@ def tensor(array):
     return made
 
 
-def speak(channel, timeout=10, **wishes):
-    request = message("onepass.SpeakRequest")(**wishes)
+def speak(channel, timeout=10, **fields):
+    request = message("onepass.SpeakRequest")(**fields)
     request.model_spec.name = request.model_spec.name or "voice"
     if not request.HasField("frames"):
         request.frames.CopyFrom(tensor(frames(1, 40)[0]))
@@ -366,7 +366,7 @@ def test_sound_streams_as_it_is_made(channel):
 
 
 @pytest.mark.parametrize(
-    ("wishes", "words"),
+    ("fields", "words"),
     [
         ({"num_samples": -1}, "`num_samples` must be at least 0"),
         ({"speaker": "nobody"}, "`speaker` must be one of anna, ben"),
@@ -378,9 +378,9 @@ def test_sound_streams_as_it_is_made(channel):
         ({"frames": tensor(frames()[0, :, :2])}, "`frames` must have the shape"),
     ],
 )
-def test_a_wrong_wish_for_sound_is_told_the_field(channel, wishes, words):
+def test_a_wrong_request_for_sound_is_refused_with_the_field(channel, fields, words):
     with refused("INVALID_ARGUMENT", words):
-        list(speak(channel, **wishes))
+        list(speak(channel, **fields))
 
 
 def test_models_are_listed_with_what_they_are(channel):
@@ -496,7 +496,7 @@ def test_a_message_that_never_comes_meets_the_deadline(fresh):
         silent.set()
 
 
-def test_a_full_queue_is_told_when_to_come_again(fresh):
+def test_a_full_queue_says_when_to_come_again(fresh):
     with Running(fresh, queue_rows=1) as running, running.channel() as channel:
         control = fresh.controls["voice", 1]
         control.open.clear()

@@ -102,8 +102,8 @@ def infer_bytes(name, version, inputs, raw):
     return request.SerializeToString()
 
 
-def speak_bytes(name, given_frames, wishes):
-    request = message("onepass.SpeakRequest")(**wishes)
+def speak_bytes(name, given_frames, fields):
+    request = message("onepass.SpeakRequest")(**fields)
     request.model_spec.name = name
     if given_frames is not None:
         request.frames.CopyFrom(given_frames)

@@ -125,7 +125,7 @@ def test_errors_are_worded_as_the_protocol_words_them(models, path, error):
     assert (set(said) if error else type(said)) == (error or str)
 
 
-def test_another_method_is_told_the_right_one(models):
+def test_another_method_is_refused_with_the_right_one(models):
     response = ask(models, "GET", PREDICT)
     assert (response.status_code, response.headers["allow"]) == (405, "POST")
     assert ask(models, "DELETE", "/v1/models/voice").headers["allow"] == "GET, HEAD"
@@ -204,6 +204,6 @@ def test_outputs_that_are_not_finite_are_still_json(models, monkeypatch):
     def strange(self, signature, inputs):
         return {"picture": np.full([1, 1], np.nan, np.float32)}
 
-    monkeypatch.setattr("fake_bundle.FakePicture.call", strange)
+    monkeypatch.setattr("fake_bundle.FakeImages.call", strange)
     response = ask(models, "POST", PREDICT, json={"instances": [{}]})
     assert json.loads(response.text) == {"predictions": [[None]]}

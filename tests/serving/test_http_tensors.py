@@ -17,7 +17,7 @@ F32 = TensorInfo(np.dtype(np.float32), (None, None, 3))
 I32 = TensorInfo(np.dtype(np.int32), (None,), default=0)
 U8 = TensorInfo(np.dtype(np.uint8), (None, 2, 2, 3))
 SIGNATURE = Signature({"frames": F32, "row": I32}, {"sound": F32})
-PICTURE = Signature({"start": U8, "row": I32}, {})
+IMAGE = Signature({"start": U8, "row": I32}, {})
 
 
 def b64(data):
@@ -154,10 +154,10 @@ def test_images_may_be_base64_whole_or_row_by_row():
     images = np.arange(24, dtype=np.uint8).reshape(2, 2, 2, 3)
     rows = [b64(image.tobytes()) for image in images]
     for inputs in (
-        from_columns({"start": b64(images.tobytes())}, PICTURE),
-        from_columns({"start": rows}, PICTURE),
-        from_rows([{"start": row} for row in rows], PICTURE),
-        from_rows(rows, PICTURE),
+        from_columns({"start": b64(images.tobytes())}, IMAGE),
+        from_columns({"start": rows}, IMAGE),
+        from_rows([{"start": row} for row in rows], IMAGE),
+        from_rows(rows, IMAGE),
     ):
         np.testing.assert_array_equal(inputs["start"], images)
 
@@ -168,7 +168,7 @@ def test_images_may_be_base64_whole_or_row_by_row():
 )
 def test_base64_that_does_not_fill_the_shape_is_refused(value):
     with pytest.raises(InvalidInput, match="`start` must"):
-        from_columns({"start": value}, PICTURE)
+        from_columns({"start": value}, IMAGE)
 
 
 def infer(tensor, tail=b""):

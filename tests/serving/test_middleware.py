@@ -249,7 +249,7 @@ def test_no_answer_lets_another_origin_read_it(models):
     assert preflight.status_code == 405
 
 
-def test_a_client_over_its_rate_is_told_when_to_come_again(models):
+def test_a_client_over_its_rate_learns_when_to_come_again(models):
     with Running(models, requests_per_minute_per_client=3) as running:
         statuses = [running.client.get("/v2").status_code for _ in range(4)]
         refused = running.client.get("/v2")

@@ -46,8 +46,8 @@ def visit(browser, running):
     visitors = []
     with contextlib.ExitStack() as stack:
 
-        def visit(at=running, **wishes):
-            context = stack.enter_context(browser.new_context(**wishes))
+        def visit(at=running, **options):
+            context = stack.enter_context(browser.new_context(**options))
             visitors.append(Visitor(context.new_page(), at))
             return visitors[-1]
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from fake_bundle import FakeModelStore, FakePicture
+from fake_bundle import FakeImages, FakeModelStore
 from processes import ROOT, Process
 from ray_clients import TOKEN
 
@@ -87,7 +87,7 @@ def seen_in(folder):
     store.add()
     store.add("slow", seconds=0.2)
     store.add("stream", chunk_seconds=0.05)
-    store.add("shapes", kind=FakePicture)
+    store.add("shapes", kind=FakeImages)
     return run_in_namespace(folder, store.root, folder, bundle)
 
 
@@ -225,7 +225,7 @@ def test_what_a_config_file_says_is_what_is_read_of_it():
         ({"models": "/m", "allowed_hosts": "a"}, "`allowed_hosts` must be of type list"),
     ],
 )
-def test_a_config_file_that_cannot_be_is_told_by_name(arguments, said):
+def test_a_config_file_that_cannot_be_is_refused_by_name(arguments, said):
     with pytest.raises(UserError) as raised:
         ray_settings.from_arguments(arguments)
     assert said in str(raised.value)

@@ -10,7 +10,7 @@ import weakref
 
 import numpy as np
 import pytest
-from fake_bundle import HOP, FakeModelStore, FakePicture, FakeSound, info
+from fake_bundle import HOP, FakeImages, FakeModelStore, FakeSound, info
 
 from replicator.runs.errors import UserError
 from serving.bundles.signature import Signature
@@ -34,7 +34,7 @@ def store(tmp_path):
 
 @contextlib.asynccontextmanager
 async def running(store, metrics=None, **settings):
-    """A table that looks when told to, all loaded that lies there."""
+    """A registry that scans when asked to, with all loaded that lies there."""
     settings.setdefault("poll_seconds", 1000.0)
     registry = ModelRegistry(store.root, Settings(**settings), store.load, metrics)
     await registry.start()
@@ -69,7 +69,7 @@ async def ask(registry, seed=0):
 
 def test_the_highest_version_of_every_model_is_served_warm(store):
     controls = [store.add(version=n) for n in (1, 9, 10)]
-    store.add("digits", 3, FakePicture)
+    store.add("digits", 3, FakeImages)
 
     async def run():
         async with running(store) as registry:
@@ -344,7 +344,7 @@ def test_a_disk_that_comes_back_is_believed_again(store):
 
 def test_a_model_that_is_taken_away_alone_ends_after_a_while(store):
     store.add()
-    store.add("digits", 1, FakePicture)
+    store.add("digits", 1, FakeImages)
 
     async def run():
         async with running(store) as registry:

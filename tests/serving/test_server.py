@@ -60,7 +60,7 @@ def ask(connection):
     return answer.status
 
 
-def test_the_command_answers_over_both_protocols_and_leaves_when_told(store):
+def test_the_command_answers_over_both_protocols_and_leaves_at_sigterm(store):
     store.add()
     with Command(store, "--log-format", "json") as command:
         assert command.names == "voice"
@@ -76,7 +76,7 @@ def test_the_command_answers_over_both_protocols_and_leaves_when_told(store):
     assert {line["message"] for line in records} >= {"loading", "ready"}
 
 
-def test_ctrl_c_is_a_wish_to_leave_as_well(store):
+def test_ctrl_c_asks_it_to_leave_as_well(store):
     with Command(store) as command:
         assert command.names == "no model yet"
         assert command.ended(signal.SIGINT) == 0
@@ -421,7 +421,7 @@ def test_who_has_come_to_the_door_is_let_in_before_it_is_closed(store):
     assert asyncio.run(run()) == [b"HTTP/1.1 200"] * 20
 
 
-def test_a_connection_too_many_is_told_when_to_come_again(store, monkeypatch):
+def test_a_connection_too_many_learns_when_to_come_again(store, monkeypatch):
     monkeypatch.setattr("serving.http.server.MAX_CONNECTIONS", 1)
 
     async def run():
@@ -448,7 +448,7 @@ async def until(condition):
             await asyncio.sleep(0.001)
 
 
-def test_what_does_not_end_in_time_is_cut_off_and_told(store):
+def test_what_does_not_end_in_time_is_cut_off_and_reported(store):
     async def never(scope, receive, send):
         await asyncio.Event().wait()
 

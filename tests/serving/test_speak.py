@@ -356,7 +356,7 @@ def test_a_small_scale_comes_before_the_next_is_drawn(models, monkeypatch):
         return original(self, signature, inputs)
 
     original = type(bundle(models, "shapes")).call
-    monkeypatch.setattr("fake_bundle.FakePicture.call", held)
+    monkeypatch.setattr("fake_bundle.FakeImages.call", held)
     with Running(models) as running, running.client.stream("POST", DRAW, json={"class": 1}) as got:
         lines = got.iter_lines()
         assert json.loads(next(lines))["side"] == 8
@@ -413,7 +413,7 @@ def test_a_drawing_that_breaks_midway_says_so_in_its_last_line(models, monkeypat
         return original(self, signature, inputs)
 
     original = type(bundle(models, "shapes")).call
-    monkeypatch.setattr("fake_bundle.FakePicture.call", breaking)
+    monkeypatch.setattr("fake_bundle.FakeImages.call", breaking)
     response = ask(models, "POST", DRAW, json={"class": 1, "num": 20})
     lines = lines_of(response)
     assert [line["picture"] for line in lines[:-1:2]] == list(range(11))

@@ -10,7 +10,7 @@ import grpc
 import numpy as np
 import pytest
 import soundfile
-from fake_bundle import CHANNELS, HOP, RATE, FakeModelStore, FakePicture, FakeSound
+from fake_bundle import CHANNELS, HOP, RATE, FakeImages, FakeModelStore, FakeSound
 from grpc_health.v1 import health_pb2, health_pb2_grpc
 from PIL import Image
 from serve_command import Command
@@ -27,7 +27,7 @@ def server(tmp_path_factory):
     """`voice` and `shapes`, behind a token."""
     models = FakeModelStore(tmp_path_factory.mktemp("stock") / "models")
     models.add("voice")
-    models.add("shapes", kind=FakePicture)
+    models.add("shapes", kind=FakeImages)
     with Command(models, environment={"ONEPASS_TOKEN": TOKEN}) as command:
         yield command
 

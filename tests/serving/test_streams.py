@@ -3,7 +3,7 @@ import threading
 
 import numpy as np
 import pytest
-from fake_bundle import HOP, FakePicture, FakeSound
+from fake_bundle import HOP, FakeImages, FakeSound
 
 from serving.engine.served_model import ServedModel
 from serving.engine.streams import LOOKAHEAD, Streams
@@ -204,7 +204,7 @@ def test_what_breaks_a_rule_is_refused_before_a_thread_is_taken(given, words):
 
 def test_a_model_of_images_streams_no_sound():
     with pytest.raises(InvalidInput, match="makes images"):
-        asyncio.run(collected(served(FakePicture()).stream()))
+        asyncio.run(collected(served(FakeImages()).stream()))
 
 
 def test_an_iterator_that_cannot_be_made_is_the_streams_error():

@@ -48,7 +48,7 @@ def test_a_sound_is_the_bundles_own(models):
 
 def test_one_output_has_no_name(models, monkeypatch):
     monkeypatch.setattr(
-        "fake_bundle.FakePicture.call", lambda self, name, inputs: {"picture": inputs["label"]}
+        "fake_bundle.FakeImages.call", lambda self, name, inputs: {"picture": inputs["label"]}
     )
     rows = ask(models, "POST", PREDICT, json={"instances": [{"label": 3}, {"label": 4}]})
     columns = ask(models, "POST", PREDICT, json={"inputs": {"label": [3, 4]}})

@@ -2,8 +2,8 @@
 
 Run as `python -m onepass.bench.images.captions`.
 
-The sign digits have labels and no text. Each picture gets one sentence, of several, that says its
-digit in words and whether it is a bright or a dark picture, so that a model has to read.
+The sign digits have labels and no text. Each image gets one sentence, of several, that says its
+digit in words and whether it is a bright or a dark image, so that a model has to read.
 """
 
 import argparse
@@ -23,11 +23,11 @@ SPLITS = ("train", "dev")
 
 
 def captions(images: np.ndarray, labels: np.ndarray, middle: float, seed: int) -> list[str]:
-    """One sentence for each picture, a function of the seed.
+    """One sentence for each image, a function of the seed.
 
     Args:
       images: uint8 [n, height, width, channels]. labels: [n], digits.
-      middle: mean level that parts bright pictures from dark ones.
+      middle: mean level that parts bright images from dark ones.
     """
     chosen = np.random.default_rng(seed).integers(0, len(SENTENCES), len(images))
     return [

@@ -148,7 +148,7 @@ def naive_part(
 
 @contextlib.contextmanager
 def stopped(tensorflow: Any, loops: int):
-    """A context where the first loop that is traced ends after `loops` turns.
+    """A context where the first loop that is traced ends after `loops` iterations.
 
     tensorflow: the module whose `while_loop` the traced code calls.
     """

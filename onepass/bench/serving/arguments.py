@@ -24,7 +24,7 @@ class BenchArguments:
     added: milliseconds of a call by every protocol, over the bare call in a third process, of a
     bundle that computes nothing (with 64 bytes and with 64 kB) and of the shipped digits. clients:
     requests a second of clients that ask again once they are answered, on the bundle that computes
-    nothing. pictures: pictures a second of the digits, and rows a call, as clients become more.
+    nothing. pictures: images a second of the digits, and rows a call, as clients become more.
     sound: seconds to the first sound of a long utterance against those to all of it. cold: seconds
     to load and to warm each bundle, with and without XLA's programs kept on disk. And for every
     target whether it was met.
@@ -33,7 +33,7 @@ class BenchArguments:
     json: Path | None = None
     """File for the rows as JSON."""
     plot: Path | None = None
-    """File for a plot of what protocols add and of pictures a second (.png, .pdf or .svg)."""
+    """File for a plot of what protocols add and of images a second (.png, .pdf or .svg)."""
     parts: tuple[str, ...] = PARTS
     """What to measure, any of: added, clients, pictures, sound, cold."""
     models: Path | None = None

@@ -1,4 +1,4 @@
-"""A server and its clients: what protocols add, requests, pictures, sound and cold starts."""
+"""A server and its clients: what protocols add, requests, images, sound and cold starts."""
 
 import contextlib
 import tempfile
@@ -58,7 +58,7 @@ def run(given: BenchArguments) -> int:
 def measured(given: BenchArguments, drawn: Drawn) -> list[Row]:
     """The rows of everything asked for, measured; no process is left.
 
-    drawn: gets what was asked for pictures, by the number of clients.
+    drawn: gets what was asked for images, by the number of clients.
     """
     rows: list[Row] = []
     names = tuple(dict.fromkeys(name for part in given.parts for name in NEEDS[part]))

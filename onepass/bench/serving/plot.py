@@ -1,4 +1,4 @@
-"""What protocols add to a bare call, and pictures a second as clients become more."""
+"""What protocols add to a bare call, and images a second as clients become more."""
 
 from pathlib import Path
 
@@ -12,14 +12,14 @@ from replicator.runs.atomic_files import replacing
 
 
 def write_plot(path: Path, rows: list[Row]) -> None:
-    """Draws bars of the milliseconds added, and a line of pictures a second."""
+    """Draws bars of the milliseconds added, and a line of images a second."""
     figure = Figure(figsize=(10, 4.5), layout="constrained")
     FigureCanvasAgg(figure)
     left, right = figure.subplots(1, 2)
     _draw_added(left, {(row.what, row.size): row.value for row in rows})
     drawn = [row for row in rows if row.unit == DRAWN]
     right.plot([row.batch for row in drawn], [row.value for row in drawn], "o-")
-    right.set(xlabel="clients", ylabel="pictures a second", xticks=[row.batch for row in drawn])
+    right.set(xlabel="clients", ylabel="images a second", xticks=[row.batch for row in drawn])
     right.set_ylim(bottom=0)
     right.grid(alpha=0.3)
     with replacing(path) as temporary:

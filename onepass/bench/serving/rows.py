@@ -195,7 +195,7 @@ def of_clients(
 def of_images(
     client: Group, server: Server, case: Case, counts: tuple[int, ...], seconds: float
 ) -> tuple[dict[int, Looped], Measures]:
-    """Pictures a second by gRPC as clients become more; with what was asked of each."""
+    """Images a second by gRPC as clients become more; with what was asked of each."""
     looped = {
         count: Looped(client, server, GRPC, case, count, max(seconds, 0.2 * count))
         for count in counts
@@ -241,7 +241,7 @@ def loop_title(way: str) -> str:
 
 
 def drawn_title(clients: int) -> str:
-    """What the row of pictures a second is called."""
+    """What the row of images a second is called."""
     return "1 client" if clients == 1 else f"{clients} clients"
 
 

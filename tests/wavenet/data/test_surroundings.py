@@ -80,7 +80,7 @@ def test_an_amplified_clip_has_the_mel_of_an_amplified_recording():
     assert -6.0 <= min(gains) < -3.0 and 3.0 < max(gains) <= 6.0
 
 
-def test_polarity_turns_about_half_of_the_clips_over():
+def test_polarity_inverts_about_half_of_the_clips():
     plain = source_with()
     turned = source_with(augmentation=Augmentation(0.0, True, 8, MEL.silence))
     signs = []
