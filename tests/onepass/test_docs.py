@@ -5,40 +5,22 @@ import importlib.util
 import io
 import re
 import shlex
-from pathlib import Path
 
 import pytest
+from doc_pages import PAGES, blocks, lines
+from processes import ROOT
 
 import onepass
 from onepass import command
 from onepass.arguments import UsageError, parse
 from serving.client import sampling
 
-ROOT = Path(__file__).resolve().parents[2]
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
 LEFT_OUT = re.compile(r"\.\.\.$|\| |^onepass (VERB|sample\|)")
-
-
-def blocks(text, language):
-    """The fenced blocks of a language; as shell, indented blocks too."""
-    fenced = re.findall(rf"^```{language}\n(.*?)^```", text, re.M | re.S)
-    if language != "sh":
-        return fenced
-    outside = re.sub(r"^```.*?^```", "", text, flags=re.M | re.S)
-    return fenced + re.findall(r"(?:^    .*\n)+", outside, re.M)
-
-
-def lines(text):
-    """The command lines of a page: continued lines joined, comments and redirections cut off."""
-    for block in blocks(text, "sh"):
-        for line in block.replace("\\\n", " ").splitlines():
-            line = re.split(r"\s#|\s>\s", line)[0].strip()
-            yield from (part.strip() for part in line.split(" && "))
 
 
 def commands(path, program):
     """The lines of a page that run a program, without those that stand for many."""
-    found = [line for line in lines(path.read_text(encoding="utf-8")) if line.startswith(program)]
+    found = [line for line in lines(path) if line.startswith(program)]
     return sorted({line for line in found if not LEFT_OUT.search(line)})
 
 
@@ -122,7 +104,7 @@ def test_a_module_that_is_run_is_there(page, line):
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.stem)
 def test_python_on_a_page_compiles(page):
-    for block in blocks(page.read_text(encoding="utf-8"), "python"):
+    for block in blocks(page, "python"):
         compile(block, str(page), "exec")
 
 
@@ -155,11 +137,11 @@ def test_what_is_not_understood_is_seen(line, holds, understood):
 
 def test_the_python_of_the_likelihood_page_holds():
     page = ROOT / "docs" / "tutorials" / "likelihood.md"
-    for block in blocks(page.read_text(encoding="utf-8"), "python"):
+    for block in blocks(page, "python"):
         exec(compile(block, str(page), "exec"), {})
 
 
 @pytest.mark.slow
 def test_the_python_of_the_readme_runs():
-    for block in blocks((ROOT / "README.md").read_text(encoding="utf-8"), "python"):
+    for block in blocks(ROOT / "README.md", "python"):
         exec(compile(block, "README.md", "exec"), {})
