@@ -5,7 +5,9 @@ import math
 from typing import Literal
 
 Noise = Literal["logistic", "normal"]
-DRAFT_SIDE = 7  # samples of the draft on either side that the flows see at once
+Domain = Literal["wave", "residual"]
+Source = Literal["none", "pulses"]
+DRAFT_SIDE = 7  # samples of draft or source on either side that the flows see at once
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,6 +48,19 @@ class StudentConfig:
     draft_passes: int = 0
     """Estimates of the phase in a first draft that is made of the mel frames by signal processing
     and that the flows finish; 0: no draft, as in the paper."""
+    domain: Domain = "wave"
+    """What the flows make: the wave, or the residual of the linear prediction that the mel tells,
+    from which a recursion makes the wave. The latter has the teacher's dense conditioner."""
+    source: Source = "none"
+    """What is added to the noise's location, for the residual: nothing, or pulses at the F0 that is
+    read off the frames where they are voiced."""
+    prediction_order: int = 0
+    """Coefficients of the linear prediction, for the residual; 0: the teacher's."""
+    conditioner_units: int = 0
+    """Units of the first of two dense layers that read the frames, for the residual; 0: the
+    teacher's."""
+    subframes: int = 5
+    """Parts of a frame between which the condition of the dense layers changes; the teacher's."""
     sample_rate_hz: int = 24_000
     """Of the sound."""
     speakers: int = 0
@@ -68,6 +83,12 @@ class StudentConfig:
         _require(self.frame_width % 2 == 1, "frame_width", "odd", self.frame_width)
         if self.feature_channels:
             _require(len(self.upsample_factors) > 0, "upsample_factors", "given", ())
+        wave = self.domain == "wave"
+        for name in ("prediction_order", "conditioner_units"):
+            _require(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
+            _require(not (wave and getattr(self, name)), name, "0 for the wave", self.domain)
+        _require(not wave or self.source == "none", "source", "none for the wave", self.source)
+        _require(wave or not self.draft_passes, "draft_passes", "0 for the residual", self.domain)
 
     def dilations(self, layers: int) -> tuple[int, ...]:
         """The dilation of each layer of a flow, in samples."""
@@ -90,10 +111,26 @@ class StudentConfig:
         return 2 * DRAFT_SIDE + 2 if self.draft_passes else 0
 
     @property
+    def source_channels(self) -> int:
+        """The source's samples around each moment, and the voicing."""
+        return 0 if self.source == "none" else 2 * DRAFT_SIDE + 2
+
+    @property
+    def reads_pitch(self) -> bool:
+        """Whether F0 and voicing are read off the frames, for the dense conditioner."""
+        return self.source == "pulses"
+
+    @property
+    def row_samples(self) -> int:
+        """Samples for which the linear prediction stays the same."""
+        return self.hop_samples // self.subframes
+
+    @property
     def gate_inputs(self) -> int:
         """Channels of the whole condition [batch, time, gate_inputs] that the gates read."""
         local = self.condition_channels if self.feature_channels else 0
-        return local + self.draft_channels + (self.speaker_channels if self.speakers else 0)
+        speaker = self.speaker_channels if self.speakers else 0
+        return local + self.draft_channels + self.source_channels + speaker
 
 
 def _require(holds: bool, field: str, rule: str, value) -> None:

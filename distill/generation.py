@@ -12,6 +12,7 @@ from typing import Literal
 import numpy as np
 import tensorflow as tf
 
+from distill.cpu import recursion
 from distill.cpu.engine import FlowEngine
 from distill.student import ParallelWaveNet
 
@@ -131,13 +132,18 @@ def _runner(student: ParallelWaveNet, backend: Backend, batch: int):
 
 def _cpu_runner(student: ParallelWaveNet, batch: int):
     engine = FlowEngine(student.flows)
-    state = engine.initial_state(batch)
+    state, row_samples = engine.initial_state(batch), student.config.row_samples
+
+    tail = np.zeros([batch, student.config.prediction_order], np.float32)
 
     def run(noise, condition):
-        nonlocal state
+        nonlocal state, tail
         channels = None if condition.channels is None else np.asarray(condition.channels)
-        flowed, state = engine.run(state, np.asarray(noise), channels)
-        return np.asarray(condition.add_draft(flowed).output)
+        flowed, state = engine.run(state, np.asarray(condition.add_source(noise)), channels)
+        if condition.prediction is None:
+            return np.asarray(condition.add_draft(flowed).output)
+        wave, tail = recursion.wave(flowed.output, condition.prediction, tail, row_samples)
+        return wave
 
     return run
 

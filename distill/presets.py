@@ -57,6 +57,9 @@ class ClipConfig:
 
     clip_samples: int = 7680
     """Length of a clip, a multiple of the hop."""
+    left_samples: int = 0
+    """True past in front of each clip that counts in no divergence, for the residual; a multiple
+    of the hop. The clip then comes with the neighbouring frames on both sides."""
     batch_size: int = 4
     """Clips in a batch."""
 
@@ -89,11 +92,12 @@ class DistillConfig:
         """
         theirs = teacher.config.network
         student = _following(self.student, theirs, teacher.config.data, path)
-        if self.clips.clip_samples % student.hop_samples:
-            raise UserError(
-                f"`clips.clip-samples` must be a multiple of the teacher's hop, "
-                f"{student.hop_samples}, got {self.clips.clip_samples}."
-            )
+        for name in ("clip_samples", "left_samples"):
+            if getattr(self.clips, name) % student.hop_samples:
+                raise UserError(
+                    f"`clips.{name.replace('_', '-')}` must be a multiple of the teacher's hop, "
+                    f"{student.hop_samples}, got {getattr(self.clips, name)}."
+                )
         if self.loss.contrastive and self.clips.batch_size < 2:
             raise UserError("`loss.contrastive` needs other conditions: a batch of at least 2.")
         return dataclasses.replace(self, student=student)
@@ -125,6 +129,8 @@ def _following(
             f"`student.draft-passes` must be 0, got {student.draft_passes}: the teacher {path} has "
             "no mel frames to make a draft of."
         )
+    if student.domain == "residual":
+        student = _in_residual_domain(student, theirs, path)
     try:
         return dataclasses.replace(
             student,
@@ -135,6 +141,21 @@ def _following(
         )
     except ValueError as error:
         raise UserError(f"{path}: {error}") from error
+
+
+def _in_residual_domain(student: StudentConfig, theirs: WaveNetConfig, path: Path) -> StudentConfig:
+    """The configuration with the teacher's conditioner and linear prediction."""
+    if not theirs.prediction_order:
+        raise UserError(
+            f"`student.domain` must be wave: the teacher {path} has no linear prediction from the "
+            "mel; wavenet-vocoder-* have."
+        )
+    if student.source == "pulses" and not theirs.reads_pitch:
+        raise UserError(
+            f"`student.source` must be none: the teacher {path} reads no F0 (its pitch taps are 0)."
+        )
+    names = ("prediction_order", "conditioner_units", "condition_channels", "subframes")
+    return dataclasses.replace(student, **{name: getattr(theirs, name) for name in names})
 
 
 @dataclasses.dataclass(frozen=True)

@@ -7,9 +7,11 @@ import tensorflow as tf
 
 from distill.config import StudentConfig
 from distill.flows import Flow, FlowOutput, Past, compose
+from distill.residual import Prediction, ResidualDomain
 from distill.source.draft import Drafter
 from likelihoods import noise as counter_noise
 from likelihoods.initial import Initial
+from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
 from wavenet.upsampling import FrameUpsampler
 
@@ -18,10 +20,25 @@ class Condition(NamedTuple):
     """The condition of the flows: channels [batch, time, channels] or None, and a draft or None.
 
     draft: float32 [batch, time], an estimate of the sound that the flows' output is added to.
+    source: float32 [batch, time], added to the noise's location. prediction: what makes a wave of
+    the flows' output where that is a residual.
     """
 
     channels: tf.Tensor | None = None
     draft: tf.Tensor | None = None
+    source: tf.Tensor | None = None
+    prediction: Prediction | None = None
+
+    def add_source(self, noise):
+        """Returns the noise with the source added."""
+        return noise if self.source is None else noise + tf.cast(self.source, noise.dtype)
+
+    def moved(self, flowed: FlowOutput) -> FlowOutput:
+        """Returns what flows made of such noise, its location that of the noise without."""
+        if self.source is None:
+            return flowed
+        source = tf.cast(self.source, flowed.output.dtype)
+        return flowed._replace(location=flowed.location + source * tf.exp(flowed.log_scale))
 
     def add_draft(self, flowed: FlowOutput) -> FlowOutput:
         """Returns the flows' output with the draft added."""
@@ -49,13 +66,17 @@ class ParallelWaveNet(tf.Module):
         name="student",
     ):
         super().__init__(name=name)
-        if config.draft_passes and mel is None:
-            raise ValueError("`mel` must be given for a student with a draft.")
+        residual = config.domain == "residual"
+        if (config.draft_passes or residual) and mel is None:
+            raise ValueError("`mel` must be given for a student with a draft or a residual.")
         initial = Initial(seed)
         self.config = config
         self.dtype = tf.as_dtype(config.compute_dtype)
-        self.upsampler = FrameUpsampler(config, initial) if config.feature_channels else None
-        self.drafter = None
+        self.upsampler = self.drafter = self.residual = None
+        if config.feature_channels and not residual:
+            self.upsampler = FrameUpsampler(config, initial)
+        if residual and mel is not None:
+            self.residual = ResidualDomain(config, initial, mel)
         if config.draft_passes and mel is not None:
             self.drafter = Drafter(config, initial, mel)
         self.speaker_embedding = None
@@ -82,6 +103,8 @@ class ParallelWaveNet(tf.Module):
     @property
     def side_frames(self) -> int:
         """Frames on either side of a span of samples that its condition depends on."""
+        if self.residual is not None:
+            return self.residual.side_frames
         side = self.config.frame_width // 2 + 2  # upsampling reads the neighbours
         return side if self.drafter is None else max(side, self.drafter.side_frames)
 
@@ -107,18 +130,20 @@ class ParallelWaveNet(tf.Module):
         """
         self.check_condition(frames, speaker)
         hop, parts, draft = self.config.hop_samples, [], None
+        source = prediction = None
         first = skipped_frames * hop
         if num_samples is None:
             num_samples = frames.shape[1] * hop - first
         asked = slice(first, first + num_samples)
         if self.upsampler is not None:
             parts.append(self.upsampler(tf.cast(frames, self.dtype))[:, asked])
+        if phase_cycles is None and (self.residual or self.drafter):
+            phase_cycles = tf.zeros([tf.shape(frames)[0]], tf.float64)
+        if self.residual is not None:
+            local, prediction = self.residual.condition(frames, asked)
+            source, channels, phase_cycles = self.residual.source(frames, phase_cycles, asked)
+            parts += [tf.cast(local, self.dtype), tf.cast(channels, self.dtype)]
         if self.drafter is not None:
-            phase_cycles = (
-                tf.zeros([tf.shape(frames)[0]], tf.float64)
-                if phase_cycles is None
-                else phase_cycles
-            )
             frames = tf.cast(frames, tf.float32)
             draft, channels, phase_cycles = self.drafter(frames, phase_cycles, asked, start)
             draft = tf.stop_gradient(draft)
@@ -126,7 +151,8 @@ class ParallelWaveNet(tf.Module):
         if self.speaker_embedding is not None:
             row = tf.cast(tf.gather(self.speaker_embedding, speaker), self.dtype)
             parts.append(tf.repeat(row[:, None], num_samples, 1))
-        return Condition(tf.concat(parts, -1) if parts else None, draft), phase_cycles
+        channels = tf.concat(parts, -1) if parts else None
+        return Condition(channels, draft, source, prediction), phase_cycles
 
     def sample(self, noise, condition: Condition = UNCONDITIONAL) -> FlowOutput:
         """Whole sounds [batch, time] and their density: output = noise scale + location.
@@ -143,17 +169,25 @@ class ParallelWaveNet(tf.Module):
         self, noise, condition: Condition, pasts: list[Past]
     ) -> tuple[FlowOutput, list[Past]]:
         """Returns the next chunk of `sample`, and the past inputs to pass with the one after."""
-        steps, later = [], []
-        for flow, past in zip(self.flows, pasts, strict=True):
+        steps, later, noise = [], [], condition.add_source(noise)
+        for flow, past in zip(self.flows, pasts, strict=False):
             step, past = flow(noise, condition.channels, past)
             noise = step.output
             steps.append(step)
             later.append(past)
-        return condition.add_draft(compose(steps)), later
+        flowed = condition.moved(compose(steps))
+        if self.residual is None or condition.prediction is None:
+            return condition.add_draft(flowed), later
+        wave, tail = self.residual.wave(flowed, condition.prediction, pasts[-1][0])
+        return wave, [*later, [tail]]
 
     def empty_pasts(self, batch) -> list[Past]:
-        """Every flow's past before the first sample."""
-        return [flow.empty_past(batch) for flow in self.flows]
+        """Every flow's past before the first sample, and the wave's where flows make a residual."""
+        pasts = [flow.empty_past(batch) for flow in self.flows]
+        if self.residual is None:
+            return pasts
+        tail = tf.zeros([batch, self.config.prediction_order], self.flows[0].outer_dtype)
+        return [*pasts, [tail]]
 
     def check_condition(self, frames, speaker) -> None:
         """Returns nothing; ValueError for what `condition` does not take."""
@@ -170,6 +204,17 @@ class ParallelWaveNet(tf.Module):
                 f"`speaker` must be {'given' if self.config.speakers else 'None'} for a student "
                 f"with speakers={self.config.speakers}."
             )
+
+    def start_from_conditioner(self, theirs: Conditioner) -> None:
+        """Copies a teacher's dense conditioner, and how it reads F0.
+
+        Raises ValueError if it is of another size.
+        """
+        ours = self.residual.conditioner.variables if self.residual else ()
+        if [v.shape for v in ours] != [v.shape for v in theirs.variables]:
+            raise ValueError("`theirs` must have the size of this student's conditioner.")
+        for own, given in zip(ours, theirs.variables, strict=True):
+            own.assign(tf.cast(given, own.dtype))
 
     def start_from(self, teacher_upsampler: FrameUpsampler) -> None:
         """Copies a teacher's conditioner into the first channels of this one.

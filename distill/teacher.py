@@ -10,6 +10,7 @@ from likelihoods.protocol import ContinuousLikelihood
 from replicator.runs.errors import UserError
 from wavenet.model import SpeechModel, load
 from wavenet.networks import Network, same_network
+from wavenet.vocoder import VocoderWaveNet
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,24 +34,35 @@ class WaveNetDensity:
             raise ValueError("`network` must have a logistic or Gaussian output, got a softmax.")
         self.network, self.likelihood = network, likelihood
 
-    def condition(self, frames, speaker, num_samples: int):
-        """What `conditionals` takes as its condition, without a gradient."""
-        config = self.network.config
+    def condition(self, frames, speaker, num_samples: int, side_frames: int = 0):
+        """What `conditionals` takes as its condition, without a gradient.
+
+        Args:
+          frames, speaker: None where the network has none.
+          num_samples: that are asked for.
+          side_frames: of `frames` on either side that are neighbours only; for a vocoder.
+        """
+        config, network = self.network.config, self.network
         if not config.gate_inputs:
             return None
-        made = self.network.condition(
-            frames if config.feature_channels else None,
-            speaker if config.speakers else None,
-            num_samples,
-        )
-        return tf.stop_gradient(made)
+        frames = frames if config.feature_channels else None
+        speaker = speaker if config.speakers else None
+        if isinstance(network, VocoderWaveNet):
+            made = network.rows(frames, speaker, side_frames)
+            return tf.stop_gradient(made[:, : -(-num_samples // network.row_samples)])
+        return tf.stop_gradient(network.condition(frames, speaker, num_samples))
 
     def conditionals(self, x, condition) -> Parametrised:
         """In one pass, p(x_t | x_<t, condition) for sounds float32 [batch, time] in [-1, 1].
 
         The sounds are not rounded to levels, which would stop the gradient.
         """
-        return Parametrised(self.likelihood, self.network(x, condition))
+        if not isinstance(self.network, VocoderWaveNet):
+            return Parametrised(self.likelihood, self.network(x, condition))
+        row_samples, time = self.network.row_samples, tf.shape(x)[1]
+        padded = tf.pad(x, [[0, 0], [0, tf.shape(condition)[1] * row_samples - time]])
+        parameters = self.network(padded, condition, row_samples)[:, :time]
+        return Parametrised(self.likelihood, parameters)
 
 
 def load_teacher(path: Path) -> SpeechModel:

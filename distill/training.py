@@ -23,11 +23,13 @@ from replicator.training.command import resume_and_train
 from replicator.training.loop import Outcome, Trainer
 from replicator.training.state import TrainState
 from replicator.training.step import check_rows, is_single_device
+from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import Corpus
-from wavenet.data.pipeline import clips, source_of
+from wavenet.data.pipeline import Surroundings, clips, source_of
 from wavenet.model import SpeechModel
 from wavenet.presets import Feature
 from wavenet.training import FEATURES, prepare_corpus, scan_folder
+from wavenet.vocoder import VocoderWaveNet
 
 KIND = "parallel-wavenet"
 CHANGEABLE = ("loop", "data_folder", "teacher")
@@ -136,6 +138,9 @@ def pretrain_pitch_estimator(
 def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
     """An untrained student; its conditioner starts as the teacher's where there is room for it."""
     student = _untrained(config, teacher)
+    if student.residual is not None and isinstance(teacher.network, VocoderWaveNet):
+        student.start_from_conditioner(teacher.network.conditioner)
+        return student
     theirs = getattr(teacher.network, "upsampler", None)  # a vocoder has dense layers instead
     if student.upsampler is not None and theirs is not None:
         try:
@@ -196,7 +201,15 @@ def batches(
         seed=config.seed,
         features=corpus_features(config, teacher),
         start_step=start_step,
+        surroundings=surroundings(config),
     )
+
+
+def surroundings(config: DistillConfig) -> Surroundings:
+    """What comes with a clip beside its own samples and frames."""
+    if config.student.domain == "wave":
+        return Surroundings()
+    return Surroundings(config.clips.left_samples, SIDE_FRAMES)
 
 
 def run_config(

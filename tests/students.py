@@ -26,6 +26,14 @@ KINDS = {
     "plain": dict(filter_width=3, noise="normal"),
     "draft": dict(draft_passes=2),
     "speakers": dict(speakers=2, speaker_channels=3),
+    "residual": dict(
+        domain="residual",
+        source="pulses",
+        prediction_order=6,
+        conditioner_units=9,
+        subframes=4,
+        initial_scale=0.01,
+    ),
 }
 
 

@@ -1,12 +1,11 @@
 """From mel frames to the condition of every sub-frame: spectrum, pitch and linear prediction."""
 
 import math
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
 from likelihoods.initial import Initial
-from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.linear_prediction import MelPrediction
 from wavenet.pitch_reader import HIGHEST_HZ, LOWEST_HZ, REFERENCE_HZ, PitchReader
@@ -30,6 +29,38 @@ class Condition(NamedTuple):
     """Period of the voice in samples, float32 [batch, rows]; of no meaning where unvoiced."""
 
 
+class Dense(Protocol):
+    """The part of a network's configuration that its conditioner follows."""
+
+    @property
+    def feature_channels(self) -> int:
+        """Channels of a frame."""
+
+    @property
+    def conditioner_units(self) -> int:
+        """Units of the first layer."""
+
+    @property
+    def condition_channels(self) -> int:
+        """Channels that the gates read."""
+
+    @property
+    def subframes(self) -> int:
+        """Rows of the condition in a frame."""
+
+    @property
+    def prediction_order(self) -> int:
+        """Coefficients of the linear prediction; 0: none."""
+
+    @property
+    def reads_pitch(self) -> bool:
+        """Whether F0 and voicing are read."""
+
+    @property
+    def compute_dtype(self) -> str:
+        """float64 has the conditioner compute in it, any other in float32."""
+
+
 class Conditioner(tf.Module):
     """Two dense layers over standardised frames, beside what signal processing reads off them.
 
@@ -38,19 +69,17 @@ class Conditioner(tf.Module):
       mel: the convention of the frames, whose channels come first; F0 and voicing may follow.
     """
 
-    def __init__(
-        self, config: WaveNetConfig, initial: Initial, mel: MelConvention, name="conditioner"
-    ):
+    def __init__(self, config: Dense, initial: Initial, mel: MelConvention, name="conditioner"):
         super().__init__(name=name)
         self.config, self.mel = config, mel
         self.dtype = tf.float64 if config.compute_dtype == "float64" else tf.float32
         self.given_pitch = config.feature_channels > mel.bands
-        features = mel.bands + (2 if config.pitch_taps else 0)
+        features = mel.bands + (2 if config.reads_pitch else 0)
         hidden = config.conditioner_units
         self.mean = initial.zeros([mel.bands], "mean")
         self.deviation = tf.Variable(tf.ones([mel.bands]), name="deviation")
         self.reader = None
-        if config.pitch_taps and not self.given_pitch:
+        if config.reads_pitch and not self.given_pitch:
             self.reader = PitchReader(mel.bands, initial)
         self.kernel1 = initial.kernel([FRAME_WIDTH, features, hidden], "kernel1", gain=1.5)
         self.bias1 = initial.zeros([hidden], "bias1")
@@ -59,6 +88,12 @@ class Conditioner(tf.Module):
         self.prediction = None
         if config.prediction_order:
             self.prediction = MelPrediction(mel, config.prediction_order)
+
+    @property
+    def kept(self) -> tuple[tf.Variable, ...]:
+        """The variables that are stored with the weights and never learn."""
+        reader = self.reader.variables if self.reader else ()
+        return (self.mean, self.deviation, *reader)
 
     @property
     def side_frames(self) -> int:
@@ -102,6 +137,23 @@ class Conditioner(tf.Module):
         """The mel frames with mean 0 and deviation 1 in every band over the corpus."""
         return (mel - self._cast(frozen(self.mean))) / self._cast(frozen(self.deviation))
 
+    def pitch(self, frames):
+        """log2(F0 / 200 Hz) and the probability of voicing, [batch, frames, 2], without a gradient.
+
+        frames: [batch, frames, channels]; beyond them is silence.
+        """
+        bands = self.mel.bands
+        if self.reader is None:
+            return tf.stop_gradient(tf.cast(frames[..., bands:], self.dtype))
+        side = self.reader.side_frames
+        mel = tf.pad(tf.cast(frames[..., :bands], self.dtype), [[0, 0], [side, side], [0, 0]])
+        return self._read(mel)
+
+    def _read(self, mel):
+        assert self.reader is not None
+        octaves, logit = self.reader(self.standardised(mel))
+        return tf.stop_gradient(tf.stack([octaves, tf.sigmoid(logit)], -1))
+
     def _cast(self, weights):
         return tf.cast(weights, self.dtype)
 
@@ -111,8 +163,7 @@ class Conditioner(tf.Module):
         mel = frames[..., :bands]
         if self.reader is None:
             return mel, frames[..., bands:] if self.given_pitch else None
-        octaves, logit = self.reader(self.standardised(mel))
-        pitch = tf.stop_gradient(tf.stack([octaves, tf.sigmoid(logit)], -1))
+        pitch = self._read(mel)
         still = tf.add_n([0.0 * tf.reduce_sum(v) for v in self.reader.variables])
         still = self._cast(still)
         side = self.reader.side_frames
@@ -138,7 +189,7 @@ class Conditioner(tf.Module):
         if self.prediction is not None:
             coefficients, log_gain, log_level = self.prediction(mel)
         period = zeros
-        if self.config.pitch_taps:
+        if self.config.reads_pitch:
             f0_hz = REFERENCE_HZ * tf.exp(math.log(2.0) * rows[..., channels + bands])
             f0_hz = tf.clip_by_value(f0_hz, LOWEST_HZ, HIGHEST_HZ)
             period = self.mel.sample_rate_hz / f0_hz

@@ -131,6 +131,11 @@ class WaveNetConfig:
         _require(hop % whole == 0, "upsample_factors", f"a multiple of {whole} in all", hop)
 
     @property
+    def reads_pitch(self) -> bool:
+        """Whether F0 and voicing are read off the frames, or given with them."""
+        return self.pitch_taps > 0
+
+    @property
     def dilations(self) -> tuple[int, ...]:
         """The dilation of each layer, in samples."""
         cycle = self.layers // self.stacks

@@ -18,6 +18,7 @@ from distill.teacher import WaveNetDensity
 from likelihoods import Gaussian
 from likelihoods import noise as counter_noise
 from replicator import Replicator
+from wavenet.conditioner import SIDE_FRAMES
 from wavenet.features import MelConvention
 
 Terms = dict[str, tuple[float, tf.Tensor]]
@@ -60,7 +61,7 @@ class Objective:
         """The weighted sum of the terms, and their values.
 
         Args:
-          batch: of `wavenet.data.pipeline.clips`: waveform, mask, speaker, and frames, of which the
+          batch: of `distill.training.batches`: waveform, mask, speaker, and frames, of which the
             last two channels are the F0 features where the student has a draft.
         """
         seed = counter_noise.fold_in(self._seed, self._step)
@@ -118,10 +119,19 @@ class Objective:
         # The absolute phase of the voice carries no information, so it is drawn anew each step.
         phase = counter_noise.uniform(counter_noise.fold_in(seed, PHASE), names, 0, 1)[:, 0, 0]
         condition, _ = self.student.condition(
-            self.frames(batch), self._speaker(batch), samples, tf.cast(phase, tf.float64)
+            self.frames(batch),
+            self._speaker(batch),
+            samples,
+            tf.cast(phase, tf.float64),
+            self._side_frames,
         )
         noise = self.student.noise(counter_noise.fold_in(seed, SOUND), names, 0, samples)
         return self.student.sample(noise, condition)
+
+    @property
+    def _side_frames(self) -> int:
+        """Neighbours that every clip comes with on either side, see `training.surroundings`."""
+        return 0 if self.student.residual is None else SIDE_FRAMES
 
     def _speaker(self, batch):
         return batch["speaker"] if self.student.config.speakers else None
@@ -130,7 +140,9 @@ class Objective:
         config, kind = self.config, self.student.noise_kind
         mask, counted = batch["mask"], batch.get("counted")
         rows, samples = _shape(batch)
-        condition = self.teacher.condition(self.frames(batch), self._speaker(batch), samples)
+        condition = self.teacher.condition(
+            self.frames(batch), self._speaker(batch), samples, self._side_frames
+        )
         conditionals = self.teacher.conditionals(drawn.output, condition)
         if kind == "normal" and isinstance(conditionals.likelihood, Gaussian):
             mean, log_scale = conditionals.likelihood.split(conditionals.parameters)
@@ -158,7 +170,7 @@ class Objective:
         before = {name: batch.get(f"{name}_before") for name in ("frames", "speaker")}
         speaker = before["speaker"] if self.student.config.speakers else None
         frames = self.frames(before) if before["frames"] is not None else None
-        first = self.teacher.condition(frames, speaker, _shape(batch)[1])
+        first = self.teacher.condition(frames, speaker, _shape(batch)[1], self._side_frames)
         return tf.concat([first, condition[:-1]], 0)
 
     def _compare(self, sound, batch) -> Terms:

@@ -1,0 +1,77 @@
+"""The recursion that makes a wave of a residual, by the linear prediction of its mel.
+
+    x_t = sum_k a_k x_(t-k) + e_t                         (LPCNet, arXiv 1810.11846, section 3.1)
+
+The coefficients stay the same for a row of samples. Within a row the wave is then a triangular
+matrix times the residual plus another times the K samples before the row, so that only those K go
+from row to row. It is a triangular map with diagonal 1: the density of the wave is that of e.
+"""
+
+import tensorflow as tf
+
+
+def synthesise(residual, coefficients, tail, row_samples: int):
+    """The wave, [batch, time], and its last K samples, [batch, K], for what comes after.
+
+    A gradient reaches the residual, and not the coefficients.
+
+    Args:
+      residual: [batch, time], in units of the wave.
+      coefficients: [batch, rows, K], whose last row may have fewer samples than the others.
+      tail: [batch, K], the samples before the first, oldest first.
+      row_samples: samples of a row.
+    """
+    time, rows = tf.shape(residual)[1], tf.shape(coefficients)[1]
+    coefficients = tf.cast(tf.stop_gradient(coefficients), residual.dtype)
+    inner, outer = (tf.stop_gradient(m) for m in row_matrices(coefficients, row_samples))
+    padded = tf.pad(residual, [[0, 0], [0, rows * row_samples - time]])
+    within = tf.linalg.matvec(inner, tf.reshape(padded, [-1, rows, row_samples]))
+    tails = _tails(within, outer, tail)
+    wave = tf.reshape(within + tf.linalg.matvec(outer, tails), [-1, rows * row_samples])[:, :time]
+    order = coefficients.shape[-1]
+    joined = tf.concat([tail, wave], 1)
+    return wave, joined[:, tf.shape(joined)[1] - order :]
+
+
+def row_matrices(coefficients, row_samples: int):
+    """Matrices [..., row_samples, row_samples] and [..., row_samples, K] of each row.
+
+    A row of the wave is the first times its residual plus the second times the K samples before.
+
+    coefficients: [..., K].
+    """
+    order = coefficients.shape[-1]
+    by_lag = tf.concat([tf.ones_like(coefficients[..., :1]), -coefficients], -1)
+    time = tf.range(row_samples)
+    among = _at_lag(by_lag, time[:, None] - time[None])
+    before = _at_lag(by_lag, time[:, None] + order - tf.range(order)[None])
+    inverse = tf.linalg.triangular_solve(among, _identity_like(among))
+    return inverse, -tf.matmul(inverse, before)
+
+
+def _at_lag(by_lag, lags):
+    """[..., rows, columns]: what stands at each lag, zero outside 0 .. K."""
+    known = (lags >= 0) & (lags < by_lag.shape[-1])
+    values = tf.gather(by_lag, tf.where(known, lags, 0), axis=-1)
+    return tf.where(known, values, tf.zeros_like(values))
+
+
+def _identity_like(matrices):
+    return tf.eye(matrices.shape[-1], batch_shape=tf.shape(matrices)[:-2], dtype=matrices.dtype)
+
+
+def _tails(within, outer, tail):
+    """The K samples before every row, [batch, rows, K]."""
+    order = outer.shape[-1]
+    from_wave = tf.pad(within, [[0, 0], [0, 0], [order, 0]])[..., -order:]
+    shape = tf.concat([tf.shape(outer)[:-2], [order, order]], 0)
+    shifted = tf.broadcast_to(tf.eye(order, dtype=outer.dtype), shape)
+    from_tail = tf.concat([shifted, outer], -2)[..., -order:, :]
+
+    def following(before, row):
+        matrix, vector = row
+        return tf.ensure_shape(tf.linalg.matvec(matrix, before) + vector, before.shape)
+
+    by_row = (tf.transpose(from_tail, [1, 0, 2, 3]), tf.transpose(from_wave, [1, 0, 2]))
+    after = tf.scan(following, by_row, initializer=tail)
+    return tf.transpose(tf.concat([tail[None], after[:-1]], 0), [1, 0, 2])

@@ -1,0 +1,131 @@
+"""Flows in the residual's domain: the recursion, its density, and the source."""
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from students import FRAMES, HOP, student_of
+
+from distill.cpu import recursion
+from distill.residual import Prediction
+from distill.synthesis import synthesise
+
+ORDER, ROW, ROWS, BATCH = 5, 4, 7, 2  # rows shorter than the order, too
+TIME = ROW * ROWS
+
+
+def coefficients_of(rows: int = ROWS, order: int = ORDER):
+    """Of stable predictors, float32 [BATCH, rows, order]."""
+    draws = np.random.default_rng(1).normal(size=(BATCH, rows, order))
+    return (0.8 * draws / np.abs(draws).sum(-1, keepdims=True)).astype(np.float32)
+
+
+def draws_of(shape, seed: int = 2):
+    return np.random.default_rng(seed).normal(size=shape).astype(np.float32)
+
+
+def by_hand(residual, coefficients, tail, row_samples):
+    wave = np.concatenate([tail, np.zeros_like(residual)], 1).astype(np.float64)
+    order = coefficients.shape[-1]
+    for t in range(residual.shape[1]):
+        past = wave[:, t : t + order][:, ::-1]
+        wave[:, order + t] = residual[:, t] + (past * coefficients[:, t // row_samples]).sum(1)
+    return wave[:, order:], wave[:, -order:]
+
+
+@pytest.mark.parametrize(("row", "time"), [(ROW, TIME), (ROW, TIME - 3), (9, 9 * ROWS)])
+def test_the_recursion_is_the_one_by_hand(row, time):
+    residual, tail = draws_of([BATCH, time]), draws_of([BATCH, ORDER], 3)
+    wanted = by_hand(residual, coefficients_of(), tail, row)
+    made = synthesise(tf.constant(residual), coefficients_of(), tf.constant(tail), row)
+    gain = np.zeros([BATCH, ROWS], np.float32)
+    compiled = recursion.wave(residual, Prediction(coefficients_of(), gain), tail, row)
+    for wave, last in (made, compiled):
+        np.testing.assert_allclose(wave, wanted[0], atol=1e-5)
+        np.testing.assert_allclose(last, wanted[1], atol=1e-5)
+
+
+def test_the_compiled_recursion_is_bit_for_bit_the_same_in_chunks_and_batches():
+    residual, tail = draws_of([BATCH, TIME]), draws_of([BATCH, ORDER], 3)
+    gain = draws_of([BATCH, ROWS], 4)
+    whole, _ = recursion.wave(residual, Prediction(coefficients_of(), gain), tail, ROW)
+    for one in range(BATCH):
+        last, parts = tail[one : one + 1], []
+        for first, end in ((0, 2), (2, 3), (3, ROWS)):
+            rows = Prediction(coefficients_of()[one : one + 1, first:end], gain[[one], first:end])
+            part = residual[one : one + 1, first * ROW : end * ROW]
+            wave, last = recursion.wave(part, rows, last, ROW)
+            parts.append(wave)
+        np.testing.assert_array_equal(np.concatenate(parts, 1)[0], whole[one])
+
+
+def test_the_gradient_of_the_recursion_is_that_of_its_matrix():
+    residual, tail = tf.constant(draws_of([BATCH, TIME])), tf.zeros([BATCH, ORDER])
+    with tf.GradientTape() as tape:
+        tape.watch(residual)
+        wave = synthesise(residual, coefficients_of(), tail, ROW)[0]
+    jacobian = tape.batch_jacobian(wave, residual).numpy()
+    columns = [
+        by_hand(np.tile(e, (BATCH, 1)), coefficients_of(), tail, ROW)[0] for e in np.eye(TIME)
+    ]
+    np.testing.assert_allclose(jacobian, np.stack(columns, -1), atol=1e-5)
+    assert np.allclose(np.diagonal(jacobian, axis1=1, axis2=2), 1.0)
+
+
+@pytest.fixture(scope="module")
+def student():
+    return student_of("residual", compute_dtype="float64")
+
+
+def frames_of(count: int = FRAMES):
+    return tf.constant(0.6 + 0.2 * np.random.default_rng(3).random((1, count, 7), np.float32))
+
+
+def drawn(student, noise, frames):
+    condition, _ = student.condition(frames)
+    return student.sample(noise, condition)
+
+
+def test_the_log_determinant_is_that_of_the_numeric_jacobian(student):
+    frames = frames_of(3)
+    noise = tf.cast(student.noise(0, [0], 0, 3 * HOP), tf.float64)
+    with tf.GradientTape() as tape:
+        tape.watch(noise)
+        made = drawn(student, noise, frames)
+    jacobian = tape.batch_jacobian(made.output, noise).numpy()[0]
+    assert np.allclose(jacobian, np.tril(jacobian), atol=1e-12)
+    np.testing.assert_allclose(np.log(np.diagonal(jacobian)), made.log_scale[0], atol=1e-8)
+    step = 1e-6  # the same by differences, for a few columns
+    for t in (0, 17, 41):
+        moved = drawn(student, noise + step * tf.one_hot([t], 3 * HOP, dtype=tf.float64), frames)
+        column = (moved.output - made.output)[0] / step
+        np.testing.assert_allclose(column, jacobian[:, t], atol=1e-4)
+
+
+def test_output_is_noise_times_scale_plus_location(student):
+    frames = frames_of()
+    noise = tf.cast(student.noise(0, [0], 0, FRAMES * HOP), tf.float64)
+    made = drawn(student, noise, frames)
+    again = noise * tf.exp(made.log_scale) + made.location
+    np.testing.assert_allclose(again, made.output, atol=1e-9)
+
+
+def test_the_source_is_nothing_where_unvoiced_and_repeats_at_f0_where_voiced(student):
+    source = student.residual._source
+    hertz = 250.0  # 16 samples of 4,000 Hz
+    octaves = np.full([1, FRAMES, 1], np.log2(hertz / 200.0))
+    voiced = np.repeat([[1.0, 0.0]], FRAMES // 2, 1).reshape(1, FRAMES, 1)
+    pitch = tf.constant(np.concatenate([octaves, voiced], -1))
+    sound, channels, _ = source(pitch, tf.zeros([1], tf.float64), slice(0, FRAMES * HOP))
+    half = FRAMES * HOP // 2
+    np.testing.assert_array_equal(sound[0, half + HOP :], 0.0)
+    inside = np.asarray(sound[0, : half - HOP])
+    np.testing.assert_allclose(inside[16:], inside[:-16], atol=1e-3)
+    assert inside.std() > 0.9
+    np.testing.assert_allclose(channels[..., 7], sound)
+
+
+def test_without_a_source_the_noise_stays(student):
+    plain = student_of("residual", source="none")
+    condition, _ = plain.condition(frames_of())
+    assert condition.source is None
+    assert condition.channels.shape[-1] == plain.config.gate_inputs
