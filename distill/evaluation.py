@@ -6,11 +6,14 @@ import functools
 import numpy as np
 import tensorflow as tf
 
+from distill.acceptance import acceptance, mean_run
+from distill.cpu import recursion
 from distill.losses import kl_divergence
 from distill.model import StudentModel, untrained
 from distill.student import Condition
 from distill.teacher import WaveNetDensity
-from replicator.runs.intervals import Measure, weighted_mean
+from likelihoods import noise as counter_noise
+from replicator.runs.intervals import weighted_mean
 from wavenet.copy_synthesis import (
     System,
     baselines,
@@ -46,11 +49,12 @@ def evaluate(
       seed: of the noise.
       part: of the dev split, see `wavenet.dev_parts.dev_part`.
 
-    Returns a dict with kl_nats (nats a sample), real_time_factor (seconds of computing a second of
-    sound, batch 1), measures {name: {mean, low, high}} of the student, against {"teacher",
-    "untrained", "draft" and the baselines: {"measures", "real_time_factor"}}, codec {"flac": bits
-    per sample}, dev, what it was measured on: {part, recordings, seconds}, and not_measured
-    {extra: names}.
+    Returns a dict with kl_nats (nats a sample), acceptance (how often the teacher would keep what
+    the student draws: probability, and run, samples kept in a row), real_time_factor (seconds of
+    computing a second of sound, batch 1), measures {name: {mean, low, high}} of the student,
+    against {"teacher", "untrained", "draft" or "source_filter" and the baselines: {"measures",
+    "real_time_factor"}}, codec {"flac": bits per sample}, dev, what it was measured on: {part,
+    recordings, seconds}, and not_measured {extra: names}.
 
     Raises UserError if no dev recording is of a speaker that the model knows.
     """
@@ -63,7 +67,7 @@ def evaluate(
     samples = np.array([len(item["waveform"]) for item in items], np.float64)
     flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
     return {
-        "kl_nats": dataclasses.asdict(_kl(model, teacher, items, seed)),
+        **closeness(model, teacher, items, seed),
         **student,
         "against": against,
         "codec": {"flac": float(np.average(flac, weights=samples))},
@@ -87,6 +91,8 @@ def systems(
     }
     if model.network.drafter is not None:
         compared["draft"] = functools.partial(_drafted, model)
+    if model.network.residual is not None:
+        compared["source_filter"] = functools.partial(_source_filtered, model, seed)
     if reads_mel(model):
         compared |= baselines(convention, seed)
     return compared
@@ -99,11 +105,13 @@ def reads_mel(model: StudentModel) -> bool:
 
 def in_words(figures: dict) -> str:
     """The figures as lines of text, a column for each system."""
-    kl_nats = figures["kl_nats"]
+    kl_nats, kept = figures["kl_nats"], figures["acceptance"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
         f"KL from the teacher {kl_nats['mean']:.3f} nats a sample "
         f"(95%: {kl_nats['low']:.3f} to {kl_nats['high']:.3f})",
+        f"the teacher would keep {100 * kept['probability']['mean']:.0f} % of its samples, "
+        f"{kept['run']['mean']:.2f} in a row",
         "",
         *table({"student": figures, **figures["against"]}),
     ]
@@ -114,6 +122,23 @@ def _drafted(model: StudentModel, item: dict, length: int) -> np.ndarray:
     """Returns the draft that the flows refine."""
     frames, speaker = _given(model, item, length)
     return np.asarray(_condition(model, frames, speaker, length).draft)[0]
+
+
+def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) -> np.ndarray:
+    """Returns a classical vocoder's sound: the source, and noise where unvoiced, filtered.
+
+    The filter is the student's; its flows are left out.
+    """
+    frames, speaker = _given(model, item, length)
+    condition = _condition(model, frames, speaker, length)
+    noise = counter_noise.normal(seed, [0], 0, length)[..., 0]
+    source = noise
+    if condition.source is not None:
+        source = tf.where(condition.source == 0.0, noise, condition.source)
+    tail = np.zeros([1, model.config.student.prediction_order], np.float32)
+    row_samples = model.config.student.row_samples
+    sound, _ = recursion.wave(source.numpy(), condition.prediction, tail, row_samples)
+    return np.clip(sound[0], -1.0, 1.0)
 
 
 def _condition(model: StudentModel, frames, speaker, length: int) -> Condition:
@@ -130,11 +155,11 @@ def _given(model: StudentModel, item: dict, length: int):
     return frames, speaker
 
 
-def _kl(model: StudentModel, teacher: SpeechModel, items: list[dict], seed: int) -> Measure:
-    """KL(P_S || P_T) in nats a sample, over what the student says of each recording."""
+def closeness(model: StudentModel, teacher: SpeechModel, items: list[dict], seed: int) -> dict:
+    """KL(P_S || P_T) and acceptance, over what the student says of each recording."""
     density, student = WaveNetDensity(teacher.network), model.network
     kind = student.noise_kind
-    values = []
+    values: dict[str, list[float]] = {"kl": [], "probability": [], "run": []}
     for item in items:
         length = synthesised_samples(item, model.sample_rate_hz)
         frames, speaker = _given(model, item, length)
@@ -142,5 +167,12 @@ def _kl(model: StudentModel, teacher: SpeechModel, items: list[dict], seed: int)
         drawn = student.sample(noise, _condition(model, frames, speaker, length))
         given = density.conditionals(drawn.output, density.condition(frames, speaker, length))
         draws = kl_divergence.standard_draws(kind, seed, 1, length, DRAWS)
-        values.append(float(kl_divergence.divergence(given, drawn, draws, kind).kl))
-    return weighted_mean(np.array(values), np.ones(len(values)), seed)
+        values["kl"].append(float(kl_divergence.divergence(given, drawn, draws, kind).kl))
+        kept = acceptance(given, drawn, kind).numpy()[0]
+        values["probability"].append(float(kept.mean()))
+        values["run"].append(mean_run(kept))
+    means = {
+        name: dataclasses.asdict(weighted_mean(np.array(each), np.ones(len(each)), seed))
+        for name, each in values.items()
+    }
+    return {"kl_nats": means.pop("kl"), "acceptance": means}

@@ -197,6 +197,20 @@ PRESETS: dict[str, Preset] = {
         "two cores; its card says what it reached.",
         DistillConfig(_CPU, _CPU_LOSS, _CPU_CLIPS, _CPU_OPTIMIZER, LoopConfig(num_steps=1_900)),
     ),
+    "student-residual-16k": Preset(
+        "Flows of 5, 5 and 10 layers make the residual of the mel's linear prediction from pulses "
+        "and noise, for a teacher of wavenet-vocoder-16k; not run to its end yet, so no figure is "
+        "promised.",
+        DistillConfig(
+            dataclasses.replace(
+                _CPU, domain="residual", source="pulses", draft_passes=0, initial_scale=0.5
+            ),
+            _CPU_LOSS,
+            ClipConfig(clip_samples=6_800, left_samples=1_200, batch_size=4),
+            dataclasses.replace(_CPU_OPTIMIZER, clip_norm=1.0),
+            LoopConfig(num_steps=25_000),
+        ),
+    ),
     "student-cpu-24k": Preset(
         "The same for a teacher of wavenet-cpu-24k: 20,000 steps, about five hours on two cores; "
         "not run to its end yet, so no figure is promised.",

@@ -7,6 +7,7 @@ matrix times the residual plus another times the K samples before the row, so th
 from row to row. It is a triangular map with diagonal 1: the density of the wave is that of e.
 """
 
+import numpy as np
 import tensorflow as tf
 
 
@@ -45,7 +46,8 @@ def row_matrices(coefficients, row_samples: int):
     time = tf.range(row_samples)
     among = _at_lag(by_lag, time[:, None] - time[None])
     before = _at_lag(by_lag, time[:, None] + order - tf.range(order)[None])
-    inverse = tf.linalg.triangular_solve(among, _identity_like(among))
+    identity = tf.constant(np.eye(row_samples), among.dtype)
+    inverse = tf.linalg.triangular_solve(among, tf.broadcast_to(identity, tf.shape(among)))
     return inverse, -tf.matmul(inverse, before)
 
 
@@ -56,16 +58,12 @@ def _at_lag(by_lag, lags):
     return tf.where(known, values, tf.zeros_like(values))
 
 
-def _identity_like(matrices):
-    return tf.eye(matrices.shape[-1], batch_shape=tf.shape(matrices)[:-2], dtype=matrices.dtype)
-
-
 def _tails(within, outer, tail):
     """The K samples before every row, [batch, rows, K]."""
     order = outer.shape[-1]
     from_wave = tf.pad(within, [[0, 0], [0, 0], [order, 0]])[..., -order:]
     shape = tf.concat([tf.shape(outer)[:-2], [order, order]], 0)
-    shifted = tf.broadcast_to(tf.eye(order, dtype=outer.dtype), shape)
+    shifted = tf.broadcast_to(tf.constant(np.eye(order), outer.dtype), shape)
     from_tail = tf.concat([shifted, outer], -2)[..., -order:, :]
 
     def following(before, row):

@@ -30,6 +30,7 @@ SILENT = DataConfig(RATE_HZ)
 STUDENTS = {
     "draft": dict(draft_passes=2),
     "plain, speakers": dict(filter_width=3, noise="normal", speakers=2, speaker_channels=3),
+    "residual": students.KINDS["residual"],
 }
 # Pieces of so many frames are no multiple of the longest queue: the queues turn on the way. Of so
 # few gates and so many channels XLA adds the products of one row in another order than of three.

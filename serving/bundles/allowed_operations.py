@@ -54,7 +54,7 @@ SHAPES = """
 LINEAR = """
     AvgPool BatchMatMul BatchMatMulV2 BatchMatMulV3 BiasAdd Conv Conv2D
     Conv2DBackpropInput DepthwiseConv2dNative Einsum FFT IFFT IRFFT MatMul MatrixBandPart
-    MaxPool RFFT
+    MatrixTriangularSolve MaxPool RFFT
 """
 FLOW = """
     Assert Case Const If Identity IdentityN NoOp PartitionedCall Placeholder

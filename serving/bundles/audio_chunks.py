@@ -123,6 +123,7 @@ def row_conditioning(
     shapes = {"channels": tf.TensorSpec([None, streaming.channels], streaming.dtype)}
     if streaming.has_draft:
         shapes["draft"] = tf.TensorSpec([None], tf.float32)
+    if streaming.has_phase:
         shapes["phase"] = tf.TensorSpec([], tf.float64)
 
     def row(n):
@@ -130,7 +131,7 @@ def row_conditioning(
             empty = {
                 name: tf.zeros([0, *spec.shape[1:]], spec.dtype) for name, spec in shapes.items()
             }
-            return {**empty, "phase": phase[n]} if streaming.has_draft else empty
+            return {**empty, "phase": phase[n]} if streaming.has_phase else empty
 
         def conditioning():
             made = streaming.conditioning(

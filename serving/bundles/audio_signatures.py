@@ -104,7 +104,7 @@ def _signatures(streaming: StreamingModel, longest: int) -> dict[str, Signature]
     if streaming.speakers:
         noise["speaker"] = _numbers(low=0, high=streaming.speakers - 1, default=0)
     state = {f"{STATE}{name}": _info(filled) for name, filled in streaming.state().items()}
-    if streaming.has_draft:
+    if streaming.has_phase:
         state[PHASE] = TensorInfo(FLOAT64, (None,), 0, 1, 0)
     handed = {name: TensorInfo(info.dtype, info.shape) for name, info in state.items()}
     place = {"start": _numbers(low=0, default=0)}
@@ -191,7 +191,7 @@ def _chunk(streaming: StreamingModel, steps: dict[int, Step], given: Tensors) ->
     )
     sound, later = run_steps(steps, _noise_source(given, start), conditioning, state, samples)
     after = {f"{STATE}{name}": value for name, value in later.items()}
-    if streaming.has_draft:
+    if streaming.has_phase:
         after[PHASE] = conditioning.phase
     return {"sound": trim_to_lengths(sound, lengths), "num_samples": lengths, **after}
 

@@ -12,6 +12,7 @@ import numpy as np
 import tensorflow as tf
 
 from distill.model import StudentModel
+from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
 from wavenet.model import SpeechModel
 from wavenet.networks import Network
@@ -30,7 +31,7 @@ class Conditioning:
     """What a segment of one sound is conditioned on; axis 0 has length 1.
 
     channels: [1, samples, channels] or None. draft: float32 [1, samples] or None. phase: float64
-    [1], the draft's phase after it in cycles, or None.
+    [1], the phase of draft or source after it in cycles, or None.
     """
 
     channels: Any
@@ -62,8 +63,9 @@ class StreamingModel(Protocol):
     variables: the weights. pieces: samples that are compiled as one, a short and a long piece, the
     long one a multiple of the short one. whole: samples after which a state is handed on, in a
     multiple of which a stream must be cut. side_frames: neighbours that a segment of frames needs.
-    channels: of the condition. dtype: of the condition. drafts: whether there are drafts. alone:
-    whether each row must be made in a batch of one.
+    channels: of the condition. dtype: of the condition. has_draft: whether there are drafts.
+    has_phase: whether a phase goes on from segment to segment. rows_alone: whether each row must be
+    made in a batch of one.
     """
 
     variables: tuple
@@ -75,6 +77,7 @@ class StreamingModel(Protocol):
     channels: int
     dtype: tf.DType
     has_draft: bool
+    has_phase: bool
     rows_alone: bool
 
     def state(self) -> dict[str, Filled]:
@@ -112,7 +115,7 @@ class StreamingStudent:
         self.hop_samples, self.side_frames = config.hop_samples, student.side_frames
         self.feature_channels, self.speakers = config.feature_channels, config.speakers
         self.channels, self.dtype = config.gate_inputs, student.dtype
-        self.has_draft = student.drafter is not None
+        self.has_draft = self.has_phase = student.drafter is not None
         self.pieces = whole_pieces(pieces, config.hop_samples)
 
     def state(self) -> dict[str, Filled]:
@@ -136,10 +139,12 @@ class StreamingStudent:
         """See `StreamingModel`."""
         noise = self._student.noise(source.key, source.row, source.start, samples)
         pasts = self._pasts(state)
-        flowed, pasts = self._student.chunk(
-            noise * source.temperature[:, None], Condition(channels), pasts
-        )
+        noise *= source.temperature[:, None]
+        flowed, pasts = self._student.chunk(noise, self._condition(channels), pasts)
         return tf.cast(flowed.output, tf.float32), self._stored(pasts)
+
+    def _condition(self, channels) -> Condition:
+        return Condition(channels)
 
     def _pasts(self, state: State):
         windows, first, pasts = tf.cast(state["windows"], self.dtype), 0, []
@@ -157,10 +162,51 @@ class StreamingStudent:
         return {"fronts": fronts, "windows": tf.cast(windows, storable(self.dtype))}
 
 
+class StreamingResidual(StreamingStudent):
+    """The flows of a student that make a residual, and the recursion; see `StreamingModel`.
+
+    Source, gain and coefficients travel behind the channels that the gates read.
+    """
+
+    def __init__(self, student: ParallelWaveNet, pieces: tuple[int, int] = STUDENT_PIECES):
+        super().__init__(student, pieces)
+        self._order = student.config.prediction_order
+        self.has_phase = student.config.source != "none"
+        self.channels, self.dtype = student.config.gate_inputs + 2 + self._order, tf.float32
+
+    def state(self) -> dict[str, Filled]:
+        """Those of every student, and `wave` [order], the newest samples."""
+        outer = self._student.flows[0].outer_dtype
+        return {**super().state(), "wave": (outer, (self._order,), 0)}
+
+    def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
+        """See `StreamingModel`."""
+        made, phase = self._student.condition(frames, speaker, samples, phase, skipped, start)
+        source = tf.zeros_like(made.channels[..., 0]) if made.source is None else made.source
+        by_row = tf.concat([made.prediction.log_gain[..., None], made.prediction.coefficients], -1)
+        spread = tf.repeat(by_row, self._student.config.row_samples, 1)[:, :samples]
+        parts = (made.channels, source[..., None], spread)
+        return Conditioning(tf.concat([tf.cast(p, self.dtype) for p in parts], -1), None, phase)
+
+    def _condition(self, channels) -> Condition:
+        sizes = [self._student.config.gate_inputs, 1, 1, self._order]
+        gates, source, log_gain, coefficients = tf.split(channels, sizes, -1)
+        every = self._student.config.row_samples
+        prediction = Prediction(coefficients[:, ::every], log_gain[:, ::every, 0])
+        source = source[..., 0] if self.has_phase else None
+        return Condition(tf.cast(gates, self._student.dtype), None, source, prediction)
+
+    def _pasts(self, state: State):
+        return [*super()._pasts(state), [state["wave"]]]
+
+    def _stored(self, pasts) -> State:
+        return {**super()._stored(pasts[:-1]), "wave": pasts[-1][0]}
+
+
 class StreamingTeacher:
     """The cached sampler of a WaveNet; see `StreamingModel`."""
 
-    has_draft = False
+    has_draft = has_phase = False
     # The sums of a larger batch run in another order, and one level drawn otherwise changes all
     # that follow: a row would depend on its neighbours.
     rows_alone = True
@@ -276,7 +322,8 @@ def streaming_model(
     pieces: samples that are compiled as one, about; None: those of its kind.
     """
     if isinstance(model, StudentModel):
-        return StreamingStudent(model.network, pieces or STUDENT_PIECES)
+        kind = StreamingStudent if model.network.residual is None else StreamingResidual
+        return kind(model.network, pieces or STUDENT_PIECES)
     if isinstance(model, SpeechModel) and isinstance(model.network, VocoderWaveNet):
         return StreamingVocoder(model.network, pieces or TEACHER_PIECES)
     if isinstance(model, SpeechModel):
