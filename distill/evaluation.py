@@ -10,6 +10,7 @@ from distill.acceptance import acceptance, mean_run
 from distill.cpu import recursion
 from distill.losses import kl_divergence
 from distill.model import StudentModel, untrained
+from distill.source.pulses import LEVEL
 from distill.student import Condition
 from distill.teacher import WaveNetDensity
 from likelihoods import noise as counter_noise
@@ -134,7 +135,7 @@ def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) ->
     noise = counter_noise.normal(seed, [0], 0, length)[..., 0]
     source = noise
     if condition.source is not None:
-        source = tf.where(condition.source == 0.0, noise, condition.source)
+        source = tf.where(condition.source == 0.0, noise, condition.source / LEVEL)
     tail = np.zeros([1, model.config.student.prediction_order], np.float32)
     row_samples = model.config.student.row_samples
     sound, _ = recursion.wave(source.numpy(), condition.prediction, tail, row_samples)

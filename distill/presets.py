@@ -203,7 +203,7 @@ PRESETS: dict[str, Preset] = {
         "promised.",
         DistillConfig(
             dataclasses.replace(
-                _CPU, domain="residual", source="pulses", draft_passes=0, initial_scale=0.5
+                _CPU, domain="residual", source="pulses", draft_passes=0, initial_scale=0.2
             ),
             _CPU_LOSS,
             ClipConfig(clip_samples=6_800, left_samples=1_200, batch_size=4),

@@ -6,6 +6,8 @@ from distill.config import DRAFT_SIDE
 from distill.source.draft import taps
 from distill.source.excitation import REFERENCE_HZ, pulse_train, running_phase, upsampled
 
+LEVEL = 3.0  # root mean square of the pulses, that of the noise being 1.8: they must stand out
+
 
 class PulseSource:
     """A function of the frames alone, so that the density given the frames stays exact.
@@ -22,8 +24,8 @@ class PulseSource:
     def __call__(self, pitch, phase_cycles, asked: slice):
         """The source [batch, samples], its channels, and the phase after it [batch].
 
-        The channels [batch, samples, 2 DRAFT_SIDE + 2] are the source's samples around each moment
-        and the voicing.
+        The channels [batch, samples, 2 DRAFT_SIDE + 2] are the source's samples around each moment,
+        over their level, and the voicing.
 
         Args:
           pitch: [batch, frames, 2], log2(F0 / 200 Hz) and the probability of voicing.
@@ -35,6 +37,6 @@ class PulseSource:
         f0_hz = REFERENCE_HZ * tf.pow(tf.constant(2.0, pitch.dtype), octaves)
         phase = running_phase(f0_hz, self._rate_hz, phase_cycles, asked.start)
         pulses = pulse_train(phase, tf.cast(f0_hz, tf.float32), self._rate_hz)
-        source = voiced * tf.cast(pulses, voiced.dtype)
-        channels = tf.concat([taps(source, DRAFT_SIDE), voiced[..., None]], -1)
-        return source[:, asked], channels[:, asked], phase[:, asked.stop - 1]
+        pulses = voiced * tf.cast(pulses, voiced.dtype)
+        channels = tf.concat([taps(pulses, DRAFT_SIDE), voiced[..., None]], -1)
+        return LEVEL * pulses[:, asked], channels[:, asked], phase[:, asked.stop - 1]

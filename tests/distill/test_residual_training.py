@@ -1,0 +1,151 @@
+"""Distilling in the residual's domain, from a vocoder of two steps."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from runs import NEVER, TINY, assert_same, looped, newest, recordings
+
+from distill import evaluation, evaluation_callback, training
+from distill import model as models
+from distill.config import StudentConfig
+from distill.presets import ClipConfig, DistillConfig, LossConfig
+from distill.teacher import WaveNetDensity, load_teacher
+from replicator.runs.errors import UserError
+from replicator.training.config import LoopConfig, OptimizerConfig
+from wavenet import evaluation_callback as teacher_callback
+from wavenet import training as teacher_training
+
+HOP = 80
+TEACHER = dataclasses.replace(
+    TINY,
+    network=dataclasses.replace(
+        TINY.network,
+        linear_prediction=False,
+        front_width=8,
+        input_gain=1.0,
+        upsample_factors=(HOP,),
+        conditioner_units=8,
+        prediction_order=6,
+        pitch_taps=3,
+        bunch_samples=4,
+        head_channels=4,
+    ),
+    data=dataclasses.replace(TINY.data, clip_samples=640, left_samples=160),
+    pitch_steps=2,
+)
+SMALL = DistillConfig(
+    StudentConfig(
+        flows=(1, 2),
+        filter_width=2,
+        residual_channels=4,
+        gate_channels=4,
+        front_width=4,
+        domain="residual",
+        source="pulses",
+        sample_rate_hz=16_000,
+        initial_scale=0.2,
+    ),
+    LossConfig(draws=2, multi=1.0, contrastive=0.3),
+    ClipConfig(clip_samples=1600, left_samples=320, batch_size=2),
+    OptimizerConfig(learning_rate=1e-2, warmup_steps=3),
+    LoopConfig(num_steps=4, report_every_steps=1, evaluate_every_steps=NEVER),
+)
+
+
+@pytest.fixture(scope="module")
+def data(tmp_path_factory):
+    return recordings(tmp_path_factory.mktemp("data") / "speech")
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick():
+    """Evaluations give 1.0 and no sound."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (teacher_callback, evaluation_callback):
+            patch.setattr(module.EvaluationCallback, "__init__", lambda *_: None)
+            patch.setattr(module.EvaluationCallback, "__call__", lambda *_: 1.0)
+        yield
+
+
+@pytest.fixture(scope="module")
+def teacher_run(data, tmp_path_factory):
+    run = tmp_path_factory.mktemp("teacher") / "run"
+    teacher_training.train("tiny", looped(TEACHER, num_steps=2), data, run, lambda line: None)
+    return run
+
+
+@pytest.fixture
+def distil(teacher_run, data, tmp_path):
+    """Distils a configuration in a folder of that name; gives its path."""
+
+    def distil(config=SMALL, name="run"):
+        workdir, teacher = tmp_path / name, load_teacher(teacher_run)
+        training.distill("tiny", config, teacher, teacher_run, data, workdir, lambda line: None)
+        return workdir
+
+    return distil
+
+
+def test_a_resumed_distillation_is_the_uninterrupted_one_bit_for_bit(distil):
+    whole = distil(name="whole")
+    distil(dataclasses.replace(SMALL, loop=dataclasses.replace(SMALL.loop, num_steps=2)), "parts")
+    assert_same(newest(distil(name="parts")), newest(whole))
+
+
+def test_the_student_has_the_teachers_prediction_and_conditioner(distil, teacher_run):
+    theirs = load_teacher(teacher_run).network
+    config = SMALL.resolved(load_teacher(teacher_run), teacher_run)
+    student = training.new_student(config, load_teacher(teacher_run))
+    frames = tf.constant(np.random.default_rng(0).random((1, 12, 8), np.float32))
+    condition, _ = student.condition(frames)
+    made = theirs.split(theirs.rows(frames))
+    np.testing.assert_allclose(condition.prediction.coefficients, made.coefficients, atol=1e-6)
+    np.testing.assert_allclose(condition.prediction.log_gain, made.log_gain, atol=1e-6)
+    local = condition.channels[:, :: config.student.row_samples, : made.local.shape[-1]]
+    np.testing.assert_allclose(local, made.local, atol=1e-6)
+
+
+def test_clips_with_neighbours_have_the_condition_of_the_middle_of_the_whole(teacher_run):
+    density = WaveNetDensity(load_teacher(teacher_run).network)
+    frames = np.random.default_rng(0).random((1, 40, 8), np.float32)
+    whole = density.condition(tf.constant(frames), None, 40 * HOP)
+    inner = density.condition(tf.constant(frames[:, 7:33]), None, 10 * HOP, side_frames=8)
+    rows = 15 * whole.shape[1] // 40
+    np.testing.assert_allclose(inner, whole[:, rows : rows + inner.shape[1]], atol=1e-5)
+
+
+def test_a_distilled_student_speaks_and_is_evaluated(distil, teacher_run, data):
+    model, teacher = models.load_student(distil()), load_teacher(teacher_run)
+    frames = np.random.default_rng(0).random((12, 8), np.float32)
+    sounds = [model.generate(frames, seed=1, backend=b) for b in ("numba", "tensorflow")]
+    assert sounds[0].shape == (1, 12 * HOP)
+    np.testing.assert_allclose(*sounds, atol=1e-4)
+    corpus = training.corpus_for(model.config, teacher, data, None, lambda line: None)
+    items = [{"waveform": corpus.splits["dev"][0].waveform, "frames": frames, "speaker": 0}]
+    items[0]["waveform"] = items[0]["waveform"][: 12 * HOP]
+    close = evaluation.closeness(model, teacher, items, seed=0)
+    assert 0.0 < close["acceptance"]["probability"]["mean"] <= 1.0
+    assert np.isfinite(close["kl_nats"]["mean"])
+    compared = evaluation.systems(model, teacher, corpus.mel, seed=0)
+    assert "draft" not in compared
+    filtered = compared["source_filter"](items[0], 12 * HOP)
+    assert filtered.shape == (12 * HOP,) and np.abs(filtered).max() > 0
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (dict(network=dict(prediction_order=0, pitch_taps=0)), "`student.domain` must be wave"),
+        (dict(network=dict(pitch_taps=0)), "`student.source` must be none"),
+    ],
+)
+def test_a_teacher_that_lacks_what_the_student_needs_is_refused(change, message, teacher_run, data):
+    teacher = load_teacher(teacher_run)
+    network = dataclasses.replace(teacher.config.network, **change["network"])
+    other = dataclasses.replace(
+        teacher, config=dataclasses.replace(teacher.config, network=network)
+    )
+    with pytest.raises(UserError, match=message):
+        SMALL.resolved(other, teacher_run)
