@@ -76,6 +76,8 @@ def run_evaluate(arguments: list[str], parse) -> int:
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
     if given.copy_synthesis is not None and given.copy_synthesis < 1:
         raise UserError(f"`--copy-synthesis` must be at least 1, got {given.copy_synthesis}.")
+    if not all(t >= 0 for t in given.temperatures):
+        raise UserError(f"`--temperatures` must be 0 or more, got {given.temperatures}.")
     from distill.model import StudentModel, load
 
     model = load(given.model)
@@ -107,6 +109,7 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
             given.copy_synthesis,
             given.seed,
             given.split,
+            given.temperatures,
         ),
     }
     return figures, in_words(figures)

@@ -2,6 +2,7 @@
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 
 import numpy as np
 import tensorflow as tf
@@ -17,6 +18,7 @@ from likelihoods import noise as counter_noise
 from replicator.runs.intervals import weighted_mean
 from wavenet.copy_synthesis import (
     System,
+    at_temperatures,
     baselines,
     compare,
     model_system,
@@ -41,6 +43,7 @@ def evaluate(
     copies: int | None = None,
     seed: int = 0,
     part: DevPart = "report",
+    temperatures: Sequence[float] = (),
 ) -> dict:
     """Returns the metrics of a student on dev recordings, as `evaluate --json` prints them.
 
@@ -49,6 +52,7 @@ def evaluate(
       copies: dev recordings (their first three seconds) made anew by every system; None: all.
       seed: of the noise.
       part: of the dev split, see `wavenet.dev_parts.dev_part`.
+      temperatures: beside 1, at which the student makes them too.
 
     Returns a dict with kl_nats (nats a sample), acceptance (how often the teacher would keep what
     the student draws: probability, and run, samples kept in a row), real_time_factor (seconds of
@@ -63,7 +67,9 @@ def evaluate(
     known, rate_hz = model.known_speakers, model.sample_rate_hz
     items = dev_recordings(teacher.network, corpus, features, known, part)[:copies]
     convention = corpus.mel or MelConvention(model.sample_rate_hz)
-    against = compare(systems(model, teacher, convention, seed), items, convention, seed)
+    compared = systems(model, teacher, convention, seed)
+    compared |= at_temperatures(model, seed, temperatures, "student")
+    against = compare(compared, items, convention, seed)
     student = against.pop("student")
     samples = np.array([len(item["waveform"]) for item in items], np.float64)
     flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]

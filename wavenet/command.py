@@ -47,6 +47,9 @@ class EvaluateArguments:
     copy_synthesis: Annotated[int | None, tyro.conf.arg(aliases=["--spoken"])] = None
     """Recordings (three seconds of each) made anew from their own features and compared; None: 4
     by a WaveNet, all by a student."""
+    temperatures: tuple[float, ...] = ()
+    """Temperatures beside 1 at which the model makes the recordings too, each a system of its own;
+    1 samples its density, less comes closer to its mode."""
     seed: int = 0
     """Of the noise."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
@@ -89,7 +92,7 @@ def evaluated(given: EvaluateArguments, model: "SpeechModel") -> tuple[dict, str
         "model": str(given.model),
         "step": model.spec.get("step"),
         "data": str(data),
-        **evaluate(model, corpus, copies, given.seed, given.split),
+        **evaluate(model, corpus, copies, given.seed, given.split, given.temperatures),
     }
     return figures, in_words(figures)
 

@@ -15,6 +15,7 @@ from replicator.runs.progress import Progress
 from wavenet.features.mel import MelConvention, mel_spectrogram
 from wavenet.features.mel_inversion import griffin_lim
 from wavenet.measures.quality import measure
+from wavenet.optional_packages import is_installed
 
 COLUMNS = 3  # systems side by side in a table
 SECONDS = 3  # of a recording that are synthesised: its beginning
@@ -22,37 +23,49 @@ System = Callable[[dict, int], np.ndarray]
 """From a dev recording (see `dev_recordings`) and a number of samples to a sound, [samples]."""
 
 
-def model_system(model, seed: int) -> System:
+def model_system(model, seed: int, temperature: float = 1.0) -> System:
     """A model of speech, given a recording's own frames and speaker.
 
     Args:
       model: a `SpeechModel`, or another with its `generate`.
       seed: of the noise.
+      temperature: see its `generate`.
     """
 
     def synthesise(item: dict, length: int) -> np.ndarray:
         known = model.known_speakers
         frames = item["frames"][: -(-length // model.hop_samples)] if model.conditional else None
         speaker = known[item["speaker"]] if known else None
-        return model.generate(frames, seed=seed, num_samples=length, speaker=speaker)[0]
+        heard = model.generate(
+            frames, seed=seed, num_samples=length, speaker=speaker, temperature=temperature
+        )
+        return heard[0]
 
     return synthesise
+
+
+def at_temperatures(model, seed: int, temperatures: Sequence[float], name: str = "model"):
+    """The `model_system` at each of these temperatures, by a name that says which."""
+    return {f"{name}_at_{t:g}": model_system(model, seed, t) for t in temperatures}
 
 
 def baselines(mel: MelConvention, seed: int) -> dict[str, System]:
     """What needs no training, by name.
 
     griffin_lim: Griffin and Lim's algorithm. griffin_lim_mel_consistent: the same with magnitudes
-    that follow the sound as far as the mel lets them, which is clearly better. recording: the
-    recording itself, the end of the scale of every measure that needs no reference.
+    that follow the sound as far as the mel lets them, which is clearly better. world: the recording
+    taken apart and put together by WORLD, which sees more than the mel; where pyworld is installed.
+    recording: the recording itself, the end of the scale of every measure without a reference.
 
     Args:
       mel: the convention of the frames that they are given.
       seed: of the first phases.
     """
+    with_world = is_installed("pyworld")
     return {
         "griffin_lim": functools.partial(_griffin_lim, mel, seed, False),
         "griffin_lim_mel_consistent": functools.partial(_griffin_lim, mel, seed, True),
+        **({"world": functools.partial(_world, mel.sample_rate_hz)} if with_world else {}),
         "recording": lambda item, length: item["waveform"][:length],
     }
 
@@ -60,6 +73,14 @@ def baselines(mel: MelConvention, seed: int) -> dict[str, System]:
 def _griffin_lim(mel: MelConvention, seed: int, refit: bool, item: dict, length: int) -> np.ndarray:
     frames = mel_spectrogram(item["waveform"][:length], mel)
     return griffin_lim(frames, mel, length, seed=seed, refit=refit)
+
+
+def _world(rate_hz: int, item: dict, length: int) -> np.ndarray:
+    import pyworld  # loads slowly, and is an extra
+
+    recorded = np.ascontiguousarray(item["waveform"][:length], np.float64)
+    sound = pyworld.synthesize(*pyworld.wav2world(recorded, rate_hz), rate_hz)[:length]
+    return np.pad(sound, (0, length - len(sound))).astype(np.float32)
 
 
 def compare(

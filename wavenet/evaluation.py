@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -9,7 +10,14 @@ import numpy as np
 from replicator.runs.errors import UserError
 from replicator.runs.intervals import Measure, weighted_mean
 from replicator.runs.progress import Progress
-from wavenet.copy_synthesis import baselines, compare, model_system, real_time_factor, table
+from wavenet.copy_synthesis import (
+    at_temperatures,
+    baselines,
+    compare,
+    model_system,
+    real_time_factor,
+    table,
+)
 from wavenet.data import audio
 from wavenet.data.corpus import Corpus
 from wavenet.density import Density
@@ -28,6 +36,7 @@ def evaluate(
     copies: int = 4,
     seed: int = 0,
     part: DevPart = "report",
+    temperatures: Sequence[float] = (),
 ) -> dict:
     """The figures of a model on the dev recordings of a corpus, as `evaluate --json` prints them.
 
@@ -37,6 +46,7 @@ def evaluate(
         from their own features, at least 1; they are compared for a model with frames.
       seed: of the noise.
       part: of the dev split, see `dev_parts.dev_part`.
+      temperatures: beside 1, at which the model makes them too.
 
     Returns a dict with bits_per_sample, real_time_factor (seconds of computing a second of sound,
     batch 1), measures {name: {mean, low, high}}, codec {"flac": bits per sample} and dev, what it
@@ -52,7 +62,7 @@ def evaluate(
     items = dev_recordings(model.network, corpus, features, model.known_speakers, part)
     bits, samples = _bits(model, items)
     mean_bits = weighted_mean(bits, samples, seed)
-    compared = _compared(model, items[:copies], seed)
+    compared = _compared(model, items[:copies], seed, temperatures)
     measures = {"bits_per_sample": dataclasses.asdict(mean_bits), **compared.pop("measures")}
     flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
     return {
@@ -88,14 +98,17 @@ def _bits(model: SpeechModel, items: list[dict]) -> tuple[np.ndarray, np.ndarray
     return np.array(bits), np.array([len(item["waveform"]) for item in items], np.float64)
 
 
-def _compared(model: SpeechModel, items: list[dict], seed: int) -> dict:
+def _compared(
+    model: SpeechModel, items: list[dict], seed: int, temperatures: Sequence[float]
+) -> dict:
     """What `compare` says of the model and, as "against", of the baselines."""
     rate_hz, hop = model.sample_rate_hz, model.config.network.hop_samples
     system = model_system(model, seed)
     if not model.conditional:
         return {"real_time_factor": real_time_factor(system, items, rate_hz), "measures": {}}
     mel = model.config.data.mel(hop) or MelConvention(rate_hz, hop)
-    against = compare({"model": system, **baselines(mel, seed)}, items, mel, seed)
+    cooler = at_temperatures(model, seed, temperatures)
+    against = compare({"model": system, **cooler, **baselines(mel, seed)}, items, mel, seed)
     return {**against.pop("model"), "against": against}
 
 
