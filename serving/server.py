@@ -1,13 +1,16 @@
 """`onepass serve MODELS`: HTTP and gRPC on one machine, in one event loop."""
 
 import asyncio
+import contextlib
+import functools
 import importlib
 import importlib.util
 import logging
 import os
+import resource
 import signal
 import socket
-import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -15,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from replicator.runs.errors import UserError
 from serving.deploy.ray_settings import RaySettings
+from serving.engine.admission import Admission
 from serving.engine.registry import ModelRegistry
 from serving.engine.version_scanner import MANIFEST, VERSION, scan
 from serving.observability import logs, traces
@@ -26,7 +30,7 @@ if TYPE_CHECKING:
 LOG = logging.getLogger(__name__)
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
-Maker = Callable[[ModelRegistry, Settings, "Metrics"], Any]
+Maker = Callable[[ModelRegistry, Settings, "Metrics", Admission], Any]
 
 
 def serve(settings: RaySettings, models: Path) -> int:
@@ -34,13 +38,15 @@ def serve(settings: RaySettings, models: Path) -> int:
     check(settings, models)
     if settings.ray:
         return importlib.import_module("serving.deploy.ray_command").run_ray(settings, models)
-    logs.configure(settings.log_format, settings.log_level)
+    from serving.observability.metrics import Metrics
+
+    metrics = Metrics()
+    log = logs.configure(settings.log_format, settings.log_level, on_lost=metrics.log_line_lost)
     traces.configure()
-    status, is_busy = asyncio.run(_serve_until_signal(settings, models))
+    _allow_many_files()
+    status, is_busy = asyncio.run(_serve_until_signal(settings, models, metrics))
     traces.close()
-    if is_busy:  # a thread whose result is not needed must not keep the process
-        sys.stdout.flush()
-        sys.stderr.flush()
+    if is_busy or not log.write_all():  # a thread that hangs must not keep the process
         os._exit(status)
     return status
 
@@ -72,7 +78,7 @@ class Server:
     """Models, HTTP and gRPC together.
 
     Args:
-      table: neither started nor loaded.
+      registry: neither started nor loaded.
       settings: where to listen.
       make_app: of an ASGI application; by default `serving.http.app.make_app`.
       make_grpc: of a grpc.aio.Server; by default `serving.grpc.server.make_server`.
@@ -89,6 +95,7 @@ class Server:
     ):
         self.registry, self.settings, self._metrics = registry, settings, metrics
         self._make_app, self._make_grpc = make_app or _app, make_grpc or _grpc
+        self._admission = Admission(settings, metrics)
         self._http: Any = None
         self._grpc: Any = None
         self._serving: asyncio.Task | None = None
@@ -101,7 +108,7 @@ class Server:
         host = self.settings.host
         listener = bind_socket(host, self.settings.port)
         try:
-            self._http = HttpServer(self._make_app(self.registry, self.settings, self._metrics))
+            self._http = HttpServer(self._made(self._make_app), self._admission.connections)
             await self._start_grpc()
         except BaseException:
             listener.close()
@@ -137,12 +144,15 @@ class Server:
         await self._grpc.stop(seconds)  # which cuts off what is left after so many seconds
         return time.monotonic() - start < seconds
 
+    def _made(self, make: Maker) -> Any:
+        return make(self.registry, self.settings, self._metrics, self._admission)
+
     async def _start_grpc(self) -> None:
         if self.settings.grpc_port < 0:
             return
         host, port = self.settings.host, self.settings.grpc_port
         bind_socket(host, port).close()  # gRPC would say more than one line
-        self._grpc = self._make_grpc(self.registry, self.settings, self._metrics)
+        self._grpc = self._made(self._make_grpc)
         try:
             port = self._grpc.add_insecure_port(address(host, port))
         except RuntimeError as error:
@@ -151,11 +161,10 @@ class Server:
         await self._grpc.start()
 
 
-async def _serve_until_signal(settings: Settings, models: Path) -> tuple[int, bool]:
+async def _serve_until_signal(
+    settings: Settings, models: Path, metrics: "Metrics"
+) -> tuple[int, bool]:
     """Serves until a signal comes; the exit status, and whether a thread is still busy."""
-    from serving.observability.metrics import Metrics
-
-    metrics = Metrics()
     registry = ModelRegistry(models, settings, metrics=metrics)
     server = Server(registry, settings, metrics)
     shutdown: asyncio.Future[int] = asyncio.get_running_loop().create_future()
@@ -165,7 +174,9 @@ async def _serve_until_signal(settings: Settings, models: Path) -> tuple[int, bo
     first: set[asyncio.Future[Any]] = {shutdown, initial_load_done}
     await asyncio.wait(first, return_when=asyncio.FIRST_COMPLETED)
     if not shutdown.done():
-        print(ready_line(server), flush=True)
+        line = f"{ready_line(server)}\n"  # with its end, that no line of the log comes between
+        say = functools.partial(print, line, end="", flush=True)
+        threading.Thread(target=say, daemon=True).start()  # nobody may be reading it
     initial_load_done.cancel()
     number = await shutdown
     logs.event(LOG, f"{signal.Signals(number).name}: answering what was accepted, then stopping")
@@ -212,6 +223,13 @@ def address(host: str, port: int) -> str:
     return f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
 
 
+def _allow_many_files() -> None:
+    """Raises the limit on open files: every connection is one."""
+    most = resource.getrlimit(resource.RLIMIT_NOFILE)[1]
+    with contextlib.suppress(ValueError, OSError):
+        resource.setrlimit(resource.RLIMIT_NOFILE, (most, most))
+
+
 def _install_signal_handlers(shutdown: "asyncio.Future[int]") -> None:
     """The first signal sets the future, the second one ends the process at once."""
 
@@ -224,13 +242,13 @@ def _install_signal_handlers(shutdown: "asyncio.Future[int]") -> None:
         asyncio.get_running_loop().add_signal_handler(number, take, number)
 
 
-def _app(registry: ModelRegistry, settings: Settings, metrics: "Metrics") -> Any:
+def _app(*parts: Any) -> Any:
     from serving.http.app import make_app
 
-    return make_app(registry, settings, metrics)
+    return make_app(*parts)
 
 
-def _grpc(registry: ModelRegistry, settings: Settings, metrics: "Metrics") -> Any:
+def _grpc(*parts: Any) -> Any:
     from serving.grpc.server import make_server
 
-    return make_server(registry, settings, metrics)
+    return make_server(*parts)

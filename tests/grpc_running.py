@@ -26,6 +26,12 @@ def store(root):
     return made
 
 
+def registry_of(store, settings):
+    """A registry, not started, and its metrics."""
+    metrics = Metrics()
+    return ModelRegistry(store.root, settings, store.load, metrics), metrics
+
+
 class Running:
     """`with Running(store) as running`: its `address`, `registry`, `metrics` and `server`."""
 

@@ -10,6 +10,7 @@ from fake_bundle import FakeImages, FakeModelStore
 from loops import end_loop
 
 import speech
+from serving.engine.admission import Admission
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
 from serving.http.server import HttpServer
@@ -66,7 +67,9 @@ class Running:
         self.registry = ModelRegistry(self.store.root, self.settings, self.store.load, self.metrics)
         await self.registry.start()
         await self.registry.initial_load_done()
-        self._server = HttpServer(make_app(self.registry, self.settings, self.metrics))
+        admission = Admission(self.settings, self.metrics)
+        app = make_app(self.registry, self.settings, self.metrics, admission)
+        self._server = HttpServer(app, admission.connections)
         self._serving = asyncio.create_task(self._server.serve([self._listener]))
         while not self._server.started:
             await asyncio.sleep(0.005)

@@ -42,6 +42,7 @@ AnyModel = SpeechModel | StudentModel | ImageModel
 CARD = "card.md"
 PORTABLE = "portable"
 PORTABLE_FRAMES = 200
+PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle is the program, and the weights a few times
 RUN_OPTIONS = ("data_licence", "note", "machine", "parts_from")
 NETWORKS = {"wavenet": "network", "parallel-wavenet": "student"}  # where a config has them
 
@@ -51,8 +52,9 @@ def export(given: ExportArguments) -> list[str]:
 
     Raises UserError, in one line, for what cannot be exported, or for an OUT that is in use.
     """
-    lines = []
-    with _atomic_folder(_checked(given)) as folder:
+    lines, out = [], _checked(given)
+    _check_disk(out, _shipped(given.run))
+    with _atomic_folder(out) as folder:
         measured = _write_model(given, folder)
         if measured:
             lines.append(f"{given.out}: {measured}")
@@ -78,6 +80,16 @@ def _checked(given: ExportArguments) -> Path:
     if out.exists() and (not out.is_dir() or any(out.iterdir())):
         raise UserError(f"{given.out} is there already; a new version goes to another folder.")
     return out
+
+
+def _check_disk(out: Path, source: Path) -> None:
+    """UserError where there is no room for a bundle, before the model is loaded and measured."""
+    sizes = [path.stat().st_size for path in source.rglob("*") if path.is_file()]
+    needed = PROGRAM_BYTES + COPIES * max(sizes, default=0)
+    place = next(folder for folder in out.parents if folder.exists())
+    free = shutil.disk_usage(place).free
+    if free < needed:
+        raise UserError(f"{place} has {free >> 20} MiB left, and a bundle may need {needed >> 20}.")
 
 
 @contextlib.contextmanager

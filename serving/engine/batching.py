@@ -1,15 +1,20 @@
-"""Requests side by side become one call: a bounded queue, rows of equal shape together."""
+"""Requests side by side become calls: a bounded queue, fair shares, rows of one shape together."""
 
 import asyncio
 import collections
 import dataclasses
+import functools
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from serving.engine.call_times import CallTimes
+from serving.engine.clients import NOBODY, Client, current_client
+from serving.engine.fair_shares import FairShares
 from serving.engine.padding import Arrays, Fitted, Padding
+from serving.engine.shared_limits import SHARE
 from serving.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -24,6 +29,8 @@ from serving.observability.logs import request_id
 LOG = logging.getLogger(__name__)
 MAX_RETRY_SECONDS = 60.0
 LARGE_BYTES = 2**20  # what is copied in a thread, so that others need not wait for it
+CALL_SECONDS = 1.0  # that a call of several rows is meant to take at most: others wait for it
+UNKNOWN_ROW_SECONDS = 1e-3
 
 Call = Callable[[str, Arrays], Arrays]
 
@@ -32,8 +39,9 @@ Call = Callable[[str, Arrays], Arrays]
 class Limits:
     """How much of one model may wait or run.
 
-    rows, bytes: of inputs that wait. request_rows: of one request. delay_seconds: that a batch is
-    held back for requests that are likely to come. threads: calls at the same time.
+    rows, bytes: of inputs that wait; of a client SHARE of them. request_rows: of one request.
+    delay_seconds: that a batch is held back for requests that are likely to come. threads: calls at
+    the same time; one more for rows that take longer than CALL_SECONDS.
     """
 
     rows: int = 256
@@ -61,14 +69,17 @@ class BatchObserver:
 
 @dataclasses.dataclass(eq=False)
 class _Request:
-    """Inputs on their way: rows that wait or run, and the answer they make together."""
+    """Inputs on their way: the rows that wait, and the answer that all make together."""
 
     signature: str
     fitted: Fitted
+    client: Client
     answer: asyncio.Future
     arrived: float
     id: str
     results: list[Arrays | None]
+    waiting: collections.deque[int]
+    row_seconds: float
 
     @property
     def missing(self) -> int:
@@ -81,6 +92,16 @@ class _Request:
     @property
     def result_bytes(self) -> int:
         return sum(array.nbytes for row in self.results if row for array in row.values())
+
+    @property
+    def seconds(self) -> float:
+        """That the rows that wait will take, as far as that is known."""
+        return len(self.waiting) * self.row_seconds
+
+    @property
+    def is_long(self) -> bool:
+        """Whether one of its rows alone takes longer than others should wait."""
+        return self.row_seconds > CALL_SECONDS
 
 
 @dataclasses.dataclass(eq=False)
@@ -97,7 +118,9 @@ class Batcher:
 
     A lone request is called at once. When requests come side by side, those that come during a call
     share the next one, and after a call that several shared the next is held back a moment for
-    them to come again.
+    them to come again. The client that has used least goes next, of its requests the one that has;
+    a call ends within CALL_SECONDS, so that a request of many rows lets others go between, and rows
+    that take longer have a thread of their own.
 
     Args:
       call: (signature, inputs) -> outputs; it runs in a thread.
@@ -114,11 +137,12 @@ class Batcher:
         name: str = "model",
     ):
         self._call, self._padding, self._limits, self._observer = call, padding, limits, observer
-        self._pool = ThreadPoolExecutor(limits.threads, thread_name_prefix=f"call-{name}")
-        self._queues: dict[tuple, collections.deque[_Row]] = {}
-        self._waiting_rows = self._waiting_bytes = self.running = 0
+        self._pool = ThreadPoolExecutor(limits.threads + 1, thread_name_prefix=f"call-{name}")
+        self._waiting: dict[_Request, None] = {}
+        self._waiting_rows = self._waiting_bytes = self.running = self._running_long = 0
         self._expected_requests, self._delay_until = 1, 0.0
-        self._seconds_per_call = 0.0
+        self._clients, self._requests = FairShares(), FairShares()
+        self._times = CallTimes()
         self._closed = False
 
     async def submit(
@@ -129,7 +153,7 @@ class Batcher:
         Raises TooLarge, Overloaded, DeadlineExceeded, or whatever ServingError the call ended in.
         Rows of a cancelled request that still wait never reach the call.
         """
-        request = self._enqueued(signature, self._padding.fit(signature, inputs))
+        request = self._enqueued(signature, self._padding.fit(signature, inputs), timeout_seconds)
         self._dispatch()
         try:
             async with asyncio.timeout(timeout_seconds):
@@ -147,30 +171,73 @@ class Batcher:
     def close(self) -> None:
         """Answers what waits with NotReady, and everything that comes after."""
         self._closed = True
-        for row in [row for queue in self._queues.values() for row in queue]:
-            _fail(row.request, NotReady("The server is stopping."))
+        for request in self._waiting:
+            _fail(request, NotReady("The server is stopping."))
 
-    def _enqueued(self, signature: str, fitted: Fitted) -> _Request:
+    def _enqueued(
+        self, signature: str, fitted: Fitted, timeout_seconds: float | None = None
+    ) -> _Request:
         """The request, its rows in the queue."""
-        loop, limits = asyncio.get_running_loop(), self._limits
+        loop, limits, client = asyncio.get_running_loop(), self._limits, current_client()
         rows = len(next(iter(fitted.inputs.values())))
         most = min(limits.rows, limits.request_rows)
         if rows > most:
             raise TooLarge(f"The batch must have at most {most} rows, got {rows}.")
         request = _Request(
-            signature, fitted, loop.create_future(), loop.time(), request_id(), [None] * rows
+            signature,
+            fitted,
+            client,
+            loop.create_future(),
+            loop.time(),
+            request_id(),
+            [None] * rows,
+            collections.deque(range(rows)),
+            self._times.seconds_per_row(fitted.key, signature, fitted.cost),
         )
         size = request.bytes_per_row * rows
         if size > limits.bytes:
             raise TooLarge(f"The inputs must have at most {limits.bytes:,} bytes, got {size:,}.")
         if self._closed:
             raise NotReady("The server is stopping.")
-        if self._waiting_rows + rows > limits.rows or self._waiting_bytes + size > limits.bytes:
-            raise Overloaded(f"{self._waiting_rows} rows wait already.", self._retry_seconds())
-        queue = self._queues.setdefault(fitted.key, collections.deque())
-        queue.extend(_Row(request, number) for number in range(rows))
+        self._check_room(request, size)
+        if timeout_seconds is not None:
+            self._check_time(request, timeout_seconds)
+        self._clients.join(client, (other.client for other in self._waiting))
+        self._requests.join(request, self._of(client))
+        self._waiting[request] = None
         self._count(request, rows)
         return request
+
+    def _of(self, client: Client) -> list[_Request]:
+        return [request for request in self._waiting if request.client == client]
+
+    def _check_room(self, request: _Request, size: int) -> None:
+        """Overloaded where the queue, or the client's share of it, is full."""
+        rows, limits = len(request.waiting), self._limits
+        if self._waiting_rows + rows > limits.rows or self._waiting_bytes + size > limits.bytes:
+            raise Overloaded(f"{self._waiting_rows} rows wait already.", self._retry_seconds())
+        own = sum(len(other.waiting) for other in self._of(request.client))
+        if request.client.network != NOBODY.network and own and own + rows > SHARE * limits.rows:
+            raise Overloaded(f"{own} rows of yours wait already.", self._retry_seconds())
+
+    def _check_time(self, request: _Request, seconds: float) -> None:
+        """TooLarge or Overloaded where even the fastest calls so far would end too late."""
+        threads = 1 if request.is_long else self._limits.threads
+        alone = request.seconds / threads
+        if alone > seconds:
+            raise TooLarge(
+                f"The request would take about {alone:.0f} seconds, and has {seconds:.3g}: "
+                "ask for fewer rows, shorter ones, or a stream."
+            )
+        rivals = [other for other in self._waiting if other.is_long == request.is_long]
+        own = request.seconds + _seconds(r for r in rivals if r.client == request.client)
+        clients = len({request.client, *(other.client for other in rivals)})
+        needed = min(own * clients, request.seconds + _seconds(rivals)) / threads
+        if needed > seconds:
+            raise Overloaded(
+                f"What waits takes about {needed:.0f} seconds, and the request has {seconds:.3g}.",
+                min(needed - seconds + 1.0, MAX_RETRY_SECONDS),
+            )
 
     def _count(self, request: _Request, rows: int) -> None:
         self._waiting_rows += rows
@@ -178,59 +245,83 @@ class Batcher:
         self._observer.rows_queued(rows)
 
     def _retry_seconds(self) -> float:
-        calls = self._waiting_rows / self._padding.max_batch / self._limits.threads
-        return min(max(1.0, calls * self._seconds_per_call), MAX_RETRY_SECONDS)
+        return min(max(1.0, _seconds(self._waiting) / self._limits.threads), MAX_RETRY_SECONDS)
 
     def _remove_waiting(self, request: _Request) -> None:
         """Takes the rows that still wait out of the queue."""
         request.answer.cancel()
-        queue = self._queues.get(request.fitted.key)
-        if queue is None:
-            return
-        left = collections.deque(row for row in queue if row.request is not request)
-        self._count(request, len(left) - len(queue))
-        self._set_queue(request.fitted.key, left)
-
-    def _set_queue(self, key: tuple, queue: collections.deque[_Row]) -> None:
-        if queue:
-            self._queues[key] = queue
-        else:
-            self._queues.pop(key, None)
+        self._count(request, -len(request.waiting))
+        request.waiting.clear()
+        self._waiting.pop(request, None)
 
     def _dispatch(self) -> None:
         """Starts as many calls as there are threads for."""
         loop = asyncio.get_running_loop()
-        while self._queues and self.running < self._limits.threads:
-            key = min(self._queues, key=lambda key: self._queues[key][0].request.arrived)
+        while (request := self._next_request()) is not None:
             wait_seconds = self._delay_until - loop.time()
-            if wait_seconds > 0 and not self._is_worth_a_call(self._queues[key]):
+            if wait_seconds > 0 and not self._is_worth_a_call(request):
                 loop.call_later(wait_seconds, self._dispatch)
                 return
-            rows = self._next_batch(key)
+            rows = self._next_batch(request)
             self.running += 1
-            loop.create_task(self._run(rows)).add_done_callback(self._batch_done)
+            self._running_long += request.is_long
+            done = functools.partial(self._batch_done, is_long=request.is_long)
+            loop.create_task(self._run(rows)).add_done_callback(done)
 
-    def _is_worth_a_call(self, queue: collections.deque[_Row]) -> bool:
-        requests = len({id(row.request) for row in queue})
-        return requests >= self._expected_requests or len(queue) >= self._padding.max_batch
+    def _next_request(self) -> _Request | None:
+        """The one that goes next, where there is a thread for it."""
+        has_short = self.running - self._running_long < self._limits.threads
+        able = [
+            request
+            for request in self._waiting
+            if (not self._running_long if request.is_long else has_short)
+        ]
+        return min(able, key=self._rank, default=None)
 
-    def _next_batch(self, key: tuple) -> list[_Row]:
-        """The rows of the next call, from the front of a queue."""
-        queue = self._queues[key]
-        self._expected_requests = len({id(row.request) for row in queue})
-        rows = [queue.popleft() for _ in range(min(len(queue), self._padding.size(len(queue))))]
-        for row in rows:
-            self._count(row.request, -1)
-        self._set_queue(key, queue)
+    def _rank(self, request: _Request) -> tuple[float, float, float]:
+        used = self._clients.used(request.client)
+        return used, self._requests.used(request), request.arrived
+
+    def _alike(self, request: _Request) -> list[_Request]:
+        """Those that can share a call with it, itself among them."""
+        return [other for other in self._waiting if other.fitted.key == request.fitted.key]
+
+    def _is_worth_a_call(self, request: _Request) -> bool:
+        alike = self._alike(request)
+        rows = sum(len(other.waiting) for other in alike)
+        return len(alike) >= self._expected_requests or rows >= self._padding.max_batch
+
+    def _next_batch(self, first: _Request) -> list[_Row]:
+        """The rows of the next call, by rank; of as many rows as are made within CALL_SECONDS."""
+        alike = sorted(self._alike(first), key=self._rank)
+        self._expected_requests = len(alike)
+        count = sum(len(request.waiting) for request in alike)
+        if first.row_seconds:
+            count = min(count, max(1, int(CALL_SECONDS / first.row_seconds)))
+        count = min(count, self._padding.size(count))
+        rows: list[_Row] = []
+        for request in alike:
+            while request.waiting and len(rows) < count:
+                rows.append(_Row(request, request.waiting.popleft()))
+                self._charge(request)
+            if not request.waiting:
+                del self._waiting[request]
         return rows
+
+    def _charge(self, request: _Request) -> None:
+        self._count(request, -1)
+        seconds = request.row_seconds or UNKNOWN_ROW_SECONDS * request.fitted.cost
+        self._clients.charge(request.client, seconds)
+        self._requests.charge(request, seconds)
 
     async def _run(self, rows: list[_Row]) -> None:
         loop = asyncio.get_running_loop()
         start = loop.time()
         self._observer.call_started()
         results = await loop.run_in_executor(self._pool, self._outputs, rows)
-        seconds = loop.time() - start
-        self._seconds_per_call += 0.2 * (seconds - self._seconds_per_call)
+        seconds, first = loop.time() - start, rows[0].request
+        size = max(len(rows), self._padding.size(len(rows)))
+        self._times.note(first.fitted.key, first.signature, first.fitted.cost, seconds / size)
         self._observer.call_finished(len(rows), seconds)
         for row, result in zip(rows, results, strict=True):
             if isinstance(result, ServingError):
@@ -240,8 +331,9 @@ class Batcher:
                 if not row.request.missing and not row.request.answer.done():
                     row.request.answer.set_result(None)
 
-    def _batch_done(self, task: asyncio.Task) -> None:
+    def _batch_done(self, task: asyncio.Task, is_long: bool) -> None:
         self.running -= 1
+        self._running_long -= is_long
         self._delay_until = asyncio.get_running_loop().time() + self._limits.delay_seconds
         if not task.cancelled() and task.exception():
             LOG.error("a batch was lost", exc_info=task.exception())
@@ -282,6 +374,10 @@ class Batcher:
         results = [result for result in request.results if result is not None]
         outputs = {name: np.stack([result[name] for result in results]) for name in results[0]}
         return self._padding.crop(outputs)
+
+
+def _seconds(requests: Iterable[_Request]) -> float:
+    return sum(request.seconds for request in requests)
 
 
 def _fail(request: _Request, error: ServingError) -> None:

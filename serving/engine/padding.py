@@ -10,6 +10,7 @@ import numpy as np
 from serving.errors import InvalidInput
 
 Arrays = dict[str, np.ndarray]
+COUNTS = ("num_frames", "num_samples")  # inputs that say how much is made
 MAX_PADDING_SHARE = 0.25  # part of a call that may be padding rows
 
 
@@ -24,6 +25,13 @@ class Fitted:
     inputs: Arrays
     lengths: dict[str, int]
     key: tuple
+
+    @property
+    def cost(self) -> float:
+        """What a row costs, in units of its signature: its frames, or samples where it has none."""
+        counts = [self.inputs[name] for name in COUNTS if name in self.inputs]
+        longest = float(counts[0].max(initial=1)) if counts else 1.0
+        return float(max(self.lengths.values(), default=longest))
 
 
 class Padding:

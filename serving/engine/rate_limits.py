@@ -1,10 +1,11 @@
 """How often a client may ask."""
 
 import collections
-import ipaddress
 import time
 from collections.abc import Callable
 
+from serving.engine.auth import HEALTH_PREFIX
+from serving.engine.clients import Address, network_of
 from serving.errors import TooManyRequests
 
 MAX_CLIENTS = 10_000
@@ -14,8 +15,6 @@ UNLIMITED_PATHS = ("/healthz", "/readyz")
 class RateLimiter:
     """A bucket of requests for each client, a minute's worth, that fills up steadily.
 
-    A client is an address; of IPv6 the network of 64 bits, which is one customer's.
-
     Args:
       per_minute: 0: no limit. now: seconds of a clock that never goes back.
     """
@@ -24,11 +23,12 @@ class RateLimiter:
         self._per_minute, self._now = per_minute, now
         self._buckets: collections.OrderedDict[str, tuple[float, float]] = collections.OrderedDict()
 
-    def check(self, path: str, client: tuple[str, int] | None) -> None:
+    def check(self, path: str, client: Address) -> None:
         """TooManyRequests, with when to come again, for a client over its limit."""
-        if not self._per_minute or path in UNLIMITED_PATHS:
+        is_unlimited = path in UNLIMITED_PATHS or path.startswith(HEALTH_PREFIX)
+        if not self._per_minute or is_unlimited:
             return
-        key = _network(client[0]) if client else ""
+        key = network_of(client[0]) if client else ""
         now = self._now()
         left, at = self._buckets.pop(key, (float(self._per_minute), now))
         left = min(self._per_minute, left + (now - at) * self._per_minute / 60.0)
@@ -41,12 +41,3 @@ class RateLimiter:
                 f"A client may send {self._per_minute} requests a minute.",
                 (1.0 - left) * 60.0 / self._per_minute,
             )
-
-
-def _network(address: str) -> str:
-    if ":" not in address:
-        return address
-    try:
-        return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
-    except ValueError:
-        return address

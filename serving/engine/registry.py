@@ -54,7 +54,7 @@ class ModelRegistry:
         self._load_bundle, self._metrics = load or _load_from_disk(settings), metrics
         self._version_sets: dict[str, VersionSet] = {}
         self._initial_names: set[str] | None = None  # names that lay there at the start
-        self._draining = False
+        self._draining = self._is_scanned = False
         self._tasks: set[asyncio.Task] = set()
         self._poller: asyncio.Task | None = None
         self._scanner = ThreadPoolExecutor(1, thread_name_prefix="scan")
@@ -86,7 +86,9 @@ class ModelRegistry:
         )
 
     def names(self) -> list[str]:
-        """Of all models that were found."""
+        """Of all models that were found; NotReady before the first look at the folder."""
+        if not self._is_scanned:
+            raise NotReady("The server has not looked for models yet.")
         return sorted(self._version_sets)
 
     def versions(self, name: str) -> list[VersionStatus]:
@@ -174,6 +176,7 @@ class ModelRegistry:
     async def _scan_folder(self) -> None:
         loop = asyncio.get_running_loop()
         self._apply_scan(await loop.run_in_executor(self._scanner, scan, self.root))
+        self._is_scanned = True
         for name, version_set in self._version_sets.items():
             found = (
                 None if version_set.loading is not None else version_set.candidate(time.monotonic())
@@ -189,6 +192,7 @@ class ModelRegistry:
                 version_set = self._version_sets.setdefault(name, VersionSet())
                 version_set.missed_scans = 0
                 version_set.found = found
+                version_set.report_replaced(name)
                 version_set.broken = {
                     f.number: version_set.broken[f.number]
                     for f in version_set.found
@@ -221,6 +225,7 @@ class ModelRegistry:
         else:
             self._unload_current(version_set)
             version_set.current = ServedModel(bundle, self.settings, self._metrics, name)
+            version_set.current_stamp = found.stamp
             version_set.broken.pop(found.number, None)
             if self._metrics:
                 self._metrics.loaded(name, found.number)
@@ -298,7 +303,7 @@ class ModelRegistry:
             self._initial_load.set()
 
     def _version_set(self, name: str) -> VersionSet:
-        if name not in self._version_sets:
+        if name not in self.names():
             raise NotFound(f"There is no model `{name[:64]}`.")
         return self._version_sets[name]
 

@@ -42,6 +42,7 @@ class VersionSet:
 
     found: list[FoundVersion] = dataclasses.field(default_factory=list)
     current: ServedModel | None = None
+    current_stamp: tuple[int, ...] = ()
     loading: int | None = None
     unloading: list[ServedModel] = dataclasses.field(default_factory=list)
     broken: dict[int, BrokenVersion] = dataclasses.field(default_factory=dict)
@@ -60,6 +61,16 @@ class VersionSet:
         if kept and kept != self.problem:
             event(LOG, kept, logging.WARNING, model=name)
         self.problem = kept
+
+    def report_replaced(self, name: str) -> None:
+        """Says, once, that the version being served was written anew: it stays as it was loaded."""
+        for found in self.found:
+            is_current = self.current is not None and found.number == self.current.version
+            if is_current and found.stamp != self.current_stamp:
+                self.current_stamp = found.stamp
+                fields = {"model": name, "version": found.number}
+                words = "was replaced in place, and is served as it was: export a new version"
+                event(LOG, words, logging.WARNING, **fields)
 
     def candidate(self, now: float) -> FoundVersion | None:
         """The version to be loaded next: the highest that is not known to be broken."""

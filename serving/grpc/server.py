@@ -6,8 +6,7 @@ import grpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from serving.engine.auth import TokenAuth
-from serving.engine.rate_limits import RateLimiter
+from serving.engine.admission import Admission
 from serving.engine.registry import ModelRegistry
 from serving.grpc.health import Health
 from serving.grpc.inference import Inference
@@ -19,10 +18,11 @@ from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
 HEALTH = "grpc.health.v1.Health"
-MAX_CALLS = 1024  # at the same time, the waiting ones among them
+MAX_CONNECTIONS = 1024
 MAX_CALLS_PER_CONNECTION = 256
 MAX_METADATA_BYTES = 16 * 1024
-IDLE_SECONDS = 600
+IDLE_SECONDS = 120  # without a call
+HANDSHAKE_SECONDS = 10
 ALIVE_SECONDS = 30.0  # between two questions whether a client is still there, and to answer one
 ONLY_IDENTITY = 1  # a compressed message could unfold without end
 
@@ -31,7 +31,7 @@ def make_server(
     registry: ModelRegistry,
     settings: Settings,
     metrics: Metrics | None = None,
-    rate_limiter: RateLimiter | None = None,
+    admission: Admission | None = None,
 ) -> grpc.aio.Server:
     """A gRPC server of the registry's models, neither bound to a port nor started.
 
@@ -40,23 +40,18 @@ def make_server(
       settings: of it are used the token, `max_body_mib` (of a message, both ways),
         `timeout_seconds` and `requests_per_minute_per_client`.
       metrics: a `serving.observability.metrics.Metrics`, or None.
-      rates: of each client's requests, to share with HTTP; None: of gRPC alone.
+      admission: to share with HTTP; None: of gRPC alone.
 
     Must be called where the event loop runs.
     """
-    rate_limiter = rate_limiter or RateLimiter(settings.requests_per_minute_per_client)
-    auth = TokenAuth(settings.token())
-    interceptor = RequestInterceptor(
-        settings, auth, rate_limiter, metrics, lambda: registry.draining
-    )
-    server = grpc.aio.server(
-        interceptors=(interceptor,), options=_options(settings), maximum_concurrent_rpcs=MAX_CALLS
-    )
+    admission = admission or Admission(settings, metrics)
+    interceptor = RequestInterceptor(settings, admission, metrics, lambda: registry.draining)
+    server = grpc.aio.server(interceptors=(interceptor,), options=_options(settings))
     services = _services(registry, settings)
     for name, methods in services.items():
         server.add_generic_rpc_handlers((_handler(name, methods),))
     named = (*services, HEALTH, reflection.SERVICE_NAME)
-    server.add_generic_rpc_handlers((Health(registry, named).handler(),))
+    server.add_generic_rpc_handlers((Health(registry, named, admission.refusals).handler(),))
     described = pool()
     for module in (health_pb2, reflection_pb2):
         described.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
@@ -102,6 +97,8 @@ def _options(settings: Settings) -> list[tuple[str, int]]:
         ("grpc.max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.absolute_max_metadata_size", MAX_METADATA_BYTES),
         ("grpc.max_connection_idle_ms", 1000 * IDLE_SECONDS),
+        ("grpc.max_allowed_incoming_connections", MAX_CONNECTIONS),
+        ("grpc.server_handshake_timeout_ms", 1000 * HANDSHAKE_SECONDS),
         ("grpc.keepalive_time_ms", int(1000 * ALIVE_SECONDS)),
         ("grpc.keepalive_timeout_ms", int(1000 * ALIVE_SECONDS)),
         ("grpc.keepalive_permit_without_calls", 1),

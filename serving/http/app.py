@@ -3,6 +3,7 @@
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from serving.engine.admission import Admission
 from serving.engine.registry import ModelRegistry
 from serving.http.draw import DrawRoute
 from serving.http.health import Health
@@ -47,9 +48,16 @@ class Routes:
         await self._router(scope, receive, send)
 
 
-def make_app(registry: ModelRegistry, settings: Settings, metrics: Metrics) -> ASGIApp:
+def make_app(
+    registry: ModelRegistry,
+    settings: Settings,
+    metrics: Metrics,
+    admission: Admission | None = None,
+) -> ASGIApp:
     """The application that answers over HTTP for a model registry.
 
-    Raises UserError for a token that cannot be used.
+    admission: to share with gRPC; None: one of its own. Raises UserError for a token that cannot be
+    used.
     """
-    return RequestMiddleware(Routes(registry, settings, metrics), settings, metrics)
+    admission = admission or Admission(settings, metrics)
+    return RequestMiddleware(Routes(registry, settings, metrics), settings, metrics, admission)

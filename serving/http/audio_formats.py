@@ -11,23 +11,19 @@ import soxr
 
 from wavenet.data.audio import resample, to_int16
 
-UNKNOWN_LENGTH = 0xFFFFFFFF
+UNKNOWN_LENGTH, HEAD_BYTES = 0xFFFFFFFF, 44
 OPENAI_PCM_HZ = 24_000
 OPUS_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)
 WRITTEN_AT_ONCE = 1 << 16  # samples
 
 
-def wav_header(sample_rate_hz: int) -> bytes:
-    """The 44 bytes before mono 16-bit samples of a WAV whose length is not known yet."""
+def wav_header(sample_rate_hz: int, num_samples: int | None = None) -> bytes:
+    """The 44 bytes before mono 16-bit samples of a WAV; None: their number is not known yet."""
+    size = UNKNOWN_LENGTH if num_samples is None else 2 * num_samples
     layout = (16, 1, 1, sample_rate_hz, 2 * sample_rate_hz, 2, 16)  # PCM, mono, 2 bytes a sample
-    head = b"RIFF" + struct.pack("<I", UNKNOWN_LENGTH) + b"WAVE"
-    return (
-        head
-        + b"fmt "
-        + struct.pack("<IHHIIHH", *layout)
-        + b"data"
-        + struct.pack("<I", UNKNOWN_LENGTH)
-    )
+    riff = b"RIFF" + struct.pack("<I", min(size + HEAD_BYTES - 8, UNKNOWN_LENGTH)) + b"WAVE"
+    head = riff + b"fmt " + struct.pack("<IHHIIHH", *layout)
+    return head + b"data" + struct.pack("<I", size)
 
 
 def little_endian(waveform: np.ndarray) -> bytes:
@@ -49,10 +45,10 @@ class StreamFormat:
     encode: Callable[[np.ndarray], bytes]
 
 
-def stream_format(name: str, sample_rate_hz: int) -> StreamFormat:
-    """The format "wav" or "l16", at a rate."""
+def stream_format(name: str, sample_rate_hz: int, num_samples: int) -> StreamFormat:
+    """The format "wav" or "l16", at a rate, of a sound of that length."""
     if name == "wav":
-        return StreamFormat("audio/wav", wav_header(sample_rate_hz), little_endian)
+        return StreamFormat("audio/wav", wav_header(sample_rate_hz, num_samples), little_endian)
     return StreamFormat(f"audio/L16;rate={sample_rate_hz};channels=1", b"", big_endian)
 
 

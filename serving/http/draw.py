@@ -24,7 +24,7 @@ from serving.http.image_requests import (
     scale_signatures,
 )
 from serving.http.model_lookup import model_from_path, require_kind
-from serving.http.request_bodies import body_of
+from serving.http.request_bodies import body_of, read_with
 from serving.http.streamed_responses import StreamedResponse
 from serving.settings import Settings
 
@@ -46,7 +46,7 @@ class DrawRoute:
         """Streams images as lines of JSON, a line a scale."""
         served = require_kind(model_from_path(self._registry, request), "picture")
         body = await body_of(request, self._settings.timeout_seconds)
-        fields = json_object(body)
+        fields = await read_with(json_object, body)
         given = {n: fields[n] for n in CONDITIONS.values() if fields.get(n) is not None}
         value = condition(served, given)
         seed = integer(fields, "seed", 0, 0, MAX_SEED)

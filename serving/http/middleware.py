@@ -7,12 +7,14 @@ from typing import ClassVar
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.engine.auth import TokenAuth
-from serving.engine.rate_limits import RateLimiter
+from serving.engine.admission import Admission
+from serving.engine.clients import Client
+from serving.engine.rate_limits import UNLIMITED_PATHS
+from serving.engine.shared_limits import Hold
 from serving.errors import Internal, NotFound, Overloaded, ServingError
 from serving.http.allowed_hosts import AllowedHosts
 from serving.http.error_responses import error_body, error_headers, protocol_of
-from serving.http.request_bodies import BodyBudget, CappedBody
+from serving.http.request_bodies import CappedBody
 from serving.observability import traces
 from serving.observability.logs import begin_request, event
 from serving.observability.metrics import Metrics
@@ -29,6 +31,7 @@ DEFAULT_HEADERS = {
     b"cross-origin-opener-policy": b"same-origin",
 }
 
+CONNECTION_HOLD = "onepass.connection"  # of a scope: the connection's place, None without one
 LOG = logging.getLogger(__name__)
 
 
@@ -82,11 +85,9 @@ class RequestMiddleware:
 
     passed: ClassVar = ("lifespan",)
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
-        self._app, self._metrics = app, metrics
-        self._allowed_hosts, self._auth = AllowedHosts(settings), TokenAuth(settings.token())
-        self._rate_limiter = RateLimiter(settings.requests_per_minute_per_client)
-        self._budget = BodyBudget(settings.max_body_bytes)
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, admission: Admission):
+        self._app, self._metrics, self._admission = app, metrics, admission
+        self._allowed_hosts, self._max_bytes = AllowedHosts(settings), settings.max_body_bytes
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
@@ -100,7 +101,7 @@ class RequestMiddleware:
         headers = dict(scope["headers"])
         request_id = begin_request(headers.get(b"x-request-id", b"").decode("latin-1"))
         response = ResponseRecorder(send, request_id)
-        body = CappedBody(receive, scope["headers"], self._budget)
+        body = CappedBody(receive, scope["headers"], self._max_bytes, self._admission.bodies)
         try:
             with traces.span("http", _trace(headers), method=scope["method"]):
                 await self._respond(scope, headers, body, response)
@@ -116,8 +117,7 @@ class RequestMiddleware:
         response: ResponseRecorder,
     ) -> None:
         try:
-            self._check(scope, headers)
-            body.check()
+            body.begin(await self._admit(scope, headers))
             await self._app(scope, body.receive, response.send)
         except Exception as raised:
             error = _error_of(raised)
@@ -125,12 +125,14 @@ class RequestMiddleware:
             if not response.status:  # else the server closes the connection: its answer has no end
                 await _send_error(error, scope, body, response)
 
-    def _check(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
+    async def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> Client:
         self._allowed_hosts.check(scope["method"], headers)
         if headers.get(b"content-encoding", b"identity").lower() not in (b"identity", b""):
             raise UnsupportedEncoding("The body must not be compressed (`Content-Encoding`).")
-        self._auth.check(scope["path"], headers)
-        self._rate_limiter.check(scope["path"], scope.get("client"))
+        given = headers.get(b"authorization", b"")
+        client = await self._admission.admit(scope["path"], given, scope.get("client"))
+        _check_connection(scope, client)
+        return client
 
     def _note(
         self, scope: Scope, body: CappedBody, response: ResponseRecorder, seconds: float
@@ -150,7 +152,19 @@ class RequestMiddleware:
             status=response.status,
             code=response.code,
             seconds=seconds,
+            client=(scope.get("client") or ("",))[0],
         )
+
+
+def _check_connection(scope: Scope, client: Client) -> None:
+    """Overloaded on a connection that has no place, but to a probe and with a token."""
+    if CONNECTION_HOLD not in scope:  # another server's
+        return
+    hold: Hold | None = scope[CONNECTION_HOLD]
+    if hold is not None:
+        hold.has_token |= client.has_token
+    elif not client.has_token and scope["path"] not in UNLIMITED_PATHS:
+        raise Overloaded("There are too many connections.")
 
 
 def _trace(headers: dict[bytes, bytes]) -> dict[str, str] | None:

@@ -2,21 +2,24 @@
 
 import asyncio
 import contextlib
+import logging
 from typing import Any
 
+import orjson
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.errors import ServingError
+from serving.errors import NotFound, ServingError
 from serving.http.image_requests import CONDITIONS, condition_input, scales
 from serving.http.json_responses import json_response
 from serving.http.model_lookup import version_at
 from serving.http.synthesis_requests import is_conditional, max_seconds, speakers, supports_text
 from serving.http.tensorflow_rest import statuses
 
+LOG = logging.getLogger(__name__)
 OWNER = "onepass"
 FACTS = ("preset", "data_licence", "quality", "size", "channels", "sample_rate_hz", "hop_samples")
 RENAMED = {"data_licence": "licence"}
@@ -38,7 +41,10 @@ class ModelListing:
 
     async def models(self, request: Request) -> Response:
         """Every model."""
-        entries = [await self._entry(name) for name in sorted(self._registry.names())]
+        entries = []
+        for name in sorted(self._registry.names()):
+            with contextlib.suppress(NotFound):  # it was taken away meanwhile
+                entries.append(await self._entry(name))
         return json_response({"object": "list", "data": entries})
 
     async def model(self, request: Request) -> Response:
@@ -53,8 +59,14 @@ class ModelListing:
             {"version": status.version, "state": status.state}
             for status in self._registry.versions(name)
         ]
-        with contextlib.suppress(ServingError):  # one that is loading has no facts yet
-            entry |= await asyncio.to_thread(_facts, self._registry.get(name, version))
+        try:
+            facts = await asyncio.to_thread(_facts, self._registry.get(name, version))
+            orjson.dumps(facts)  # which refuses integers of more than 64 bits
+            entry |= facts
+        except ServingError:
+            pass  # one that is loading has no facts yet
+        except Exception as error:
+            LOG.error("model.json cannot be listed: %s", error, extra={"fields": {"model": name}})
         return entry
 
 

@@ -26,7 +26,7 @@ from serving.http.image_requests import (
 )
 from serving.http.json_responses import json_response
 from serving.http.model_lookup import model_from_fields, preferred_signature
-from serving.http.request_bodies import body_of
+from serving.http.request_bodies import body_of, read_with
 from serving.settings import Settings
 
 MAX_PROMPT_CHARACTERS = 4000
@@ -47,7 +47,8 @@ class OpenaiImages:
 
     async def generate(self, request: Request) -> Response:
         """Images as base64; what has no meaning here, such as `quality`, is passed over."""
-        fields = json_object(await body_of(request, self._settings.timeout_seconds))
+        body = await body_of(request, self._settings.timeout_seconds)
+        fields = await read_with(json_object, body)
         served = model_from_fields(self._registry, fields, "picture")
         request.scope["model"] = served.name
         prompt = required_text(fields, "prompt", MAX_PROMPT_CHARACTERS)

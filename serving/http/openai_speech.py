@@ -27,7 +27,7 @@ from serving.http.audio_formats import (
 from serving.http.disconnects import cancel_on_disconnect
 from serving.http.fields import Fields, choice, excerpt, json_object, number, required_text
 from serving.http.model_lookup import model_from_fields
-from serving.http.request_bodies import body_of
+from serving.http.request_bodies import body_of, read_with
 from serving.http.streamed_responses import StreamedResponse
 from serving.http.synthesis_requests import (
     SynthesisRequest,
@@ -39,8 +39,8 @@ from serving.http.synthesis_requests import (
     text_frames,
 )
 from serving.settings import Settings
+from speech.phonemes import MAX_CHARACTERS
 
-MAX_INPUT_CHARACTERS = 4096  # as OpenAI has it
 FORMATS = ("mp3", "opus", "flac", "wav", "pcm")
 STREAM_FORMATS = ("audio", "sse")
 MIN_SPEED, MAX_SPEED = 0.25, 4.0
@@ -64,7 +64,8 @@ class OpenaiSpeech:
 
         `pcm` has 24,000 samples a second, as OpenAI's has. `instructions` are passed over.
         """
-        fields = json_object(await body_of(request, self._settings.timeout_seconds))
+        body = await body_of(request, self._settings.timeout_seconds)
+        fields = await read_with(json_object, body)
         served = model_from_fields(self._registry, fields, "sound")
         request.scope["model"] = served.name
         name = choice(fields, "response_format", "mp3", FORMATS)
@@ -89,7 +90,7 @@ class OpenaiSpeech:
         return StreamedResponse(data, media_type, self._settings.timeout_seconds)
 
     async def _synthesis_request(self, served: ServedModel, fields: Fields) -> SynthesisRequest:
-        text = required_text(fields, "input", MAX_INPUT_CHARACTERS)
+        text = required_text(fields, "input", MAX_CHARACTERS)
         speaker = _speaker(served, fields.get("voice"))
         if not is_conditional(served):
             raise InvalidInput(f"`model` must be one that reads; `{served.name}` only makes sound.")
@@ -113,7 +114,7 @@ def _live(
     rate_hz, sound = served.spec["sample_rate_hz"], synthesize(served, synthesis)
     if name == "pcm":
         return PCM, resampled(sound, rate_hz, OPENAI_PCM_HZ)
-    return stream_format(name, rate_hz), sound
+    return stream_format(name, rate_hz, synthesis.num_samples), sound
 
 
 def _speaker(served: ServedModel, voice: object) -> str | None:

@@ -7,6 +7,7 @@ from serving.http import speak as audio
 from serving.http.fields import MAX_SEED
 from serving.http.model_lookup import MAX_NAME_CHARACTERS
 from serving.http.synthesis_requests import MAX_ROW, MAX_SECONDS, MAX_TEMPERATURE
+from speech.phonemes import MAX_CHARACTERS
 
 Schema = dict[str, Any]
 TEXT: Schema = {"type": "string"}
@@ -122,7 +123,7 @@ SPEAK = fields(
     frames=optional(NESTED),
     recording=optional({"type": "string", "contentEncoding": "base64"}),
     example=optional(NAME),
-    text=optional({"type": "string", "maxLength": audio.MAX_TEXT_CHARACTERS}),
+    text=optional({"type": "string", "maxLength": MAX_CHARACTERS}),
     seed=SEED,
     row=ROW,
     temperature=TEMPERATURE,
@@ -159,7 +160,7 @@ GENERATED_IMAGES = fields(
 SPEECH = fields(
     ("input",),
     model=optional(NAME),
-    input={"type": "string", "minLength": 1, "maxLength": openai_speech.MAX_INPUT_CHARACTERS},
+    input={"type": "string", "minLength": 1, "maxLength": MAX_CHARACTERS},
     voice=optional({"anyOf": [TEXT, fields(("id",), id=TEXT)]}),
     response_format=optional(word(*openai_speech.FORMATS)),
     stream_format=optional(word(*openai_speech.STREAM_FORMATS)),

@@ -2,22 +2,27 @@
 
 import asyncio
 import contextlib
+import functools
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
+from serving.engine.admission import MAX_CONNECTIONS
+from serving.engine.clients import Client, network_of
+from serving.engine.shared_limits import Hold, SharedLimit
+from serving.errors import Overloaded
 from serving.http.accept_backlog import SETTLE_SECONDS, reject_new_connections
+from serving.http.middleware import CONNECTION_HOLD
 
 HEAD_BYTES = 64 * 1024
 HEAD_FIELDS = 128
 IDLE_SECONDS = 30.0  # without a whole head, without the next request, without taking an answer
 LINGER_SECONDS = 2.0  # that a connection has for one more request, once the server stops
-MAX_CONNECTIONS = 1024
-TOO_MANY_CONNECTIONS = b'{"error": "There are too many connections."}'
+STILL_AT_WORK = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
 class HeadTooLarge(Exception):  # noqa: N818 - the condition, as the errors of requests
@@ -25,12 +30,20 @@ class HeadTooLarge(Exception):  # noqa: N818 - the condition, as the errors of r
 
 
 class Connection(HttpToolsProtocol):
-    """A connection whose request heads are bounded, which the parser's are not."""
+    """A connection whose request heads are bounded, which the parser's are not.
 
-    def __init__(self, *arguments: Any, **rest: Any):
+    It has a place, of `limit`, and loses it to others while the server waits for its client. One
+    without a place, but of `spare`, is told so, see `RequestMiddleware`.
+    """
+
+    def __init__(self, *arguments: Any, limit: SharedLimit, spare: SharedLimit, **rest: Any):
         super().__init__(*arguments, **rest)
+        self._limit, self._spare = limit, spare
+        self._hold: Hold | None = None  # its place
+        self._spare_hold: Hold | None = None  # instead of one
         self._in_head, self._head_bytes, self._fields = True, 0, 0
         self._messages = 0
+        self._is_half_closed = False
 
     @property
     def is_answering(self) -> bool:
@@ -47,6 +60,39 @@ class Connection(HttpToolsProtocol):
         """Requests so far and unsent bytes: what changes on a connection that is in use."""
         return self._messages, self.unsent_bytes
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Takes a place, or a spare one."""
+        super().connection_made(transport)  # type: ignore[arg-type]
+        self._hold = self._held(self._limit)
+        if self._hold is None:
+            self._spare_hold = self._held(self._spare)
+            if self._spare_hold is None:
+                self.transport.abort()
+
+    def _held(self, limit: SharedLimit) -> Hold | None:
+        address = self.client[0] if self.client else ""
+        try:
+            hold = limit.hold(Client(address, network_of(address)), 1, self.end)
+        except Overloaded:
+            return None
+        hold.wait()
+        return hold
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        """Gives the place back."""
+        super().connection_lost(exc)
+        if self._hold is not None:
+            self._limit.release(self._hold)
+        if self._spare_hold is not None:
+            self._spare.release(self._spare_hold)
+
+    def end(self) -> None:
+        """Closes the connection; to wait for a client that does not read would be no end."""
+        if self.unsent_bytes:
+            self.transport.abort()
+        else:
+            self.transport.close()
+
     def data_received(self, data: bytes) -> None:
         """Feeds the parser; closes the connection over a head that does not end."""
         self._head_bytes += len(data)
@@ -55,6 +101,29 @@ class Connection(HttpToolsProtocol):
             self._head_bytes = 0
         if self._head_bytes > HEAD_BYTES and not self.transport.is_closing():
             self.send_400_response("The head of the request is too large.")
+        if self._hold is not None and self._hold.silent_since is not None:
+            self._hold.wait()  # since now
+
+    def eof_received(self) -> bool:  # type: ignore[override]
+        """Whether the connection stays open: a client that sends no more may wait for an answer."""
+        self._is_half_closed = self.is_answering and not self.cycle.more_body
+        self.probe()
+        return self._is_half_closed
+
+    def probe(self) -> None:
+        """Writes what a client that waits passes over; the system of one that has left refuses it,
+        which ends the connection. Else the two could not be told apart."""
+        if not self._is_half_closed or not self.is_answering or self.cycle.response_started:
+            return
+        if self.cycle.scope["http_version"] == "1.1":
+            self.transport.write(STILL_AT_WORK)
+
+    def on_message_begin(self) -> None:
+        """A request begins."""
+        super().on_message_begin()
+        if self._hold is None:  # there may be one now
+            self._hold = self._held(self._limit)
+        self.scope[CONNECTION_HOLD] = self._hold  # type: ignore[literal-required]
 
     def on_header(self, name: bytes, value: bytes) -> None:
         """Takes a header field; HeadTooLarge if there are too many."""
@@ -72,7 +141,17 @@ class Connection(HttpToolsProtocol):
         """The next head begins."""
         self._in_head, self._head_bytes, self._fields = True, 0, 0
         self._messages += 1
+        if self._hold is not None:
+            self._hold.work()
         super().on_message_complete()
+
+    def on_response_complete(self) -> None:
+        """The client's turn, unless it has sent the next request already."""
+        if self._hold is not None and not self.pipeline:
+            self._hold.wait()
+        super().on_response_complete()
+        if self._is_half_closed and not self.is_answering:
+            self.transport.close()
 
 
 class GracefulShutdown:
@@ -94,42 +173,18 @@ class GracefulShutdown:
         await self._app(scope, receive, send_on)
 
 
-class ConnectionLimit:
-    """The application, unless there are too many connections: then 503, with Retry-After.
-
-    Args:
-      connections: how many there are.
-    """
-
-    def __init__(self, app: ASGIApp, connections: Callable[[], int]):
-        self._app, self._connections = app, connections
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request."""
-        if self._connections() <= MAX_CONNECTIONS:
-            await self._app(scope, receive, send)
-            return
-        headers = [
-            (b"content-type", b"application/json"),
-            (b"content-length", str(len(TOO_MANY_CONNECTIONS)).encode()),
-            (b"retry-after", b"1"),
-            (b"connection", b"close"),
-        ]
-        await send({"type": "http.response.start", "status": 503, "headers": headers})
-        await send({"type": "http.response.body", "body": TOO_MANY_CONNECTIONS})
-
-
 class HttpServer(uvicorn.Server):
     """Uvicorn in an event loop of others: it handles no signals, and ends idle connections.
 
     Args:
-      app: an ASGI application.
+      app: an ASGI application. limit: on connections; None: one of its own.
     """
 
-    def __init__(self, app: ASGIApp):
-        self._app = GracefulShutdown(
-            ConnectionLimit(app, lambda: len(self.server_state.connections))
-        )
+    def __init__(self, app: ASGIApp, limit: SharedLimit | None = None):
+        self._app = GracefulShutdown(app)
+        limit = limit or SharedLimit("connections", MAX_CONNECTIONS)
+        spare = SharedLimit("connections without a place", limit.total)
+        self._connection = functools.partial(Connection, limit=limit, spare=spare)
         self._listeners: list[socket.socket] = []
         self._idle_since: dict[
             Any, tuple[tuple[int, int], float]
@@ -137,7 +192,7 @@ class HttpServer(uvicorn.Server):
         super().__init__(
             uvicorn.Config(
                 self._app,
-                http=Connection,
+                http=self._connection,  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
                 log_config=None,
@@ -162,6 +217,8 @@ class HttpServer(uvicorn.Server):
         """Ends connections that have been idle for too long; whether to stop."""
         if counter % 10 == 0:
             self._close_idle(asyncio.get_running_loop().time())
+            for connection in self._open:
+                connection.probe()
         return await super().on_tick(counter)
 
     async def drain(self, seconds: float) -> bool:
@@ -206,7 +263,7 @@ class HttpServer(uvicorn.Server):
         return found
 
     def _protocol(self) -> Connection:
-        return Connection(self.config, self.server_state, self.lifespan.state)
+        return self._connection(self.config, self.server_state, self.lifespan.state)
 
     @property
     def _open(self) -> list[Any]:
@@ -224,7 +281,5 @@ class HttpServer(uvicorn.Server):
                 idle_since[connection] = (connection.progress, since)
         self._idle_since = idle_since
         for connection, (_, since) in idle_since.items():
-            if now - since > IDLE_SECONDS and connection.unsent_bytes:
-                connection.transport.abort()  # to close it is to wait until the client reads
-            elif now - since > IDLE_SECONDS:
-                connection.transport.close()
+            if now - since > IDLE_SECONDS:
+                connection.end()

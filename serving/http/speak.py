@@ -32,13 +32,13 @@ from serving.http.synthesis_requests import (
     text_frames,
 )
 from serving.settings import Settings
+from speech.phonemes import MAX_CHARACTERS
 
 FORMATS = ("wav", "l16")
 SOURCES = ("frames", "recording", "example", "text")
 NUMBERS = ("seed", "row", "temperature", "seconds")
 WORDS = ("speaker", "format")
 RECORDING_TYPES = ("audio/wav", "audio/x-wav", "audio/wave", "audio/flac", "audio/x-flac")
-MAX_TEXT_CHARACTERS = 4096
 
 
 class SpeakRoute:
@@ -61,10 +61,10 @@ class SpeakRoute:
         body = await body_of(request, self._settings.timeout_seconds)
         fields = await read_with(_fields, body, request)
         name = choice(fields, "format", "wav", FORMATS)
-        form = stream_format(name, served.spec["sample_rate_hz"])
         synthesis = await cancel_on_disconnect(
             request.receive, self._synthesis_request(served, fields)
         )
+        form = stream_format(name, served.spec["sample_rate_hz"], synthesis.num_samples)
         chunks = synthesize(served, synthesis)
         headers = {"x-num-samples": str(synthesis.num_samples)}
         stall_seconds = self._settings.timeout_seconds
@@ -98,7 +98,7 @@ class SpeakRoute:
             info = signature(served).inputs["frames"]
             return (await self._workers.run(json_tensor, "frames", [fields["frames"]], info))[0]
         if source == "text":
-            words = text(fields, "text", MAX_TEXT_CHARACTERS)
+            words = text(fields, "text", MAX_CHARACTERS)
             return await self._workers.run(text_frames, served.bundle, words)
         if source == "example":
             data = await asyncio.to_thread(_example, text(fields, "example", MAX_NAME_CHARACTERS))

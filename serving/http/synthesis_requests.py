@@ -13,17 +13,22 @@ import numpy as np
 from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable
 from serving.bundles.signature import Signature
+from serving.engine.clients import current_client
 from serving.engine.served_model import ServedModel
+from serving.engine.streams import PROCESSORS
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
 from serving.http.fields import MAX_SEED, Fields, excerpt, integer, number, text
 from serving.http.model_lookup import DEFAULT, MAX_NAME_CHARACTERS
+from speech.phonemes import MAX_CHARACTERS
 
 LOG = logging.getLogger(__name__)
 MAX_TEMPERATURE = 10.0
 MAX_ROW = 2**31 - 1
+LAST_LATIN = 0x24F
 UNCONDITIONAL_SECONDS = 2.0
 MAX_SECONDS = 3600.0
-WORKERS = 2
+WORKERS = 16  # threads that wait for a permit
+SPELT_OUT = 6  # letters that a digit, or a letter of another script, sounds as long as
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +123,7 @@ def synthesize(
 
 
 class WorkerPool:
-    """A few threads for what comes before a model: decoding, features, phonemes.
+    """Threads for what comes before a model: decoding, features, phonemes; clients share fairly.
 
     Args:
       seconds: that a piece of work may wait and take.
@@ -130,10 +135,16 @@ class WorkerPool:
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What the function returns, called in a thread; DeadlineExceeded if it takes too long."""
-        work = asyncio.get_running_loop().run_in_executor(self._threads, function, *arguments)
+        client = current_client()
+
+        def work() -> Any:
+            with PROCESSORS.permit(client):
+                return function(*arguments)
+
+        working = asyncio.get_running_loop().run_in_executor(self._threads, work)
         try:
             async with asyncio.timeout(self._seconds):
-                return await work
+                return await working
         except TimeoutError as error:
             raise DeadlineExceeded("The input took too long to read.") from error
 
@@ -150,6 +161,17 @@ def supports_text(served: ServedModel) -> bool:
     return shutil.which(PROGRAM) is not None
 
 
+def check_length(words: str) -> None:
+    """InvalidInput for a text that would take too long to speak, known before anything is made."""
+    spelt_out = [c for c in words if c.isnumeric() or (c.isalpha() and ord(c) > LAST_LATIN)]
+    length = len(words) + (SPELT_OUT - 1) * len(spelt_out)
+    if length > MAX_CHARACTERS:
+        why = f", where {excerpt(spelt_out[0])} and its like count {SPELT_OUT}" if spelt_out else ""
+        raise InvalidInput(
+            f"The text must have at most {MAX_CHARACTERS:,} characters, got {length:,}{why}."
+        )
+
+
 def text_frames(bundle: Servable, words: str, speed: float = 1.0) -> np.ndarray:
     """The frames of a text, float32 [frames, channels].
 
@@ -159,6 +181,7 @@ def text_frames(bundle: Servable, words: str, speed: float = 1.0) -> np.ndarray:
     """
     import speech
 
+    check_length(words)
     try:
         speech.shipped()
     except UserError as error:

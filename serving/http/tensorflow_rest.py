@@ -80,8 +80,6 @@ def signature_of(served: ServedModel, name: str) -> Signature:
 def statuses(registry: ModelRegistry, request: Request) -> list[dict[str, Any]]:
     """`model_version_status` of the model, or of the version, that the path names."""
     name, wanted = request.path_params["name"], version_at(request)
-    if name not in registry.names():
-        raise NotFound(f"There is no model `{name[:80]}`.")
     found = [s for s in registry.versions(name) if wanted in (None, s.version)]
     if wanted is not None and not found:
         raise NotFound(f"There is no version {wanted} of the model `{name}`.")

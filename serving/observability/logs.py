@@ -1,16 +1,22 @@
 """The server's log: a line an event, as text or as JSON, with the id of the request it is of."""
 
+import contextlib
 import contextvars
 import json
 import logging
+import queue
 import re
 import secrets
 import sys
+import threading
 import time
-from typing import Any
+from collections.abc import Callable
+from typing import Any, TextIO
 
 OURS, OTHERS = ("serving", "onepass"), ("uvicorn", "grpc")
 PLAIN = re.compile(r"[A-Za-z0-9_./:+@%-]+")
+MAX_LINES = 10_000  # that wait to be written
+CLOSE_SECONDS = 1.0
 ACCEPTED_ID = re.compile(r"[A-Za-z0-9_.:-]{1,64}")
 
 _request_id: contextvars.ContextVar[str] = contextvars.ContextVar("request_id", default="")
@@ -33,14 +39,62 @@ def event(logger: logging.Logger, message: str, level: int = logging.INFO, **fie
     logger.log(level, message, extra={"fields": fields})
 
 
-def configure(log_format: str = "text", level: str = "info") -> logging.Handler:
-    """Sends everything of this package and of the servers under it to stderr; the handler.
+class BackgroundHandler(logging.Handler):
+    """Writes lines in a thread of its own: who logs never waits for who reads the log.
+
+    Lines that come while MAX_LINES wait are lost; the log says how many once it goes on.
+
+    Args:
+      stream: that is written to. on_lost: called for each line that is lost.
+    """
+
+    def __init__(self, stream: TextIO, on_lost: Callable[[], None] = lambda: None):
+        super().__init__()
+        self._stream, self._on_lost, self._lost = stream, on_lost, 0
+        self._lines: queue.Queue[str | None] = queue.Queue(MAX_LINES)
+        self._thread = threading.Thread(target=self._write, name="log", daemon=True)
+        self._thread.start()
+
+    def emit(self, record: logging.LogRecord) -> None:
+        """Takes the line of a record, as it is now."""
+        try:
+            self._lines.put_nowait(self.format(record))
+        except queue.Full:
+            self._lost += 1
+            self._on_lost()
+
+    def write_all(self, seconds: float = CLOSE_SECONDS) -> bool:
+        """Ends the thread; whether everything was written within so many seconds."""
+        with contextlib.suppress(queue.Full):
+            self._lines.put(None, timeout=seconds)
+            self._thread.join(seconds)
+        return not self._thread.is_alive()
+
+    def _write(self) -> None:
+        while (line := self._lines.get()) is not None:
+            with contextlib.suppress(OSError, ValueError):  # nobody reads it any more
+                self._stream.write(f"{line}\n")
+                lost, self._lost = self._lost, 0
+                if lost:
+                    self._stream.write(f"{lost} lines of this log were lost\n")
+                self._stream.flush()
+
+
+def configure(
+    log_format: str = "text",
+    level: str = "info",
+    stream: TextIO | None = None,
+    on_lost: Callable[[], None] = lambda: None,
+) -> BackgroundHandler:
+    """Sends everything of this package and of the servers under it to a stream; the handler.
 
     Args:
       log_format: "text" or "json".
       level: lowest level, of `logging`.
+      stream: None: stderr.
+      on_lost: called for each line that could not be written in time.
     """
-    handler = logging.StreamHandler(sys.stderr)
+    handler = BackgroundHandler(stream or sys.stderr, on_lost)
     handler.setFormatter(JsonLines() if log_format == "json" else TextLines())
     for name in (*OURS, *OTHERS):
         lowest = level if name in OURS else "warning"

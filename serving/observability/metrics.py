@@ -1,5 +1,7 @@
 """Metrics of the server, for Prometheus."""
 
+import functools
+
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric, UnknownMetricFamily
@@ -19,55 +21,42 @@ class Metrics:
     def __init__(self):
         self.registry = CollectorRegistry()
         self._models: set[str] = set()
-        model, of_request = ["model"], ["model", "protocol", "status"]
-        self._requests = Counter(
-            "onepass_requests", "Requests answered.", of_request, registry=self.registry
-        )
-        self._seconds = Histogram(
+        counter = functools.partial(Counter, registry=self.registry)
+        gauge = functools.partial(Gauge, registry=self.registry)
+        histogram = functools.partial(Histogram, registry=self.registry)
+        model, protocol = ["model"], ["model", "protocol"]
+        self._requests = counter("onepass_requests", "Requests answered.", [*protocol, "status"])
+        self._seconds = histogram(
             "onepass_request_seconds",
             "Seconds from a request to the end of its answer.",
-            ["model", "protocol"],
+            protocol,
             buckets=SECONDS,
-            registry=self.registry,
         )
-        self._bytes = Counter(
-            "onepass_bytes",
-            "Bytes of bodies and messages.",
-            ["protocol", "direction"],
-            registry=self.registry,
+        self._bytes = counter(
+            "onepass_bytes", "Bytes of bodies and messages.", ["protocol", "direction"]
         )
-        self._queue_rows = Gauge(
-            "onepass_queue_rows", "Rows that wait.", model, registry=self.registry
+        self._refused = counter(
+            "onepass_refused",
+            "Requests, connections and streams for which there was no room, by what of.",
+            ["what"],
         )
-        self._batch_rows = Histogram(
-            "onepass_batch_rows", "Rows of a call.", model, buckets=ROWS, registry=self.registry
+        self._log_lines_lost = counter(
+            "onepass_log_lines_lost", "Lines of the log that nobody read in time."
         )
-        self._running = Gauge(
-            "onepass_calls_running", "Calls being made.", model, registry=self.registry
+        self._queue_rows = gauge("onepass_queue_rows", "Rows that wait.", model)
+        self._batch_rows = histogram("onepass_batch_rows", "Rows of a call.", model, buckets=ROWS)
+        self._running = gauge("onepass_calls_running", "Calls being made.", model)
+        self._call_seconds = histogram(
+            "onepass_call_seconds", "Seconds of a call.", model, buckets=SECONDS
         )
-        self._call_seconds = Histogram(
-            "onepass_call_seconds",
-            "Seconds of a call.",
-            model,
-            buckets=SECONDS,
-            registry=self.registry,
+        self._retries = counter(
+            "onepass_batches_retried", "Failed batches tried again row by row.", model
         )
-        self._retries = Counter(
-            "onepass_batches_retried",
-            "Failed batches tried again row by row.",
-            model,
-            registry=self.registry,
+        self._streams = gauge("onepass_streams", "Open streams.", model)
+        self._loads = counter(
+            "onepass_loads", "Versions loaded, or found broken.", ["model", "outcome"]
         )
-        self._streams = Gauge("onepass_streams", "Open streams.", model, registry=self.registry)
-        self._loads = Counter(
-            "onepass_loads",
-            "Versions loaded, or found broken.",
-            ["model", "outcome"],
-            registry=self.registry,
-        )
-        self._version = Gauge(
-            "onepass_model_version", "The version served.", model, registry=self.registry
-        )
+        self._version = gauge("onepass_model_version", "The version served.", model)
         self.registry.register(_TensorFlowNames(self._requests))
 
     def request(
@@ -94,6 +83,14 @@ class Metrics:
         self._seconds.labels(name, protocol).observe(seconds)
         self._bytes.labels(protocol, "received").inc(received_bytes)
         self._bytes.labels(protocol, "sent").inc(sent_bytes)
+
+    def refused(self, what: str) -> None:
+        """Counts what there was no room for: "connections", "calls", "streams" and so on."""
+        self._refused.labels(what).inc()
+
+    def log_line_lost(self) -> None:
+        """Counts a line of the log that was not written."""
+        self._log_lines_lost.inc()
 
     def for_model(self, model: str) -> "ModelMetrics":
         """The observer of one model; its name is a label from now on."""

@@ -113,6 +113,7 @@ export class Speak {
     this.#measure();
     $("play").disabled = $("position").disabled = $("playhead").hidden = $("wav").hidden = true;
     $("plot").ariaLabel = "Waveform and spectrogram, empty";
+    $("play").textContent = "Play";
     $("position").value = 0;
     $("clock").textContent = "";
   }

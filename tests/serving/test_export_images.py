@@ -2,6 +2,7 @@
 
 import functools
 import json
+import types
 
 import image_bundles
 import numpy as np
@@ -258,6 +259,14 @@ def test_an_interrupted_export_leaves_nothing_behind(tmp_path, monkeypatch):
     (names,) = seen
     assert "1" not in names and {"model.json", "weights.npz"} < set(names)
     assert list(tmp_path.rglob("*")) == [tmp_path / "models"]
+
+
+def test_a_full_disk_is_found_before_the_model_is_loaded(tmp_path, monkeypatch, mistake):
+    monkeypatch.setattr("shutil.disk_usage", lambda path: types.SimpleNamespace(free=10 << 20))
+    monkeypatch.setattr("serving.bundles.export.read_folder", lambda source: pytest.fail("loaded"))
+    line = mistake("export", model_folder("pixelcnn"), "--out", tmp_path / "models" / "name" / "1")
+    assert line.startswith(f"{tmp_path} has 10 MiB left, and a bundle may need ")
+    assert list(tmp_path.iterdir()) == []
 
 
 def test_a_bare_folder_is_the_model_alone(tmp_path):

@@ -8,8 +8,7 @@ import pytest
 from http_running import Running, ask, store
 
 from serving.engine.rate_limits import MAX_CLIENTS, RateLimiter
-from serving.errors import Overloaded, TooManyRequests
-from serving.http.request_bodies import BODIES_AT_ONCE, BodyBudget
+from serving.errors import TooManyRequests
 
 TOKEN = "a token of some length"
 PREDICT = "/v1/models/shapes:predict"
@@ -85,18 +84,9 @@ def test_a_body_larger_than_any_head_is_read(models, length):
     assert [answer.status_code for answer in answers] == [200] * 5
 
 
-def test_all_bodies_together_are_bounded():
-    budget = BodyBudget(100)
-    budget.reserve(100 * BODIES_AT_ONCE)
-    with pytest.raises(Overloaded):
-        budget.reserve(1)
-    budget.release(100)
-    budget.reserve(100)
-
-
 def test_what_requests_held_is_given_back(models):
     with Running(models, **SMALL) as running:
-        for _ in range(3 * BODIES_AT_ONCE):
+        for _ in range(48):
             assert running.client.post(PREDICT, content=b" " * (LIMIT - 1)).status_code == 400
             assert running.client.post(PREDICT, content=iter([b" " * LIMIT] * 2)).status_code == 413
 

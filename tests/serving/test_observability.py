@@ -9,6 +9,7 @@ import logging
 import re
 import sys
 import threading
+import types
 
 import numpy as np
 import pytest
@@ -35,8 +36,8 @@ def configure_log():
     written = io.StringIO()
 
     def configure_log(log_format, level="info"):
-        logs.configure(log_format, level).setStream(written)
-        return written
+        handler = logs.configure(log_format, level, written)
+        return types.SimpleNamespace(getvalue=lambda: handler.write_all(5) and written.getvalue())
 
     yield configure_log
     for logger, state in kept:

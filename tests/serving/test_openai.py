@@ -210,7 +210,7 @@ def test_events_carry_the_same_sound(models, front_end):
     ("fields", "words"),
     [
         ({}, "`input` must be given"),
-        ({"input": "x" * 5000}, "`input` must be a text of at most 4,096"),
+        ({"input": "x" * 5000}, "`input` must be a text of at most 1,000"),
         ({"input": "x", "voice": "carl"}, "one of default, anna, ben"),
         ({"input": "x", "voice": 3}, "`voice` must be"),
         ({"input": "x", "response_format": "aac"}, "`response_format` must be one of mp3"),

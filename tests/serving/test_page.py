@@ -229,6 +229,18 @@ def test_what_the_server_says_is_shown(visit):
     assert visitor.page.get_by_role("alert").inner_text() == ""
 
 
+def test_after_an_error_no_pause_is_left_behind(visit, running, voice):
+    visitor = visit().open()
+    visitor.click("Speak")
+    visitor.hears("^Made")
+    voice.fails_on = 0
+    visitor.click("Speak")
+    visitor.page.get_by_role("alert").filter(has_text="log has the reason").wait_for()
+    voice.fails_on = None
+    assert visitor.page.locator("#play").inner_text() == "Play"
+    assert visitor.page.get_by_role("button", name="Pause").count() == 0
+
+
 def test_recordings_and_texts_are_sent(visit, running, monkeypatch):
     words = []
 

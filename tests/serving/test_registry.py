@@ -261,6 +261,32 @@ def test_a_broken_version_that_is_written_anew_is_tried_at_once(store):
     asyncio.run(run())
 
 
+def test_a_version_that_is_replaced_in_place_is_noticed_once(store, caplog):
+    store.add()
+
+    async def run():
+        async with running(store) as registry:
+            await registry.rescan()
+            assert "replaced in place" not in caplog.text
+            os.utime(store.root / "voice/1/manifest.json", ns=(1, 1))
+            for _ in range(3):
+                await registry.rescan()
+            assert await ask(registry) == 1 and len(store.loads) == 1
+
+    asyncio.run(run())
+    (line,) = [record for record in caplog.records if "replaced in place" in record.message]
+    assert line.levelname == "WARNING" and line.fields == {"model": "voice", "version": 1}
+
+
+def test_before_the_first_look_nothing_is_known_to_be_missing(store):
+    store.add()
+    registry = ModelRegistry(store.root, Settings(), store.load)
+    for question in (registry.names, lambda: registry.get("voice"), lambda: registry.versions("x")):
+        with pytest.raises(NotReady, match="not looked for models yet") as refused:
+            question()
+        assert refused.value.retry_after_seconds >= 1
+
+
 def test_a_lower_version_is_served_while_the_highest_is_broken(store):
     store.add(version=1)
     store.add(version=2, load_fails=True)

@@ -6,6 +6,7 @@ import json
 import struct
 import threading
 import time
+import wave
 
 import httpx
 import numpy as np
@@ -61,6 +62,16 @@ def test_the_head_of_a_wav_says_that_its_length_is_unknown():
     assert struct.unpack("<HHIIHH", head[20:36]) == (1, 1, 22_050, 44_100, 2, 16)
 
 
+def test_the_head_of_a_wav_says_how_long_it_is_where_that_is_known():
+    sound = np.linspace(-0.5, 0.5, 1234, dtype=np.float32)
+    file = io.BytesIO(wav_header(22_050, len(sound)) + little_endian(sound))
+    with wave.open(file) as read:
+        assert read.getnframes() == len(sound)
+        assert len(read.readframes(2 * len(sound))) == 2 * len(sound)
+    (riff,) = struct.unpack("<I", file.getvalue()[4:8])
+    assert riff == len(file.getvalue()) - 8
+
+
 def test_the_orders_of_bytes_differ_and_the_values_do_not():
     sound = np.array([-1.0, 1.0 / 65535, 1.0], np.float32)
     assert little_endian(sound) == b"\x00\x80\x00\x00\xff\x7f"
@@ -76,7 +87,7 @@ def test_a_stream_is_the_whole_sound_in_both_formats(models):
     assert wav.headers["content-type"] == "audio/wav"
     assert l16.headers["content-type"] == f"audio/L16;rate={RATE};channels=1"
     assert wav.headers["x-num-samples"] == str(len(whole))
-    assert wav.content == wav_header(RATE) + little_endian(whole)
+    assert wav.content == wav_header(RATE, len(whole)) + little_endian(whole)
     np.testing.assert_array_equal(np.frombuffer(l16.content, ">i2"), audio.to_int16(whole))
     decoded, rate = soundfile.read(io.BytesIO(wav.content))
     assert (len(decoded), rate) == (len(whole), RATE)

@@ -1,0 +1,53 @@
+"""Who a request comes from: what limits are shared by, and what the log names."""
+
+import contextvars
+import dataclasses
+import ipaddress
+
+Address = tuple[str, int] | None
+
+
+@dataclasses.dataclass(frozen=True)
+class Client:
+    """An address, and whether the right token came from it.
+
+    network: what counts as one client: the address, of IPv6 the network of 64 bits, which is one
+    customer's. It is empty where nobody asks from outside.
+    """
+
+    address: str = ""
+    network: str = ""
+    has_token: bool = False
+
+    @property
+    def key(self) -> tuple[str, bool]:
+        """What limits are shared by."""
+        return self.network, self.has_token
+
+
+NOBODY = Client()
+
+_client: contextvars.ContextVar[Client] = contextvars.ContextVar("client", default=NOBODY)
+
+
+def current_client() -> Client:
+    """The client of the request being answered; NOBODY outside of one."""
+    return _client.get()
+
+
+def begin_client(address: Address, has_token: bool = False) -> Client:
+    """The client of the request that begins here."""
+    host = address[0] if address else ""
+    client = Client(host, network_of(host), has_token)
+    _client.set(client)
+    return client
+
+
+def network_of(address: str) -> str:
+    """What counts as one client; see `Client`."""
+    if ":" not in address:
+        return address
+    try:
+        return str(ipaddress.ip_network((address.partition("%")[0], 64), strict=False))
+    except ValueError:
+        return address

@@ -1,0 +1,142 @@
+"""The list of models, the lengths that are declared, and what is said before the first look."""
+
+import json
+import re
+import threading
+
+import pytest
+from http_running import AnyVoice, Running, ask, settings_of, store
+from starlette.testclient import TestClient
+
+import speech
+from serving.engine.registry import ModelRegistry
+from serving.errors import InvalidInput
+from serving.http.app import make_app
+from serving.http.fields import MAX_VALUES
+from serving.http.page import FRONT, Page
+from serving.http.synthesis_requests import SPELT_OUT, check_length
+from serving.observability.metrics import Metrics
+from speech.phonemes import MAX_CHARACTERS
+
+
+@pytest.fixture
+def models(tmp_path):
+    return store(tmp_path)
+
+
+def listed(answer):
+    assert answer.status_code == 200, answer.text
+    return {model["id"]: model for model in answer.json()["data"]}
+
+
+@pytest.mark.parametrize(
+    "broken",
+    [{"quality": {"steps": 2**70}}, {"size": 2**64}, {"serving": {}}, {"quality": float("nan")}],
+)
+def test_one_broken_model_does_not_hide_the_others(models, broken):
+    with Running(models) as running:
+        running.registry.get("shapes").spec.update(broken)
+        running.registry.get("voice").spec.update(broken)
+        running.registry.get("shapes").spec.update(serving={"allowed_batches": [1]})
+        found = listed(running.client.get("/v1/models"))
+        assert running.client.get("/v1/models/voice").json()["id"] == "voice"
+    assert found.keys() == {"voice", "shapes"}
+    assert found["voice"]["versions"] == [{"version": 1, "state": "AVAILABLE"}]
+
+
+def test_a_model_that_goes_away_meanwhile_is_left_out(models, monkeypatch):
+    with Running(models) as running:
+        monkeypatch.setattr(running.registry, "names", lambda: ["gone", "shapes", "voice"])
+        monkeypatch.setattr(
+            running.registry, "_version_set", versions_of(running.registry._version_sets)
+        )
+        assert listed(running.client.get("/v1/models")).keys() == {"shapes", "voice"}
+
+
+def versions_of(known):
+    from serving.errors import NotFound
+
+    def version_set(name):
+        if name not in known:
+            raise NotFound("It was taken away.")
+        return known[name]
+
+    return version_set
+
+
+@pytest.mark.parametrize(
+    ("method", "path"),
+    [
+        ("GET", "/v1/models"),
+        ("GET", "/v1/models/voice"),
+        ("GET", "/v1/models/voice/metadata"),
+        ("POST", "/v1/models/voice:predict"),
+        ("GET", "/v2/models/voice"),
+        ("POST", "/v2/repository/index"),
+        ("POST", "/v1/images/generations"),
+    ],
+)
+def test_before_the_first_look_the_answer_is_to_come_again(models, method, path):
+    settings, metrics = settings_of(), Metrics()
+    registry = ModelRegistry(models.root, settings, models.load, metrics)
+    client = TestClient(make_app(registry, settings, metrics), base_url="http://localhost")
+    answer = client.request(method, path, content=b"{}" if method == "POST" else None)
+    assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1
+
+
+def test_declared_lengths_of_texts_are_those_that_are_enforced(models):
+    document = json.dumps(ask(models, "GET", "/openapi.json").json())
+    page = Page()._files[FRONT][0].decode()
+    assert f'id="text" rows="3" maxlength="{MAX_CHARACTERS}"' in page
+    (speak,) = re.findall(r'"text": {"anyOf": \[{"type": "string", "maxLength": (\d+)', document)
+    (openai,) = re.findall(r'"input": {[^}]*"maxLength": (\d+)', document)
+    assert int(speak) == int(openai) == MAX_CHARACTERS
+
+
+def test_a_text_costs_what_it_takes_to_say():
+    check_length("a" * MAX_CHARACTERS)
+    check_length("\u00e9" * MAX_CHARACTERS)
+    check_length("7" * (MAX_CHARACTERS // SPELT_OUT))
+    for text, shown in (("\u6f22" * 200, "\u6f22"), ("12345" * 40, "1"), ("a" * 1001, "1,001")):
+        with pytest.raises(InvalidInput, match=f"at most 1,000 characters.*{shown}"):
+            check_length(text)
+
+
+def test_a_text_that_takes_too_long_is_refused_before_it_is_read(models, monkeypatch):
+    monkeypatch.setattr(speech, "shipped", AnyVoice)
+    monkeypatch.setattr(speech, "text_frames", lambda *given, **more: pytest.fail("it was read"))
+    for path, field in (("/v1/models/voice:speak", "text"), ("/v1/audio/speech", "input")):
+        body = {"model": "voice", field: "\u6f22" * 200}
+        assert ask(models, "POST", path, json=body).status_code == 400
+
+
+@pytest.mark.parametrize(
+    ("path", "field"),
+    [
+        ("/v1/models/shapes:predict", "instances"),
+        ("/v1/models/shapes:draw", "map"),
+        ("/v1/models/voice:speak", "frames"),
+        ("/v1/images/generations", "prompt"),
+    ],
+)
+def test_json_is_measured_before_it_is_read(models, path, field, monkeypatch):
+    body = b'{"%s": [%s0]}' % (field.encode(), b"0," * MAX_VALUES)
+    answer = ask(models, "POST", path, content=body)
+    assert answer.status_code == 400 and "binary tensors" in answer.text
+
+
+@pytest.mark.parametrize(
+    "path", ["/v1/models/shapes:draw", "/v1/images/generations", "/v1/audio/speech"]
+)
+def test_long_json_is_read_beside_the_event_loop(models, path, monkeypatch):
+    threads = []
+    for module in ("draw", "openai_images", "openai_speech"):
+
+        def read(body):
+            threads.append(threading.current_thread())
+            return {}
+
+        monkeypatch.setattr(f"serving.http.{module}.json_object", read)
+    with Running(models) as running:
+        running.client.post(path, content=b"{}".ljust(100_000))
+        assert threads and threads[0] is not running._thread
