@@ -138,6 +138,7 @@ def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) ->
     """
     frames, speaker = _given(model, item, length)
     condition = _condition(model, frames, speaker, length)
+    assert condition.prediction is not None
     noise = counter_noise.normal(seed, [0], 0, length)[..., 0]
     source = noise
     if condition.source is not None:

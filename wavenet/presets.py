@@ -40,6 +40,9 @@ class DataConfig:
     """Each clip is amplified by a random gain of up to so many dB, up or down."""
     augment_polarity: bool = False
     """Each clip is negated or not, at random."""
+    augment_speeds: tuple[float, ...] = ()
+    """Speeds at which every training recording is there once more, such as 0.97 1.03; pitch and
+    pace change together, and each speed takes as much memory as the recordings."""
     min_seconds: float = 0.3
     """Shorter recordings are left out."""
     dev_share: float = 0.05
@@ -50,6 +53,10 @@ class DataConfig:
         for name in ("sample_rate_hz", "clip_samples", "batch_size", "mel_bands"):
             if not getattr(self, name) >= 1:
                 raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        if not all(0.5 <= speed <= 2.0 for speed in self.augment_speeds):
+            raise ValueError(
+                f"`augment_speeds` must be between 0.5 and 2, got {self.augment_speeds}."
+            )
         if not self.min_seconds >= 0:
             raise ValueError(f"`min_seconds` must be 0 or more, got {self.min_seconds}.")
         if not 0 <= self.dev_share < 1:

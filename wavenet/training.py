@@ -213,6 +213,7 @@ def prepare_corpus(
         pitch=pitch,
         level_db=config.data.level_db,
         gain_db=gain_db,
+        speeds=config.data.augment_speeds,
         cache_folder=None if workdir is None else Path(workdir) / FEATURES,
     )
 

@@ -182,6 +182,7 @@ class StreamingResidual(StreamingStudent):
     def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
         """See `StreamingModel`."""
         made, phase = self._student.condition(frames, speaker, samples, phase, skipped, start)
+        assert made.channels is not None and made.prediction is not None
         source = tf.zeros_like(made.channels[..., 0]) if made.source is None else made.source
         by_row = tf.concat([made.prediction.log_gain[..., None], made.prediction.coefficients], -1)
         spread = tf.repeat(by_row, self._student.config.row_samples, 1)[:, :samples]

@@ -109,15 +109,22 @@ class _Recipe:
     gain_db: float
     mel: MelConvention | None
     pitch: PitchConvention | None
+    speed: float = 1.0
 
     def cache_name(self, recording: Recording) -> str:
-        values = [VERSION, recording.measured.digest, dataclasses.asdict(self)]
+        fields = dataclasses.asdict(self)
+        if self.speed == 1.0:
+            del fields["speed"]  # as it was before there were any
+        values = [VERSION, recording.measured.digest, fields]
         text = json.dumps(values, sort_keys=True)
         return hashlib.blake2b(text.encode(), digest_size=20).hexdigest() + ".npz"
 
 
 def _arrays(recording: Recording, recipe: _Recipe) -> dict[str, np.ndarray]:
     stored = audio.read(recording.path, recipe.sample_rate_hz)
+    stored = audio.resample(
+        stored, round(recipe.speed * recipe.sample_rate_hz), recipe.sample_rate_hz
+    )
     samples = audio.to_int16(audio.amplify(stored, recipe.gain_db))
     waveform = audio.from_int16(samples)
     arrays = {
@@ -201,6 +208,7 @@ def prepare(
     level_db: float | None = None,
     level_measure: str = "rms",
     gain_db: float | None = None,
+    speeds: Sequence[float] = (),
     cache_folder: str | os.PathLike[str] | None = None,
     workers: int | None = None,
 ) -> Corpus:
@@ -211,6 +219,7 @@ def prepare(
       mel, pitch: the frames to compute; None computes none. They share rate and hop.
       level_db, level_measure: see `corpus_gain_db`.
       gain_db: this very gain instead: what an earlier run on other recordings was trained with.
+      speeds: at which every recording of train is there once more, pitch and pace changed together.
       cache_folder: keeps what was computed, by sound, conventions and gain; a damaged file is
         computed anew. None keeps nothing.
       workers: threads; None is one per core.
@@ -226,17 +235,19 @@ def prepare(
     cache = _cache_folder(cache_folder)
     speakers, num_train_speakers = _speakers(report)
     number = {name: index for index, name in enumerate(speakers)}
+    wanted = [(r, recipe) for r in report.recordings]
+    for speed in speeds:
+        other = dataclasses.replace(recipe, speed=speed)
+        wanted += [(r, other) for r in report.of("train")]
     prepared = in_threads(
-        lambda r: _prepared(r, number[r.speaker], recipe, cache),
-        report.recordings,
+        lambda pair: _prepared(pair[0], number[pair[0].speaker], pair[1], cache),
+        wanted,
         "preparing",
         "recording",
         workers,
     )
     splits = {
-        split: tuple(
-            p for p, r in zip(prepared, report.recordings, strict=True) if r.split == split
-        )
+        split: tuple(p for p, (r, _) in zip(prepared, wanted, strict=True) if r.split == split)
         for split in SPLITS
     }
     return Corpus(

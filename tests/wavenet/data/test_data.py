@@ -133,6 +133,24 @@ def test_another_convention_or_gain_is_another_entry(report, tmp_path):
     assert len(list(tmp_path.iterdir())) == 16
 
 
+def test_speeds_add_recordings_of_train_at_another_pace_and_pitch(report, prepared, tmp_path):
+    more = corpus.prepare(report, mel=MEL, pitch=PITCH, speeds=(0.8, 1.25), cache_folder=tmp_path)
+    count = len(prepared.splits["train"])
+    assert len(more.splits["train"]) == 3 * count
+    assert len(more.splits["dev"]) == len(prepared.splits["dev"])
+    first, slow, fast = (more.splits["train"][n * count] for n in range(3))
+    np.testing.assert_array_equal(first.waveform, prepared.splits["train"][0].waveform)
+    assert slow.name == fast.name == first.name
+    for other, speed in ((slow, 0.8), (fast, 1.25)):
+        samples = len(first.waveform) / speed
+        assert abs(len(other.waveform) - samples) < 2
+        assert len(other.mel) == -(-len(other.waveform) // HOP)
+        peaks = [np.argmax(np.abs(np.fft.rfft(x.waveform, 16_000))) for x in (first, other)]
+        assert abs(peaks[1] - speed * peaks[0]) < 3  # of the tone, in Hz
+    again = corpus.prepare(report, mel=MEL, pitch=PITCH, speeds=(0.8, 1.25), cache_folder=tmp_path)
+    assert_same_arrays(again, more)
+
+
 @pytest.mark.parametrize("damage", ["cut", "flipped", "empty", "text", "other"])
 def test_a_damaged_cache_is_built_anew(report, prepared, tmp_path, damage):
     corpus.prepare(report, mel=MEL, pitch=PITCH, cache_folder=tmp_path)
