@@ -98,6 +98,7 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
 
     teacher = load_teacher(given.teacher or teacher_of(model))
     data = given.data or training_data(given.model)
+    page = wavenet_command.listening_page(given, model.sample_rate_hz)
     figures = {
         "model": str(given.model),
         "step": model.spec.get("step"),
@@ -110,8 +111,11 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
             given.seed,
             given.split,
             given.temperatures,
+            page,
         ),
     }
+    if page is not None:
+        page.write()
     return figures, in_words(figures)
 
 

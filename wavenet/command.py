@@ -16,6 +16,7 @@ from wavenet.dev_parts import DevPart
 from wavenet.presets import PRESETS, TrainConfig
 
 if TYPE_CHECKING:
+    from wavenet.listening_page import ListeningPage
     from wavenet.model import SpeechModel
 
 COPIES = 4  # dev recordings that a WaveNet makes anew: it is slow
@@ -50,6 +51,8 @@ class EvaluateArguments:
     temperatures: tuple[float, ...] = ()
     """Temperatures beside 1 at which the model makes the recordings too, each a system of its own;
     1 samples its density, less comes closer to its mode."""
+    listening_page: Path | None = None
+    """HTML file to write, with the first five of these recordings by every system, to listen to."""
     seed: int = 0
     """Of the noise."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
@@ -88,13 +91,29 @@ def evaluated(given: EvaluateArguments, model: "SpeechModel") -> tuple[dict, str
     data = given.data or training_data(given.model)
     corpus = dev_corpus(model, data)
     copies = COPIES if given.copy_synthesis is None else given.copy_synthesis
+    page = listening_page(given, model.sample_rate_hz)
     figures = {
         "model": str(given.model),
         "step": model.spec.get("step"),
         "data": str(data),
-        **evaluate(model, corpus, copies, given.seed, given.split, given.temperatures),
+        **evaluate(model, corpus, copies, given.seed, given.split, given.temperatures, page),
     }
+    if page is not None:
+        page.write()
     return figures, in_words(figures)
+
+
+def listening_page(given: EvaluateArguments, sample_rate_hz: int) -> "ListeningPage | None":
+    """The page that was asked for, still empty, or None; UserError where it cannot be."""
+    if given.listening_page is None:
+        return None
+    if not given.listening_page.parent.is_dir():
+        raise UserError(f"`--listening-page`: there is no folder {given.listening_page.parent}.")
+    from wavenet.listening_page import OPUS_RATES_HZ, ListeningPage
+
+    if sample_rate_hz not in OPUS_RATES_HZ:
+        raise UserError(f"`--listening-page`: Opus has no rate of {sample_rate_hz} Hz.")
+    return ListeningPage(given.listening_page, f"{given.model}, by ear", sample_rate_hz)
 
 
 def training_data(path: Path) -> Path:

@@ -21,6 +21,8 @@ COLUMNS = 3  # systems side by side in a table
 SECONDS = 3  # of a recording that are synthesised: its beginning
 System = Callable[[dict, int], np.ndarray]
 """From a dev recording (see `dev_recordings`) and a number of samples to a sound, [samples]."""
+Heard = Callable[[str, Sequence[np.ndarray], Sequence[dict]], None]
+"""Called with a system's name, its sounds and the dev recordings that they are made from."""
 
 
 def model_system(model, seed: int, temperature: float = 1.0) -> System:
@@ -84,7 +86,11 @@ def _world(rate_hz: int, item: dict, length: int) -> np.ndarray:
 
 
 def compare(
-    systems: Mapping[str, System], items: Sequence[dict], mel: MelConvention, seed: int
+    systems: Mapping[str, System],
+    items: Sequence[dict],
+    mel: MelConvention,
+    seed: int,
+    heard: Heard | None = None,
 ) -> dict[str, dict]:
     """For each system "real_time_factor" and "measures" {name: {mean, low, high}}.
 
@@ -95,14 +101,22 @@ def compare(
       items: dev recordings at the convention's rate, at least one.
       mel: see `measures.measure`.
       seed: of the bootstrap that gives the 95% intervals over recordings.
+      heard: see `Heard`.
     """
-    return {name: _compared(name, system, items, mel, seed) for name, system in systems.items()}
+    return {name: _compared(name, systems[name], items, mel, seed, heard) for name in systems}
 
 
 def _compared(
-    name: str, system: System, items: Sequence[dict], mel: MelConvention, seed: int
+    name: str,
+    system: System,
+    items: Sequence[dict],
+    mel: MelConvention,
+    seed: int,
+    heard: Heard | None,
 ) -> dict:
     sounds, factor = _synthesised(name, system, items, mel.sample_rate_hz)
+    if heard is not None:
+        heard(name, sounds, items)
     values = [
         measure(sound, item["waveform"][: len(sound)], mel.sample_rate_hz, mel)
         for sound, item in zip(sounds, items, strict=True)

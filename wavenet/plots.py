@@ -16,7 +16,7 @@ WINDOW_SECONDS = 0.03
 COLUMNS = 1200
 
 
-def _level_db(waveform: np.ndarray, sample_rate_hz: int) -> np.ndarray:
+def level_db(waveform: np.ndarray, sample_rate_hz: int) -> np.ndarray:
     """dB re a full-scale sine, [frequencies, columns], columns centred on multiples of the hop."""
     window_samples = max(16, round(WINDOW_SECONDS * sample_rate_hz))
     hop_samples = max(window_samples // 8, -(-waveform.size // COLUMNS))
@@ -89,7 +89,7 @@ def spectrogram_figure(waveforms: dict[str, np.ndarray], sample_rate_hz: int) ->
     """
     _check(waveforms)
     arrays = {title: np.asarray(w, np.float64) for title, w in waveforms.items()}
-    levels = {title: _level_db(w, sample_rate_hz) for title, w in arrays.items()}
+    levels = {title: level_db(w, sample_rate_hz) for title, w in arrays.items()}
     top_db = max(float(level.max()) for level in levels.values())
     figure = Figure(figsize=(10.0, 4.2 * len(arrays)), layout="constrained")
     FigureCanvasAgg(figure)

@@ -336,14 +336,18 @@ def test_what_a_student_cannot_do_is_said(mistake, student_run, tmp_path, words,
     assert complaint in mistake("sample", student_run, "--out", tmp_path, *words.split())
 
 
-def test_a_student_is_evaluated_beside_its_teacher_draft_and_baselines(student_run, data, capsys):
+def test_a_student_is_evaluated_beside_its_teacher_draft_and_baselines(
+    student_run, data, capsys, tmp_path
+):
+    page = tmp_path / "page.html"
     words = ["evaluate", str(student_run), "--data", str(data), "--spoken", "1", "--json"]
-    assert onepass.main([*words, "--temperatures", "0.5"]) == 0
+    assert onepass.main([*words, "--temperatures", "0.5", "--listening-page", str(page)]) == 0
     figures = json.loads(capsys.readouterr().out)
     baselines = {"griffin_lim", "griffin_lim_mel_consistent", "world", "recording"}
     cooler = "student_at_0.5"
     assert set(figures["against"]) == {"teacher", "untrained", "draft", cooler, *baselines}
     assert figures["against"][cooler]["measures"] != figures["measures"]
+    assert page.read_text().count("<audio") == 1 + len(figures["against"])
     names = set(figures["measures"])
     assert {"pesq", "stoi", "f0_error_cents", "voicing_error"} <= names
     assert all(set(system["measures"]) == names for system in figures["against"].values())

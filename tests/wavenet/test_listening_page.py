@@ -1,0 +1,52 @@
+"""The page holds every sound, and nothing outside it is needed."""
+
+import base64
+import io
+import re
+
+import numpy as np
+import pytest
+import soundfile
+from PIL import Image
+
+from wavenet.listening_page import HEIGHT, RECORDINGS, WIDTH, ListeningPage
+
+RATE_HZ = 16_000
+TONE = np.sin(np.arange(RATE_HZ) * 0.3).astype(np.float32) * 0.3
+
+
+@pytest.fixture
+def text(tmp_path):
+    page = ListeningPage(tmp_path / "page.html", "A <title>", RATE_HZ)
+    items = [{"name": f"name {n}", "text": "" if n else "Words & more."} for n in range(7)]
+    page("one system", [TONE] * 7, items)
+    page("another", [0.5 * TONE] * 7, items)
+    page.write()
+    return (tmp_path / "page.html").read_text()
+
+
+def embedded(text, kind):
+    found = re.findall(rf'src="data:{kind};base64,([^"]*)"', text)
+    return [io.BytesIO(base64.b64decode(each)) for each in found]
+
+
+def test_every_sound_of_the_first_recordings_is_there_and_plays(text):
+    sounds = embedded(text, "audio/ogg")
+    assert len(sounds) == 2 * RECORDINGS
+    for place, file in enumerate(sounds):
+        sound, rate_hz = soundfile.read(file)
+        assert rate_hz == RATE_HZ and abs(len(sound) - len(TONE)) < 0.1 * RATE_HZ
+        level = sound[2000:12_000].std() / TONE.std()
+        assert abs(level - (1.0 if place % 2 == 0 else 0.5)) < 0.1
+
+
+def test_a_spectrogram_shows_its_tone(text):
+    image = np.asarray(Image.open(embedded(text, "image/jpeg")[0]).convert("L"), np.float64)
+    assert image.shape == (HEIGHT, WIDTH)
+    row = HEIGHT * (1 - 0.3 / np.pi)  # of 0.3 radians a sample; pi is at the top
+    assert abs(image.mean(1).argmax() - row) <= 2
+
+
+def test_words_are_escaped_and_nothing_is_fetched(text):
+    assert "A &lt;title&gt;" in text and "Words &amp; more." in text and "name 4" in text
+    assert "http" not in text

@@ -1,0 +1,107 @@
+"""A page to listen to: the same recordings by every system, in one HTML file with its sounds."""
+
+import base64
+import html
+import io
+from collections.abc import Sequence
+from pathlib import Path
+
+import matplotlib
+import numpy as np
+import soundfile
+from PIL import Image
+
+from replicator.runs.atomic_files import write_text
+from wavenet.plots import DB_RANGE, level_db
+
+RECORDINGS = 5  # on a page
+OPUS_RATES_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)
+WIDTH, HEIGHT = 360, 128  # of a spectrogram, in pixels
+STYLE = """
+body { font: 16px/1.5 system-ui, sans-serif; margin: 1rem auto; max-width: 72rem; padding: 0 1rem }
+section { display: grid; gap: 1rem; grid-template-columns: repeat(auto-fill, minmax(16rem, 1fr)) }
+figure { margin: 0 } img, audio { display: block; width: 100% }
+img { border-radius: 4px } figcaption { font-weight: 600 } h2 { font-size: 1.1rem }
+"""
+
+
+class ListeningPage:
+    """Collects sounds, called with what `copy_synthesis.compare` makes, and writes the page.
+
+    Args:
+      path: of the file. title: of the page. sample_rate_hz: of every sound.
+    """
+
+    def __init__(self, path: Path, title: str, sample_rate_hz: int):
+        self.path, self.title, self._rate_hz = path, title, sample_rate_hz
+        self._sounds: dict[str, list[np.ndarray]] = {}
+        self._names: list[str] = []
+
+    def __call__(self, system: str, sounds: Sequence[np.ndarray], items: Sequence[dict]) -> None:
+        """Keeps a system's sounds of the first `RECORDINGS` dev recordings.
+
+        Args:
+          system: its name.
+          sounds: float32 [samples] each.
+          items: the recordings, with "name" and "text".
+        """
+        self._sounds[system] = list(sounds[:RECORDINGS])
+        self._names = [item.get("text") or item["name"] for item in items[:RECORDINGS]]
+
+    def write(self) -> None:
+        """Writes the page; UserError if it cannot be written."""
+        sections = (self._section(number, name) for number, name in enumerate(self._names))
+        title = html.escape(self.title)
+        write_text(
+            self.path,
+            '<!doctype html>\n<html lang="en"><head><meta charset="utf-8">\n'
+            '<meta name="viewport" content="width=device-width, initial-scale=1">\n'
+            f"<title>{title}</title><style>{STYLE}</style></head><body>\n<h1>{title}</h1>\n"
+            "<p>The same recordings by every system, each from the recording's own features. "
+            "Sounds are Opus files inside this page. Spectrograms reach up to "
+            f"{self._rate_hz / 2000:g} kHz; their colours span {DB_RANGE:g} dB.</p>\n"
+            + "\n".join(sections)
+            + "\n</body></html>\n",
+        )
+
+    def _section(self, number: int, name: str) -> str:
+        figures = "\n".join(
+            self._figure(system, sounds[number]) for system, sounds in self._sounds.items()
+        )
+        return f"<h2>{html.escape(name)}</h2>\n<section>\n{figures}\n</section>"
+
+    def _figure(self, system: str, sound: np.ndarray) -> str:
+        words = html.escape(system.replace("_", " "))
+        image = _data("image/jpeg", spectrogram_jpeg(sound, self._rate_hz))
+        opus = _data("audio/ogg", opus_file(sound, self._rate_hz))
+        return (
+            f'<figure><figcaption>{words}</figcaption><img alt="spectrogram, {words}" '
+            f'src="{image}"><audio controls preload="none" src="{opus}"></audio></figure>'
+        )
+
+
+def opus_file(sound: np.ndarray, sample_rate_hz: int) -> bytes:
+    """The sound as an Ogg file of Opus, about 4 kB a second.
+
+    Args:
+      sound: float [samples] in [-1, 1].
+      sample_rate_hz: one of `OPUS_RATES_HZ`.
+    """
+    file = io.BytesIO()
+    soundfile.write(file, sound, sample_rate_hz, format="OGG", subtype="OPUS")
+    return file.getvalue()
+
+
+def spectrogram_jpeg(sound: np.ndarray, sample_rate_hz: int) -> bytes:
+    """The sound's spectrogram as a small image, from `DB_RANGE` below its loudest point."""
+    level = level_db(np.asarray(sound, np.float64), sample_rate_hz)
+    shade = np.clip((level - level.max()) / DB_RANGE + 1.0, 0.0, 1.0)
+    colours = matplotlib.colormaps["magma"](shade[::-1], bytes=True)[..., :3]
+    file = io.BytesIO()
+    image = Image.fromarray(np.ascontiguousarray(colours))
+    image.resize((WIDTH, HEIGHT), Image.Resampling.BOX).save(file, "JPEG", quality=60)
+    return file.getvalue()
+
+
+def _data(kind: str, content: bytes) -> str:
+    return f"data:{kind};base64,{base64.b64encode(content).decode()}"
