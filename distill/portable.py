@@ -15,6 +15,7 @@ from distill.training import (
     UNITS,
     corpus_features,
     corpus_for,
+    defaults_of,
     new_student,
     pretrain_pitch_estimator,
     run_config,
@@ -67,7 +68,7 @@ def export_run(
     stored = run_config(preset, config, teacher, teacher_path, data)
     student = new_student(config, teacher)
     state = TrainState(student, config.optimizer, config.loop.num_steps)
-    restore(state, workdir, stored, CHANGEABLE)
+    restore(state, workdir, stored, CHANGEABLE, defaults_of(config, teacher))
     corpus = corpus_for(config, teacher, data, workdir, say)
     classifier = _classifier(folder, workdir, config, corpus, say)
     if not int(state.step.numpy()):

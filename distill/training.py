@@ -17,7 +17,7 @@ from distill.teacher import WaveNetDensity, digest, frozen_copy
 from replicator import Replicator, strategies
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
-from replicator.runs.stored_config import to_json
+from replicator.runs.stored_config import defaults, to_json
 from replicator.strategies.coordination import chief_first, chief_only, variable_scope
 from replicator.training.command import resume_and_train
 from replicator.training.loop import Outcome, Trainer
@@ -69,10 +69,11 @@ def distill(
             run = RunDirectory.locked(workdir, replicator.is_chief)
             stack.callback(run.unlock)
             stored = run_config(preset, config, teacher, teacher_path, data)
-            run.check(stored, CHANGEABLE)
+            unsaid = defaults_of(config, teacher)
+            run.check(stored, CHANGEABLE, unsaid)
             cached = replicator.is_chief or (Path(workdir) / FEATURES).is_dir()
             corpus = corpus_for(config, teacher, data, workdir if cached else None, say)
-            run.claim(stored, CHANGEABLE)
+            run.claim(stored, CHANGEABLE, unsaid)
             classifier = _classifier(run, config, corpus, say, replicator)
         return _distill(run, config, teacher, corpus, classifier, say, replicator)
 
@@ -227,6 +228,11 @@ def run_config(
         "teacher": str(teacher_path),
         "teacher_weights": digest(teacher.network),
     }
+
+
+def defaults_of(config: DistillConfig, teacher: SpeechModel) -> dict:
+    """The defaults of the settings in `run_config`."""
+    return {**defaults(config), "data": defaults(teacher.config.data)}
 
 
 def _classifier(

@@ -32,6 +32,7 @@ from replicator.portable.export import (
     specs_of,
 )
 from replicator.runs.atomic_files import Arrays, write_npz
+from replicator.runs.stored_config import defaults
 from replicator.training.state import TrainState
 
 IMAGES = "images.npz"
@@ -67,7 +68,7 @@ def export_run(
     density = ImageDensity(config)
     state = TrainState(density, config.optimizer, config.loop.num_steps)
     stored = run_config(preset, config, dataset, data)
-    restore(state, workdir, stored, CHANGEABLE)
+    restore(state, workdir, stored, CHANGEABLE, defaults(config))
     arrays, settings = carried(dataset.source, config)
     write_npz(Path(folder) / IMAGES, arrays)
     export_training(

@@ -12,7 +12,7 @@ from pixelcnn.evaluation_callback import EvaluationCallback
 from replicator import Replicator, strategies
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
-from replicator.runs.stored_config import stored_config, to_json
+from replicator.runs.stored_config import defaults, stored_config, to_json
 from replicator.strategies.coordination import chief_first, chief_only, variable_scope
 from replicator.training.command import check_outside, resume_and_train
 from replicator.training.loop import Outcome, Trainer
@@ -57,7 +57,9 @@ def train(
             config = dataset.resolved
             dataset = dataclasses.replace(dataset, config=config)
             stored = run_config(preset, config, dataset, data)
-            run = RunDirectory.create(workdir, stored, CHANGEABLE, replicator.is_chief)
+            run = RunDirectory.create(
+                workdir, stored, CHANGEABLE, replicator.is_chief, defaults(config)
+            )
             stack.callback(run.unlock)
             for line in dataset.notes:
                 say(line)

@@ -17,6 +17,7 @@ from replicator.portable.export import (
     storable,
 )
 from replicator.runs.atomic_files import write_npz
+from replicator.runs.stored_config import defaults
 from replicator.training.state import LossFn, TrainState
 from wavenet.config import WaveNetConfig
 from wavenet.data import batch_sampling
@@ -67,7 +68,7 @@ def export_run(
     network = make_network(config)
     state = TrainState(network, config.optimizer, config.loop.num_steps)
     stored = run_config(preset, config, corpus, data)
-    restore(state, workdir, stored, CHANGEABLE)
+    restore(state, workdir, stored, CHANGEABLE, defaults(config))
     if not int(state.step):
         begin(network, state, config, corpus, say)
     export_corpus(folder, state, network, corpus, config, stored, tensor_float_32=tensor_float_32)

@@ -9,7 +9,7 @@ import tensorflow as tf
 from replicator import Replicator, strategies
 from replicator.runs.folders import shown
 from replicator.runs.run_directory import RunDirectory
-from replicator.runs.stored_config import stored_config, to_json
+from replicator.runs.stored_config import defaults, stored_config, to_json
 from replicator.strategies.coordination import chief_first, chief_only, variable_scope
 from replicator.training.command import check_outside
 from replicator.training.loop import Outcome, Trainer
@@ -61,14 +61,14 @@ def train(
             config = config.resolved(len({r.speaker for r in report.of("train")}))
             run = RunDirectory.locked(workdir, replicator.is_chief)
             stack.callback(run.unlock)
-            run.check(_identity(preset, config), CHANGEABLE)
+            run.check(_identity(preset, config), CHANGEABLE, defaults(config))
             for line in report.lines():
                 say(line)
             cached = replicator.is_chief or (Path(workdir) / FEATURES).is_dir()
             corpus = prepare_corpus(report, config, workdir if cached else None)
             for line in [*corpus.notes, *_schedule_notes(run, config)]:
                 say(line)
-            run.claim(run_config(preset, config, corpus, data), CHANGEABLE)
+            run.claim(run_config(preset, config, corpus, data), CHANGEABLE, defaults(config))
         return _train(run, config, corpus, say, replicator)
 
 

@@ -148,16 +148,21 @@ def new_folder(folder: Path) -> Path:
 
 
 def restore(
-    state: TrainState, workdir: Path | None, config: dict[str, Any], changeable: Iterable[str]
+    state: TrainState,
+    workdir: Path | None,
+    config: dict[str, Any],
+    changeable: Iterable[str],
+    defaults: Mapping[str, Any],
 ) -> None:
     """Sets the state from the newest checkpoint of a run; does nothing where there is none.
 
-    Raises UserError if it is a run of another configuration; arguments as for `export_training`.
+    Raises UserError if it is a run of another configuration; arguments as for `export_training`
+    and `RunDirectory.check`.
     """
     if workdir is None or not (Path(workdir) / "config.json").exists():
         return
     run = RunDirectory.open(workdir)
-    run.check(config, tuple(changeable))
+    run.check(config, tuple(changeable), defaults)
     arrays, _ = run.checkpoints().newest()
     if arrays is not None:
         state.restore(arrays)

@@ -5,15 +5,18 @@ import errno
 import fcntl
 import json
 import os
+from collections.abc import Mapping
 from pathlib import Path
+from types import MappingProxyType
 from typing import IO
 
 from replicator.runs.atomic_files import write_text
 from replicator.runs.checkpoints import Checkpoints
 from replicator.runs.errors import UserError
-from replicator.runs.stored_config import differences
+from replicator.runs.stored_config import completed, differences
 
 Keys = tuple[str, ...]
+NO_DEFAULTS: Mapping = MappingProxyType({})
 SHOWN_DIFFERENCES = 4  # differences named in one line
 
 
@@ -32,12 +35,17 @@ class RunDirectory:
 
     @classmethod
     def create(
-        cls, path: Path, config: dict, changeable: Keys = (), is_chief: bool = True
+        cls,
+        path: Path,
+        config: dict,
+        changeable: Keys = (),
+        is_chief: bool = True,
+        defaults: Mapping = NO_DEFAULTS,
     ) -> "RunDirectory":
         """The directory, new or resumed, locked for this process: `locked`, then `claim`."""
         run = cls.locked(path, is_chief)
         try:
-            run.claim(config, changeable)
+            run.claim(config, changeable, defaults)
         except BaseException:
             run.unlock()
             raise
@@ -130,37 +138,40 @@ class RunDirectory:
                 self._lock.close()
             self._lock = None
 
-    def check(self, config: dict, changeable: Keys = ()) -> None:
+    def check(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
         """Raises UserError if config.json differs from a part of the configuration.
 
         Args:
           config: some keys of the configuration, as JSON values.
           changeable: top-level keys that may differ.
+          defaults: of its settings, see `stored_config.defaults`: what a run of an earlier version
+            is taken to have where it does not know a setting.
         """
         if (self.path / "config.json").exists():
-            stored = self.config()
+            stored = completed(self.config(), dict(defaults))
             given = json.loads(json.dumps(config))
             self._compare({key: stored.get(key) for key in given}, given, changeable)
         elif self.checkpoints().steps():
             raise UserError(f"{self.path} holds checkpoints but no config.json.")
 
-    def claim(self, config: dict, changeable: Keys = ()) -> None:
+    def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
         """Writes config.json; for a resumed run, after checking that it is the same.
 
         Args:
           config: the configuration, as JSON values.
           changeable: top-level keys that may differ when resuming; the new values are written.
+          defaults: as for `check`; these are written too.
 
         Raises UserError if the run has another configuration, or cannot be written.
         """
         self.identity = {k: v for k, v in config.items() if k not in changeable}
         if not self._is_chief:
             return
-        self.check(config, changeable)
+        self.check(config, changeable, defaults)
         given, file = json.loads(json.dumps(config)), self.path / "config.json"
         stored = self.config() if file.exists() else None
         if stored is not None:
-            self._compare(stored, given, changeable)
+            self._compare(completed(stored, dict(defaults)), given, changeable)
         if stored != given:
             write_text(file, json.dumps(given, indent=2) + "\n")
 

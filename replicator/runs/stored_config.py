@@ -22,6 +22,26 @@ def to_json(config) -> dict:
     return json.loads(json.dumps(dataclasses.asdict(config), default=str))
 
 
+def defaults(config) -> dict:
+    """The default of every setting that has one, nested as `to_json` nests the settings."""
+    found = {}
+    for field in dataclasses.fields(config):
+        value = getattr(config, field.name)
+        if dataclasses.is_dataclass(value):
+            found[field.name] = defaults(value)
+        elif field.default is not dataclasses.MISSING:
+            found[field.name] = json.loads(json.dumps(field.default, default=str))
+    return found
+
+
+def completed(stored, given_defaults):
+    """Stored settings, with the defaults of those that an earlier version did not have yet."""
+    if not (isinstance(stored, dict) and isinstance(given_defaults, dict)):
+        return stored
+    known = {key: completed(value, given_defaults.get(key)) for key, value in stored.items()}
+    return {k: v for k, v in given_defaults.items() if not isinstance(v, dict)} | known
+
+
 def stored_config(kind, stored: dict):
     """A dataclass `kind`, with dataclasses in it, from the content of a config.json.
 

@@ -34,7 +34,7 @@ COMMAND = ROOT / "onepass" / "__main__.py"
 SMALLER = (
     (r"\bwavenet-(?!smoke)[\w-]+16k|\bwavenet-density-24k", "wavenet-smoke"),
     (r"\bstudent-cpu-16k", "student-smoke"),
-    (r"\b(pixelcnn|multiscale)-cpu-\d+", r"\1-smoke"),
+    (r"\b(pixelcnn|multiscale)-cpu-\d+", r"\1-smoke --conditioning.kind class"),
     (r"\bmultiscale-text-32", "multiscale-smoke --conditioning.kind text"),
     (
         r"\bmultiscale-video-64",
@@ -82,15 +82,13 @@ if not shutil.which("espeak-ng"):
 ALONE = re.compile(r"^onepass (quickstart|\w+ --help)")
 
 
-def write_sounds(folder):
-    """Fills a folder with recordings, and returns it."""
-    found = recordings(folder.with_name(f"{folder.name}_flac"), train=4, dev=1)
-    for path in found.rglob("*.*"):
-        target = folder / path.relative_to(found).with_suffix(".wav")
+def write_sounds(source, folder):
+    """Fills a folder with the recordings of another one, as WAV files."""
+    for path in source.rglob("*.*"):
+        target = folder / path.relative_to(source).with_suffix(".wav")
         target.parent.mkdir(parents=True, exist_ok=True)
         sound, rate_hz = soundfile.read(path)
         soundfile.write(target, sound[: 2 * rate_hz], rate_hz)
-    return folder
 
 
 def write_images(folder):
@@ -115,10 +113,10 @@ def write_npz(folder, make, counts):
 def data(tmp_path_factory):
     """A folder with all that the pages take as given."""
     folder = tmp_path_factory.mktemp("data")
-    sounds = write_sounds(folder / "RECORDINGS")
-    for name in ("speech", "speech_kathleen_en_24k"):
-        shutil.copytree(sounds, folder / name)
-    sound, rate_hz = soundfile.read(next(sounds.glob("dev/*")))
+    shipped = recordings(tmp_path_factory.mktemp("shipped"), train=4, dev=1)
+    for name in ("RECORDINGS", "speech", "speech_kathleen_en_24k"):
+        write_sounds(shipped, folder / name)
+    sound, rate_hz = soundfile.read(next(shipped.glob("dev/*")))
     for name in ("SPEECH.wav", "recording.wav"):
         soundfile.write(folder / name, sound[: rate_hz // 2], rate_hz)
     write_images(folder / "IMAGES")
@@ -127,8 +125,8 @@ def data(tmp_path_factory):
     for name in ("images_signdigits_32", "images_trashnet_64"):
         write_npz(folder / name, image_runs.toys, {"train": 24, "dev": 8})
     write_npz(folder / "video_bridge_64", image_runs.episodes, {"train": 4, "dev": 2})
-    train = ["train", "wavenet-smoke", "--data", str(sounds), "--workdir", str(folder / "TEACHER")]
-    assert onepass.main([*train, *options()]) == 0
+    given = ["--data", str(folder / "RECORDINGS"), "--workdir", str(folder / "TEACHER")]
+    assert onepass.main(["train", "wavenet-smoke", *given, *options()]) == 0
     return folder
 
 
@@ -226,13 +224,16 @@ def test_the_commands_of_a_page_run_in_order(page, data, done, tmp_path, monkeyp
 
 
 def assert_served_as_sampled(folder):
-    """Fails unless the server gave the sound that the student gave, and four images at least."""
+    """Fails unless the server gave the sound that the student gave, and images.
+
+    The student's ends where the recording did, the server's with the last frame.
+    """
     (sampled,), (served,) = (list((folder / name).glob("*.wav")) for name in ("sounds", "asked"))
     expected, found = (soundfile.read(path, dtype="int16")[0] for path in (sampled, served))
     assert len(expected) > RATE_HZ // 4 and np.ptp(expected) > 100
-    assert found.shape == expected.shape
-    assert np.max(np.abs(found.astype(int) - expected)) <= 1
-    assert len(list((folder / "asked").glob("*.png"))) >= 4
+    assert len(found) >= len(expected)
+    assert np.max(np.abs(found[: len(expected)].astype(int) - expected)) <= 1
+    assert (folder / "asked" / "grid.png").exists()
 
 
 def test_every_replacement_and_every_exception_is_needed():

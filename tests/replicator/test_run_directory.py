@@ -13,7 +13,8 @@ import pytest
 from replicator.runs import run_directory as module
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
-from replicator.runs.stored_config import differences
+from replicator.runs.stored_config import defaults, differences
+from replicator.training.config import OptimizerConfig
 
 ROOT = Path(__file__).resolve().parents[2]
 CONFIG = {"kind": "toy", "network": {"layers": 6, "factors": (4, 4)}, "loop": {"num_steps": 10}}
@@ -137,6 +138,23 @@ def test_what_is_no_run_directory_is_not_opened(tmp_path):
         RunDirectory.open(tmp_path)
 
 
+def test_a_setting_that_an_earlier_version_did_not_have_is_at_its_default(tmp_path):
+    earlier = {"kind": "toy", "optimizer": {"rate": 0.1}}
+    RunDirectory.create(tmp_path / "run", earlier).unlock()
+    here = OptimizerConfig(cooldown_steps=1_000)
+    settings = {"rate": 0.1, "cooldown_steps": 1_000}
+    unsaid = {"optimizer": {"cooldown_steps": defaults(here)["cooldown_steps"]}}
+    other = {"kind": "toy", "optimizer": {**settings, "cooldown_steps": 7}}
+    with pytest.raises(UserError, match="cooldown_steps is 1000 there, 7 here"):
+        RunDirectory.create(tmp_path / "run", other, defaults=unsaid)
+    config = {"kind": "toy", "optimizer": settings}
+    with pytest.raises(UserError, match="cooldown_steps is None there"):
+        RunDirectory.create(tmp_path / "run", config)
+    run = RunDirectory.create(tmp_path / "run", config, defaults=unsaid)
+    assert run.config() == config
+    run.unlock()
+
+
 def test_a_file_is_no_run_directory(tmp_path):
     (tmp_path / "file").write_text("mine")
     with pytest.raises(UserError, match="file must be a folder, it is a file"):
@@ -146,7 +164,7 @@ def test_a_file_is_no_run_directory(tmp_path):
     assert (tmp_path / "file").read_text() == "mine"
 
 
-def test_a_second_process_is_refused_and_told_who_holds_it(run, holder):
+def test_a_second_process_is_refused_with_who_holds_it(run, holder):
     with pytest.raises(UserError, match=f"in use by process {holder.pid}; wait for it or choose"):
         RunDirectory.create(run.path, CONFIG)
     assert RunDirectory.open(run.path).config()["kind"] == "toy"
