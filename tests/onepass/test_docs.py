@@ -118,6 +118,11 @@ def test_a_file_that_a_page_names_is_there(page):
         assert (ROOT / place).exists() or not (ROOT / place.split("/")[0]).is_dir(), place
 
 
+def test_the_first_hour_begins_with_the_first_command_of_the_readme():
+    page = ROOT / "docs" / "tutorials" / "first_hour.md"
+    assert blocks(page, "sh")[0].startswith(blocks(ROOT / "README.md", "sh")[0])
+
+
 def test_commands_are_found_at_all():
     assert len(PARSED) > 60 and len(INSTALLED) > 5 and len(MODULES) > 3
 

@@ -83,7 +83,7 @@ def test_a_run_goes_on_to_the_weights_it_would_have_had(resumed, name):
 
 
 def test_a_run_is_refused_in_one_line_that_says_what_to_do(recorded, mistake):
-    words = ["train", "wavenet-smoke", "--data", recorded / "sounds"]
+    words = ["train", "wavenet-smoke", "--data", recorded / "sounds", "--data.min-seconds", 0.05]
     line = mistake(*words, "--workdir", recorded / "runs" / "wavenet")
     assert "holds a run of another configuration: data.batch_size is 4 there, 2 here; " in line
     assert line.endswith("Choose another --workdir.")
