@@ -140,7 +140,7 @@ def test_what_cannot_end_in_time_even_alone_is_refused_with_the_reason():
     assert asyncio.run(run()) == []
 
 
-def test_what_cannot_end_in_time_behind_others_is_told_when_to_come_again():
+def test_what_cannot_end_in_time_behind_others_learns_when_to_come_again():
     async def run():
         engine = Engine()
         engine.known(100, 0.5)
