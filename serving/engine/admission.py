@@ -1,5 +1,9 @@
 """Who may come in, and how much all requests together may hold, over HTTP and gRPC alike."""
 
+import asyncio
+import contextlib
+import ctypes
+import functools
 from typing import TYPE_CHECKING
 
 from serving.engine.auth import TokenAuth
@@ -15,6 +19,7 @@ if TYPE_CHECKING:
 BODIES_AT_ONCE = 16  # of the largest size: what all requests together may hold
 MAX_CONNECTIONS = 1024  # of HTTP
 FIRST_SECONDS = 0.1  # that a connection is left to say something, however many come
+FREED_SECONDS = 1.0  # after a call, in which its memory is freed
 MAX_CALLS = 1024  # of gRPC at the same time, the silent ones among them
 SILENT_SECONDS = 10.0  # that a client may be silent where it has something to send
 
@@ -29,13 +34,13 @@ class Admission:
         self._auth = TokenAuth(settings.token())
         self.rate_limiter = RateLimiter(settings.requests_per_minute_per_client)
         self.refusals = Refusals(metrics)
-        self.bodies = self._limit("bytes of requests", BODIES_AT_ONCE * settings.max_body_bytes)
-        self.calls = self._limit("calls", MAX_CALLS)
-        self.connections = self._limit("connections", MAX_CONNECTIONS, FIRST_SECONDS)
-
-    def _limit(self, what: str, total: int, patience_seconds: float = 0.0) -> SharedLimit:
-        needs_token = self._auth.is_needed
-        return SharedLimit(what, total, patience_seconds, needs_token, self.refusals)
+        limit = functools.partial(
+            SharedLimit, has_reserve=self._auth.is_needed, refusals=self.refusals
+        )
+        total_bytes = BODIES_AT_ONCE * settings.max_body_bytes
+        self.bodies = limit("bytes of requests", total_bytes, on_fall=_return_memory_soon)
+        self.calls = limit("calls", MAX_CALLS)
+        self.connections = limit("connections", MAX_CONNECTIONS, FIRST_SECONDS)
 
     async def admit(self, path: str, authorization: bytes, address: Address) -> Client:
         """The client of a request that may come in; Unauthorized or TooManyRequests if not."""
@@ -43,3 +48,11 @@ class Admission:
         self.rate_limiter.check(path, address)
         has_token = await self._auth.check(path, authorization, client)
         return begin_client(address, has_token)
+
+
+def _return_memory_soon() -> None:
+    """Gives memory back to the system, once gRPC has freed it: glibc would keep what many threads
+    freed in small pieces."""
+    with contextlib.suppress(OSError, AttributeError, RuntimeError):  # no glibc, or no loop
+        trim, loop = ctypes.CDLL(None).malloc_trim, asyncio.get_running_loop()
+        loop.call_later(FREED_SECONDS, loop.run_in_executor, None, trim, 0)

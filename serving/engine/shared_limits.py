@@ -11,6 +11,7 @@ from serving.errors import Overloaded
 from serving.observability.refusals import Refusals
 
 SHARE = 0.75  # of a limit that one client may hold
+LITTLE, MUCH = 0.05, 0.2  # parts of a limit
 RESERVE = 0.125  # of a limit that is kept for clients with a token, where one is needed
 
 
@@ -54,6 +55,7 @@ class SharedLimit:
       what: it is of, in words. total: that may be held. patience_seconds: see above.
       has_reserve: whether RESERVE is kept for clients with a token.
       refusals: counts and logs what is refused or evicted.
+      on_fall: called when little is held after much was.
     """
 
     def __init__(
@@ -64,13 +66,15 @@ class SharedLimit:
         has_reserve: bool = False,
         refusals: Refusals | None = None,
         now: Callable[[], float] = time.monotonic,
+        on_fall: Callable[[], None] = lambda: None,
     ):
         self._what, self.total, self._patience_seconds = what, total, patience_seconds
         self._reserve = int(RESERVE * total) if has_reserve else 0
         self._refusals, self._now = refusals or Refusals(), now
         self._holds: dict[Hold, None] = {}
         self._used_by: collections.Counter[tuple[str, bool]] = collections.Counter()
-        self.used = 0
+        self._on_fall = on_fall
+        self.used = self._peak = 0
 
     def hold(
         self, client: Client, amount: int = 0, on_evict: Callable[[], None] = lambda: None
@@ -117,6 +121,10 @@ class SharedLimit:
         self._used_by[hold.client.key] += more
         if not self._used_by[hold.client.key]:
             del self._used_by[hold.client.key]
+        self._peak = max(self._peak, self.used)
+        if self.used <= LITTLE * self.total and self._peak >= MUCH * self.total:
+            self._peak = self.used
+            self._on_fall()
 
     def _rivals(self, hold: Hold, more: int) -> Iterable[Hold] | None:
         """The holds one of which must make room for so much more; None if there is room."""

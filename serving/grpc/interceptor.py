@@ -106,7 +106,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
 
     async def _each_message(self, call: Call, handler: Any, messages: Any):
         """The messages of a stream that the client sends; each counts as a request."""
-        seconds = SILENT_SECONDS
+        seconds = self._settings.timeout_seconds
         while (message := await self._next_message(call, messages, seconds)) is not None:
             if seconds == math.inf:
                 self._admission.rate_limiter.check(call.method, call.address)
@@ -117,7 +117,10 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         self, call: Call, handler: Any, messages: AsyncIterator[bytes]
     ) -> Any:
         """The one message of a method that takes one."""
-        message = await self._next_message(call, messages, SILENT_SECONDS)
+        # A probe's is small; of another one nobody sees whether it comes slowly or not at all.
+        is_probe = call.method.startswith(HEALTH_PREFIX)
+        seconds = SILENT_SECONDS if is_probe else self._settings.timeout_seconds
+        message = await self._next_message(call, messages, seconds)
         if message is not None:
             return call.parsed(handler, message)
         if self._is_stopping():

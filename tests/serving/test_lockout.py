@@ -171,12 +171,12 @@ def test_messages_that_do_not_come_are_bounded_by_bytes(models):
         predict(channel, predict_request())
 
 
-def test_a_call_that_says_nothing_is_given_up_before_the_deadline(models, monkeypatch):
+def test_a_probe_that_says_nothing_is_given_up_before_the_deadline(models, monkeypatch):
     monkeypatch.setattr("serving.grpc.interceptor.SILENT_SECONDS", 0.1)
     with (
         grpc_running.Running(models, timeout_seconds=60.0) as running,
         running.channel() as channel,
-        Silent(channel, GRPC_PREDICT, 1) as silent,
+        Silent(channel, CHECK, 1) as silent,
     ):
         until(silent.statuses)
         assert silent.statuses() == ["DEADLINE_EXCEEDED"]

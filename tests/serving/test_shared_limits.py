@@ -117,6 +117,14 @@ def test_what_was_evicted_gets_nothing_more_and_gives_back_nothing_twice(clock):
     assert limit.used == 60
 
 
+def test_that_little_is_held_after_much_is_said_once(clock):
+    fallen = []
+    limit = SharedLimit("bytes", 100, now=clock, on_fall=lambda: fallen.append(limit.used))
+    for amount in (10, 30, 4, 30):
+        limit.release(limit.hold(ANNA, amount))
+    assert fallen == [0, 0]
+
+
 def test_refusals_are_counted_and_logged_once_a_second(caplog):
     metrics = Metrics()
     limit = SharedLimit("places", 1, refusals=Refusals(metrics))
