@@ -53,6 +53,8 @@ class Settings:
     """Beyond that a client's requests are answered 429; 0: no limit."""
     poll_seconds: float = 1.0
     """Seconds between two looks at the folder of models."""
+    load_seconds: float = 300.0
+    """Longest time to load and warm a version, in seconds; others are loaded beside it."""
     drain_seconds: float = 30.0
     """Seconds that accepted requests have to be answered after SIGTERM or Ctrl-C."""
     backend: Literal["auto", "tensorflow", "numba"] = "auto"
@@ -124,6 +126,7 @@ _LOWEST = {
     "max_streams": 1,
     "requests_per_minute_per_client": 0,
     "poll_seconds": 0.01,
+    "load_seconds": 0.001,
     "drain_seconds": 0.0,
 }
 

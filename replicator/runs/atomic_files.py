@@ -13,6 +13,7 @@ import numpy as np
 from replicator.runs.errors import UserError
 
 Arrays = dict[str, np.ndarray]
+MAX_EXPANSION = 20  # unpacked over packed: arrays are stored as they are, noise shrinks by little
 
 
 @contextlib.contextmanager
@@ -34,9 +35,13 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
 
 
 def read_npz(path: Path) -> Arrays:
-    """The arrays of a file, or a UserError that names it when it is missing or damaged."""
+    """The arrays of a file, or a UserError that names it when it is missing or damaged.
+
+    The archive's own table says what it unpacks to, before any of it is: zipfile reads no more.
+    """
     try:
         with zipfile.ZipFile(path) as file:
+            _check_expansion(file, os.path.getsize(path))
             return {name.removesuffix(".npy"): _member(file, name) for name in file.namelist()}
     except FileNotFoundError as error:
         raise UserError(f"There is no checkpoint {path}.") from error
@@ -58,6 +63,14 @@ def write_text(path: Path, text: str) -> None:
     """Writes a text file atomically."""
     with _whole(path) as temporary:
         temporary.write_text(text)
+
+
+def _check_expansion(file: zipfile.ZipFile, packed_bytes: int) -> None:
+    unpacked_bytes = sum(member.file_size for member in file.infolist())
+    if unpacked_bytes > MAX_EXPANSION * packed_bytes:
+        raise ValueError(
+            f"its {packed_bytes:,} bytes unpack to {unpacked_bytes:,}, over {MAX_EXPANSION} times."
+        )
 
 
 def _member(file: zipfile.ZipFile, name: str) -> np.ndarray:

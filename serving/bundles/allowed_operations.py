@@ -14,10 +14,12 @@ from typing import Any
 import numpy as np
 
 from replicator.runs.errors import UserError
+from serving.bundles.plain_files import read_plain
 from serving.bundles.signature import Signature, TensorInfo
 
 PROGRAM = "saved_model.pb"
 TAG = "serve"
+MOST_PROGRAM_BYTES = 2**31 - 1  # as protobuf has it
 LARGEST_CONSTANT_BYTES = 2**28  # a few bytes of a file can name a constant of any size
 SAVED_OBJECTS = ("variable", "user_object", "function", "bare_concrete_function", "constant")
 SAVED_CLASSES = (
@@ -95,7 +97,7 @@ def _graph(path: Path) -> Any:
 
     stored = saved_model_pb2.SavedModel()
     try:
-        stored.ParseFromString(path.read_bytes())
+        stored.ParseFromString(read_plain(path, MOST_PROGRAM_BYTES))
     except FileNotFoundError as error:
         raise UserError(f"{path.parent} is no bundle: it has no {PROGRAM}.") from error
     except (OSError, DecodeError) as error:

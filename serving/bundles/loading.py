@@ -10,7 +10,9 @@ from serving.bundles.audio_bundle import AudioBundle
 from serving.bundles.bundle import COMPILED, FORMAT, SPEC_FILE, Backend, signatures_of
 from serving.bundles.image_bundle import ImageBundle
 from serving.bundles.manifest import verify
+from serving.bundles.plain_files import read_plain
 
+MOST_SPEC_BYTES = 2**24
 CLASSES: dict[str, type[AudioBundle] | type[ImageBundle]] = {
     "wavenet": AudioBundle,
     "parallel-wavenet": AudioBundle,
@@ -57,8 +59,10 @@ def read_spec(folder: Path) -> dict[str, Any]:
     """What model.json of a bundle says; UserError where that cannot be served."""
     path = folder / SPEC_FILE
     try:
-        spec = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
+        spec = json.loads(read_plain(path, MOST_SPEC_BYTES))
+    except UserError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
     if not isinstance(spec, dict) or spec.get("kind") not in CLASSES:
         raise UserError(f"{path} must be of a {', '.join(CLASSES)}.")
@@ -82,7 +86,7 @@ def _loaded(folder: Path) -> Any:
 
     try:
         return tf.saved_model.load(str(folder))
-    except MemoryError:
+    except (MemoryError, tf.errors.ResourceExhaustedError):
         raise
     except Exception as error:  # TensorFlow has one of its own for almost every byte that can flip
         first = str(error).splitlines()[0] if str(error) else type(error).__name__

@@ -6,9 +6,13 @@ import os
 from pathlib import Path
 
 from replicator.runs.errors import UserError
+from serving.bundles.plain_files import open_plain, read_plain
 
 MANIFEST = "manifest.json"
 FORMAT = 1
+MOST_MANIFEST_BYTES = 2**20
+MOST_FILES = 1000
+MOST_BYTES = 2**35  # of all files: what is to be read must end
 
 
 def write_manifest(folder: Path) -> None:
@@ -25,6 +29,8 @@ def verify(folder: Path) -> None:
     """
     listed = _read(folder)
     found = files_of(folder)
+    if sum((Path(folder) / name).lstat().st_size for name in found) > MOST_BYTES:
+        raise UserError(f"{folder} must have at most {MOST_BYTES:,} bytes.")
     for name in sorted(listed.keys() - set(found)):
         raise UserError(f"{folder} is not as it was exported: {name} is missing.")
     for name in found:
@@ -39,30 +45,37 @@ def verify(folder: Path) -> None:
 
 
 def files_of(folder: Path) -> list[str]:
-    """The names, relative and sorted, of all files but the manifest; UserError for a link."""
-    names = []
+    """The names, relative and sorted, of all files but the manifest; UserError for a link.
+
+    UserError too for more than MOST_FILES.
+    """
+    names: list[str] = []
     for place, inside, files in os.walk(folder):
         for name in [*inside, *files]:
             path = Path(place) / name
             if path.is_symlink() or not (path.is_dir() or path.is_file()):
                 raise UserError(f"{path} must be a plain file, not a link.")
         names += [(Path(place) / name).relative_to(folder).as_posix() for name in files]
+        if len(names) > MOST_FILES:
+            raise UserError(f"{folder} must have at most {MOST_FILES} files.")
     return sorted(name for name in names if name != MANIFEST)
 
 
 def digest(path: Path) -> str:
     """The SHA-256 of a file, in hexadecimal."""
-    with open(path, "rb") as file:
+    with open_plain(path) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _read(folder: Path) -> dict[str, str]:
     path = Path(folder) / MANIFEST
     try:
-        manifest = json.loads(path.read_text(encoding="utf-8"))
+        manifest = json.loads(read_plain(path, MOST_MANIFEST_BYTES))
     except FileNotFoundError as error:
         raise UserError(f"{folder} is no bundle: it has no {MANIFEST}.") from error
-    except (OSError, ValueError) as error:
+    except UserError:
+        raise
+    except (OSError, ValueError, RecursionError) as error:
         raise UserError(f"{path} cannot be read: {error}.") from error
     if not isinstance(manifest, dict) or manifest.get("format") != FORMAT:
         raise UserError(f"{path} is not of format {FORMAT}, which this version reads.")

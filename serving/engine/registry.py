@@ -4,6 +4,8 @@ import asyncio
 import gc
 import importlib
 import logging
+import math
+import os
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -12,10 +14,11 @@ from typing import TYPE_CHECKING, Any
 
 from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable
+from serving.engine.daemon_threads import in_daemon_thread
 from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import FoundVersion, ScanResult, scan
 from serving.engine.version_set import MAX_ENDED, BrokenVersion, VersionSet, VersionStatus
-from serving.errors import NotFound, NotReady, ServingError
+from serving.errors import DeadlineExceeded, NotFound, NotReady, ServingError
 from serving.observability.logs import event
 from serving.settings import Settings
 
@@ -24,9 +27,18 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 MAX_DELAY_SECONDS = 60.0
-REPORT_SECONDS = 10.0
+REPORT_SECONDS = 10.0  # after which the next model is loaded beside one that is not ready yet
+LOADS_AT_ONCE = max(2, (os.cpu_count() or 1) // 2)
 HIDDEN_ERROR = "It cannot be loaded; the server's log has the reason."
 MISSED_SCANS = 3  # after which a name that is gone counts as taken away, not as being replaced
+
+
+class LoadTimeout(DeadlineExceeded):
+    """A version that is not ready in its time; `attempt` goes on without anyone to wait for it."""
+
+    def __init__(self, seconds: float, attempt: "asyncio.Future[Servable]"):
+        super().__init__(f"It was not loaded and warm within {seconds:g} seconds.")
+        self.attempt = attempt
 
 
 class ModelRegistry:
@@ -58,7 +70,7 @@ class ModelRegistry:
         self._tasks: set[asyncio.Task] = set()
         self._poller: asyncio.Task | None = None
         self._scanner = ThreadPoolExecutor(1, thread_name_prefix="scan")
-        self._loader = ThreadPoolExecutor(1, thread_name_prefix="load")
+        self._loading = asyncio.Semaphore(LOADS_AT_ONCE)
         self._initial_load = asyncio.Event()
 
     @property
@@ -80,8 +92,7 @@ class ModelRegistry:
     def is_busy(self) -> bool:
         """Whether a thread loads, or works for a request."""
         return any(
-            version_set.loading is not None
-            or any(served.is_busy for served in version_set.loaded())
+            version_set.is_loading or any(served.is_busy for served in version_set.loaded())
             for version_set in self._version_sets.values()
         )
 
@@ -156,8 +167,7 @@ class ModelRegistry:
             one.close()
         for task in self._tasks:
             task.cancel()
-        for pool in (self._scanner, self._loader):
-            pool.shutdown(wait=False, cancel_futures=True)
+        self._scanner.shutdown(wait=False, cancel_futures=True)
 
     async def rescan(self) -> None:
         """Looks at the folder once, and waits for what is loaded because of it."""
@@ -235,7 +245,10 @@ class ModelRegistry:
         self._check_initial_load()
 
     async def _load_in_thread(self, name: str, found: FoundVersion) -> Servable:
-        """The bundle of a version, warm; meanwhile the log says that it is coming."""
+        """The bundle of a version, warm; meanwhile the log says that it is coming.
+
+        One that takes long leaves its turn to others. Raises LoadTimeout.
+        """
 
         def warm() -> Servable:
             event(LOG, "loading", model=name, version=found.number)
@@ -243,10 +256,18 @@ class ModelRegistry:
             bundle.warm()
             return bundle
 
-        loading = asyncio.get_running_loop().run_in_executor(self._loader, warm)
-        while not (await asyncio.wait({loading}, timeout=REPORT_SECONDS))[0]:
+        most_seconds = self.settings.load_seconds
+        async with self._loading:
+            attempt = in_daemon_thread(warm, f"load-{name}")
+            end = time.monotonic() + most_seconds
+            await asyncio.wait({attempt}, timeout=min(REPORT_SECONDS, most_seconds))
+        while not attempt.done() and (left := end - time.monotonic()) > 0:
             event(LOG, "still loading or warming", model=name, version=found.number)
-        return loading.result()
+            await asyncio.wait({attempt}, timeout=min(REPORT_SECONDS, left))
+        if not attempt.done():
+            attempt.add_done_callback(lambda ended: ended.exception())  # which nobody asks for
+            raise LoadTimeout(most_seconds, attempt)
+        return attempt.result()
 
     def _record_failure(
         self, name: str, version_set: VersionSet, found: FoundVersion, error: Exception
@@ -254,18 +275,23 @@ class ModelRegistry:
         before, delay_seconds = version_set.broken.get(found.number), self.settings.poll_seconds
         if before is not None and before.stamp == found.stamp:
             delay_seconds = min(2 * before.delay_seconds, MAX_DELAY_SECONDS)
+        if _is_refused(error):
+            delay_seconds = math.inf
         is_public = isinstance(error, UserError | ServingError)
         text = _without_paths(str(error), found.path, self.root) if is_public else HIDDEN_ERROR
         retry_at = time.monotonic() + delay_seconds
-        version_set.broken[found.number] = BrokenVersion(text, found.stamp, delay_seconds, retry_at)
+        attempt = error.attempt if isinstance(error, LoadTimeout) else None
+        version_set.broken[found.number] = BrokenVersion(
+            text, found.stamp, delay_seconds, retry_at, attempt
+        )
         if self._metrics:
             self._metrics.load_failed(name)
-        fields = {"model": name, "version": found.number, "again_in_seconds": delay_seconds}
+        again = "when it changes" if delay_seconds == math.inf else f"in {delay_seconds:g} s"
         LOG.error(
             "cannot be loaded: %s",
             error if is_public else type(error).__name__,
             exc_info=None if is_public else error,
-            extra={"fields": fields},
+            extra={"fields": {"model": name, "version": found.number, "again": again}},
         )
 
     def _unload_current(self, version_set: VersionSet) -> None:
@@ -306,6 +332,11 @@ class ModelRegistry:
         if name not in self.names():
             raise NotFound(f"There is no model `{name[:64]}`.")
         return self._version_sets[name]
+
+
+def _is_refused(error: Exception) -> bool:
+    """Whether a bundle was refused for what it holds, which only another content can change."""
+    return isinstance(error, UserError) and not isinstance(error.__cause__, OSError)
 
 
 def _without_paths(text: str, path: Path, root: Path) -> str:

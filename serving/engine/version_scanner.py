@@ -1,20 +1,24 @@
 """Which models and versions lie under a folder: NAME/VERSION/manifest.json."""
 
 import dataclasses
+import itertools
 import os
 import re
+import stat
+from collections.abc import Iterator
 from pathlib import Path
 
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 VERSION = re.compile(r"[0-9]{1,18}")
 MANIFEST = "manifest.json"
+MOST_FILES = 1000  # of a version, that are looked at for changes
 
 
 @dataclasses.dataclass(frozen=True)
 class FoundVersion:
     """A version on disk.
 
-    path: with no link in it. stamp: changes when the version is written anew.
+    path: with no link in it. stamp: changes with any of its files.
     """
 
     number: int
@@ -72,10 +76,19 @@ def _version(root: Path, path: Path, number: int) -> FoundVersion | None:
         real = path.resolve(strict=True)
         if not real.is_relative_to(root):
             return None
-        stat = (real / MANIFEST).stat()
+        if not stat.S_ISREG((real / MANIFEST).lstat().st_mode):
+            return None
+        return FoundVersion(number, real, tuple(itertools.chain(*_changes(real))))
     except (FileNotFoundError, NotADirectoryError, RuntimeError):
         return None
-    return FoundVersion(number, real, (stat.st_mtime_ns, stat.st_size, stat.st_ino))
+
+
+def _changes(folder: Path) -> Iterator[tuple[int, ...]]:
+    """Of every file of a version when it was written, its size and its inode."""
+    files = ((place, name) for place, _, names in os.walk(folder) for name in sorted(names))
+    for place, name in itertools.islice(files, MOST_FILES):
+        found = os.lstat(os.path.join(place, name))
+        yield found.st_mtime_ns, found.st_size, found.st_ino
 
 
 def _reason(error: OSError) -> str:

@@ -1,8 +1,9 @@
 """The versions of one model: found, loading, loaded, being unloaded, broken."""
 
+import asyncio
 import dataclasses
 import logging
-from typing import Literal
+from typing import Any, Literal
 
 from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import FoundVersion
@@ -28,12 +29,22 @@ class VersionStatus:
 
 @dataclasses.dataclass(frozen=True)
 class BrokenVersion:
-    """A version that could not be loaded, and when to try again."""
+    """A version that could not be loaded, and when to try again.
+
+    stamp: of what was tried. retry_at: infinite for what was refused for its content.
+    attempt: one that was given up, before whose end there is no other.
+    """
 
     error: str
     stamp: tuple[int, ...]
     delay_seconds: float
     retry_at: float
+    attempt: "asyncio.Future[Any] | None" = None
+
+    def is_due(self, found: FoundVersion, now: float) -> bool:
+        """Whether to try again: it has changed, or its time has come."""
+        is_over = self.attempt is None or self.attempt.done()
+        return self.stamp != found.stamp or (self.retry_at <= now and is_over)
 
 
 @dataclasses.dataclass(eq=False)
@@ -49,6 +60,12 @@ class VersionSet:
     ended: set[int] = dataclasses.field(default_factory=set)
     problem: str = ""
     missed_scans: int = 0
+
+    @property
+    def is_loading(self) -> bool:
+        """Whether a thread loads, be it for an attempt that was given up."""
+        attempts = [broken.attempt for broken in self.broken.values()]
+        return self.loading is not None or any(a is not None and not a.done() for a in attempts)
 
     @property
     def load_attempted(self) -> bool:
@@ -80,7 +97,7 @@ class VersionSet:
             if found.number == current or found.number < (current or 0) < self.found[0].number:
                 return None
             broken = self.broken.get(found.number)
-            if broken is None or broken.stamp != found.stamp or broken.retry_at <= now:
+            if broken is None or broken.is_due(found, now):
                 return found
         return None
 

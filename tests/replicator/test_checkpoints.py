@@ -162,6 +162,18 @@ def test_a_file_that_is_no_checkpoint_is_named(tmp_path, content):
         read_npz(path)
 
 
+def test_an_archive_that_unpacks_without_end_is_refused_before_any_of_it_is(tmp_path, monkeypatch):
+    path = tmp_path / "bomb.npz"
+    np.savez_compressed(path, zeros=np.zeros(2**24, np.uint8))
+
+    def unpacked(*arguments):
+        raise AssertionError("it was unpacked")
+
+    monkeypatch.setattr("zipfile.ZipFile.read", unpacked)
+    with pytest.raises(UserError, match=r"damaged: its [\d,]+ bytes unpack to 16,777,344, over 20"):
+        read_npz(path)
+
+
 def test_a_missing_file_is_named(tmp_path):
     with pytest.raises(UserError, match=r"There is no checkpoint .*/none\.npz\."):
         read_npz(tmp_path / "none.npz")

@@ -7,7 +7,7 @@ import os
 import pytest
 
 from replicator.runs.errors import UserError
-from serving.bundles.manifest import MANIFEST, verify, write_manifest
+from serving.bundles.manifest import MANIFEST, files_of, verify, write_manifest
 
 
 @pytest.fixture
@@ -65,10 +65,41 @@ def test_a_pipe_is_not_waited_for(folder):
     assert refusal(folder) == "/pipe must be a plain file, not a link."
 
 
+def test_a_pipe_as_the_manifest_is_not_waited_for(folder):
+    (folder / MANIFEST).unlink()
+    os.mkfifo(folder / MANIFEST)
+    assert refusal(folder) == f"/{MANIFEST} must be a plain file."
+
+
+def test_a_pipe_that_takes_the_place_of_a_file_is_not_waited_for(folder, monkeypatch):
+    before = files_of(folder)
+    (folder / "model.json").unlink()
+    os.mkfifo(folder / "model.json")
+    monkeypatch.setattr("serving.bundles.manifest.files_of", lambda folder: before)
+    assert refusal(folder) == "/model.json must be a plain file."
+
+
+def test_what_would_be_read_without_end_is_refused(folder):
+    with open(folder / "sparse", "wb") as file:
+        file.truncate(2**40)
+    assert refusal(folder) == " must have at most 34,359,738,368 bytes."
+    (folder / "sparse").unlink()
+    with open(folder / MANIFEST, "ab") as file:
+        file.truncate(2**40)
+    assert refusal(folder) == f"/{MANIFEST} must have at most 1,048,576 bytes."
+
+
+def test_more_files_than_a_bundle_has_are_refused(folder):
+    for number in range(1001):
+        (folder / str(number)).touch()
+    assert refusal(folder) == " must have at most 1000 files."
+
+
 @pytest.mark.parametrize(
     ("text", "complaint"),
     [
         ("{", "cannot be read: Expecting property name"),
+        ("[" * 100_000, "cannot be read: maximum recursion depth"),
         ("[]", "is not of format 1"),
         ('{"format": 2, "sha256": {}}', "is not of format 1, which this version reads."),
         ('{"format": 1}', "must hold the key `sha256`."),

@@ -287,6 +287,110 @@ def test_before_the_first_look_nothing_is_known_to_be_missing(store):
         assert refused.value.retry_after_seconds >= 1
 
 
+@contextlib.asynccontextmanager
+async def polling(store, monkeypatch, load=None, **settings):
+    """A registry that looks all the time, and a function that waits for so many looks."""
+    looks = itertools.count()
+
+    def counted(root):
+        polling.looks = next(looks)
+        return scan(root)
+
+    async def looked(times):
+        goal = polling.looks + times
+        await until(lambda: polling.looks >= goal)
+
+    monkeypatch.setattr("serving.engine.registry.scan", counted)
+    registry = ModelRegistry(
+        store.root, Settings(poll_seconds=0.01, **settings), load or store.load
+    )
+    await registry.start()
+    try:
+        yield registry, looked
+    finally:
+        for control in store.controls.values():
+            control.warm_open.set()
+        await registry.stop(1.0)
+
+
+def test_what_was_refused_for_its_content_is_tried_again_only_when_that_changes(store, monkeypatch):
+    store.add()
+    tried = []
+
+    def load(path):
+        tried.append(path)
+        raise UserError("It holds an operation that bundles may not: WriteFile.")
+
+    async def run():
+        async with polling(store, monkeypatch, load) as (registry, looked):
+            await until(lambda: tried)
+            await looked(20)
+            assert len(tried) == 1 and "WriteFile" in the_error(registry, 1)
+            (store.root / "voice/1/model.json").write_text("{}")  # any file, not the manifest alone
+            await until(lambda: len(tried) == 2)
+
+    asyncio.run(run())
+
+
+def test_a_disk_that_cannot_be_read_is_no_refusal(store, monkeypatch):
+    store.add()
+    tried = []
+
+    def load(path):
+        tried.append(path)
+        raise UserError("model.json cannot be read: it broke.") from OSError("it broke")
+
+    async def run():
+        async with polling(store, monkeypatch, load):
+            await until(lambda: len(tried) == 3)
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("count", [1, 5])
+def test_models_that_never_get_warm_keep_no_other_from_being_loaded(store, monkeypatch, count):
+    monkeypatch.setattr("serving.engine.registry.REPORT_SECONDS", 0.01)
+    for number in range(count):
+        store.add(f"stuck{number}").warm_open.clear()
+    store.add()
+
+    async def run():
+        async with polling(store, monkeypatch) as (registry, _):
+            await until(lambda: states(registry) == {1: "AVAILABLE"})
+            assert await ask(registry) == 1
+            assert states(registry, "stuck0") == {1: "LOADING"}
+
+    asyncio.run(run())
+
+
+def test_loading_ends_after_its_time_and_is_not_begun_again_beside_itself(store, monkeypatch):
+    stuck = store.add("stuck")
+    stuck.warm_open.clear()
+    store.add()
+
+    async def run():
+        async with polling(store, monkeypatch, load_seconds=0.05) as (registry, looked):
+            await registry.initial_load_done()
+            assert registry.ready and registry.is_busy
+            assert (
+                the_error(registry, 1, "stuck") == "It was not loaded and warm within 0.05 seconds."
+            )
+            await looked(20)
+            assert store.loads.count(("stuck", 1)) == 1
+            stuck.warm_open.set()
+            await until(lambda: states(registry, "stuck") == {1: "AVAILABLE"})
+            assert store.loads.count(("stuck", 1)) == 2 and not registry.is_busy
+
+    asyncio.run(run())
+
+
+def test_a_pipe_in_the_place_of_a_manifest_is_no_version(store):
+    store.add()
+    (store.root / "pipe/1").mkdir(parents=True)
+    os.mkfifo(store.root / "pipe/1/manifest.json")
+    assert {name for name, found in scan(store.root).versions.items() if found} == {"voice"}
+
+
 def test_a_lower_version_is_served_while_the_highest_is_broken(store):
     store.add(version=1)
     store.add(version=2, load_fails=True)
