@@ -40,6 +40,7 @@ QUALITY = [
 ]
 # Opinion scores predicted by DNSMOS and PLCMOS; speechmos does not say what it needs.
 LISTENING = ["onnxruntime>=1.20", "speechmos>=0.0.1.1"]
+SIGN = ["cryptography>=44"]
 DOCS = ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.27"]
 TEST = [
     *EXAMPLES,
@@ -47,6 +48,7 @@ TEST = [
     *QUALITY,
     *SERVE,
     *PEERS,
+    *SIGN,
     *TRACES,
     "hypothesis>=6.120",
     "jax",
@@ -101,6 +103,7 @@ setup(
         "quality": QUALITY,
         "ray": [*SERVE, "ray[serve]>=2.60"],
         "serve": SERVE,
+        "sign": SIGN,
         "tfds": ["tensorflow-datasets"],
         "test": TEST,
         "traces": TRACES,

@@ -141,7 +141,8 @@ def _export(rest: list[str]) -> int:
 
 
 def _serve(rest: list[str]) -> int:
-    return importlib.import_module("serving.command").run_serve(rest, parse_for_tensorflow)
+    run_serve = importlib.import_module("serving.command").run_serve
+    return run_serve(rest, parse, _import_tensorflow_quietly)
 
 
 def _of_kind(verb: str, needed: str, rest: list[str]) -> int:

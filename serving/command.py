@@ -3,6 +3,7 @@
 import dataclasses
 import importlib
 import re
+from collections.abc import Callable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -35,13 +36,18 @@ class ServeArguments(RaySettings):
         """Accepts all: tyro would report what is raised here under this class's name."""
 
 
-def run_serve(arguments: list[str], parse) -> int:
-    """The exit status of `onepass serve ARGUMENTS`."""
+def run_serve(arguments: list[str], parse, import_tensorflow: Callable[[], None]) -> int:
+    """The exit status of `onepass serve ARGUMENTS`.
+
+    import_tensorflow: called where models run in this process.
+    """
     given = parse(ServeArguments, arguments, "onepass serve")
     _check_options(given)
     if given.to_print:
         print(_printed(given), end="")
         return 0
+    if given.trust or not given.sandbox:
+        import_tensorflow()
     return importlib.import_module("serving.server").serve(given, given.models)
 
 

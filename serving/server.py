@@ -22,12 +22,14 @@ from serving.engine.admission import Admission
 from serving.engine.registry import ModelRegistry
 from serving.engine.version_scanner import MANIFEST, VERSION, scan
 from serving.observability import logs, traces
+from serving.sandbox.confinement import check_available
 from serving.settings import NEEDED, TOKEN_VARIABLE, Settings
 
 if TYPE_CHECKING:
     from serving.observability.metrics import Metrics
 
 LOG = logging.getLogger(__name__)
+ACCELERATOR = Path("/dev/nvidiactl")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 Maker = Callable[[ModelRegistry, Settings, "Metrics", Admission], Any]
@@ -44,6 +46,8 @@ def serve(settings: RaySettings, models: Path) -> int:
     log = logs.configure(settings.log_format, settings.log_level, on_lost=metrics.log_line_lost)
     traces.configure()
     _allow_many_files()
+    if settings.sandbox and ACCELERATOR.exists():
+        LOG.warning("models in the sandbox run on the processor; --no-sandbox gives them the GPU")
     status, is_busy = asyncio.run(_serve_until_signal(settings, models, metrics))
     traces.close()
     if is_busy or not log.write_all():  # a thread that hangs must not keep the process
@@ -63,6 +67,8 @@ def check(settings: Settings, models: Path) -> None:
             f"Listening on {settings.host}, which others can reach, needs a token: --token-file "
             f"FILE or {TOKEN_VARIABLE}."
         )
+    if settings.sandbox:
+        check_available()
     if not models.is_dir():
         raise UserError(f"There is no folder {models}.")
     seen = scan(models)

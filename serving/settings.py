@@ -55,6 +55,16 @@ class Settings:
     """Seconds between two looks at the folder of models."""
     load_seconds: float = 300.0
     """Longest time to load and warm a version, in seconds; others are loaded beside it."""
+    sandbox: bool = True
+    """Load and run each model in a process of its own, which can neither write a file nor reach a
+    network (Linux; on the processor)."""
+    trust: tuple[str, ...] = ()
+    """Public keys of ed25519, in PEM: what one of them has signed (`onepass export --sign`) runs in
+    the server's own process; with --no-sandbox nothing else does."""
+    sandbox_memory_gib: float = 4.0
+    """Most memory of each of these processes, in GiB."""
+    call_seconds: float = 600.0
+    """Longest time of a call there, in seconds; a process that hangs is ended and started again."""
     drain_seconds: float = 30.0
     """Seconds that accepted requests have to be answered after SIGTERM or Ctrl-C."""
     backend: Literal["auto", "tensorflow", "numba"] = "auto"
@@ -127,6 +137,8 @@ _LOWEST = {
     "requests_per_minute_per_client": 0,
     "poll_seconds": 0.01,
     "load_seconds": 0.001,
+    "sandbox_memory_gib": 0.001,
+    "call_seconds": 0.001,
     "drain_seconds": 0.0,
 }
 

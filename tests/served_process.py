@@ -10,4 +10,4 @@ import serving.bundles.loading
 if __name__ == "__main__":
     serving.bundles.loading.load = fake_bundle.load_from_disk
     onepass.command._import_tensorflow_quietly = lambda: None
-    sys.exit(onepass.main(["serve", *sys.argv[1:]]))
+    sys.exit(onepass.main(["serve", *sys.argv[1:], "--no-sandbox"]))

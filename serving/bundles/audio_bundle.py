@@ -21,6 +21,16 @@ WHOLE = (PLAIN, COMPILED)
 COUNTS = ("frames_before", "num_frames", "frames_after")  # of frames that are handed in
 
 
+def check_lengths(arrays: Arrays) -> None:
+    """Returns nothing; InvalidInput where more frames are counted than are given."""
+    if "frames" in arrays:
+        counts = [arrays[name].astype(np.int64) for name in COUNTS if name in arrays]
+        longest, given = int(np.max(sum(counts))), arrays["frames"].shape[1]
+        if longest > given:
+            said = " + ".join(f"`{name}`" for name in COUNTS if name in arrays)
+            raise InvalidInput(f"{said} must be at most the {given} `frames`, got {longest}.")
+
+
 class AudioBundle(Bundle):
     """An exported WaveNet or student ready to speak."""
 
@@ -142,12 +152,7 @@ class AudioBundle(Bundle):
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
         """The inputs of a signature as `call` takes them, see `Bundle.check`."""
         arrays = super().check(signature, inputs)
-        if "frames" in arrays:
-            counts = [arrays[name].astype(np.int64) for name in COUNTS if name in arrays]
-            longest, given = int(np.max(sum(counts))), arrays["frames"].shape[1]
-            if longest > given:
-                said = " + ".join(f"`{name}`" for name in COUNTS if name in arrays)
-                raise InvalidInput(f"{said} must be at most the {given} `frames`, got {longest}.")
+        check_lengths(arrays)
         return arrays
 
     def warm(self) -> None:

@@ -30,6 +30,7 @@ from serving.bundles.allowed_operations import check_program
 from serving.bundles.export_arguments import ExportArguments
 from serving.bundles.manifest import write_manifest
 from serving.bundles.signature import Signature
+from serving.bundles.signing import private_key, sign
 from serving.bundles.warmup import write_warmup
 from wavenet import card as teacher_card
 from wavenet import portable as teacher_portable
@@ -53,6 +54,7 @@ def export(given: ExportArguments) -> list[str]:
     Raises UserError, in one line, for what cannot be exported, or for an OUT that is in use.
     """
     lines, out = [], _checked(given)
+    key = private_key(given.sign) if given.sign else None
     _check_disk(out, _shipped(given.run))
     with _atomic_folder(out) as folder:
         measured = _write_model(given, folder)
@@ -61,6 +63,8 @@ def export(given: ExportArguments) -> list[str]:
         if not given.bare:
             lines += _write_program(given, folder)
             write_manifest(folder)
+            if key is not None:
+                sign(folder, out.parent.name, int(out.name), key)
     return lines or [f"{given.out}: the model folder"]
 
 
@@ -72,7 +76,7 @@ def _checked(given: ExportArguments) -> Path:
             f"`--out` must end in a version, a whole number, such as {given.out}/1; "
             f"got {given.out}."
         )
-    for name in ("bfloat16", "portable"):
+    for name in ("bfloat16", "portable", "sign"):
         if given.bare and getattr(given, name):
             raise UserError(f"`--{name}` is of the program, which `--bare` leaves out.")
     if min((*given.buckets, *given.batches), default=1) < 1:

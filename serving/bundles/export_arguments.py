@@ -30,6 +30,8 @@ class ExportArguments:
     """Also write the sampler as StableHLO, for JAX without TensorFlow, to OUT/portable."""
     warm: bool = True
     """Write the warm-up requests that TensorFlow Serving makes (needs tensorflow-serving-api)."""
+    sign: Path | None = None
+    """Private key of ed25519, in PEM, to sign the bundle with: for `onepass serve --trust`."""
     parts_from: tuple[Path, ...] = ()
     """Runs that trained other parts of the same multiscale model."""
     data_licence: str = ""

@@ -21,7 +21,9 @@ CLASSES: dict[str, type[AudioBundle] | type[ImageBundle]] = {
 }
 
 
-def load(path: Path | str, backend: Backend = "auto") -> AudioBundle | ImageBundle:
+def load(
+    path: Path | str, backend: Backend = "auto", manifest_digest: str = ""
+) -> AudioBundle | ImageBundle:
     """The AudioBundle or ImageBundle of a folder, checked before anything in it runs.
 
     Args:
@@ -29,12 +31,13 @@ def load(path: Path | str, backend: Backend = "auto") -> AudioBundle | ImageBund
       backend: what computes: "tensorflow" runs the exported program; "numba" is the engine for
         this processor that students have (it needs the package `distill`); "auto" takes the engine
         where it can.
+      manifest_digest: SHA-256 of the manifest that was signed; "": of any.
 
     Raises UserError, in one line, for what is no bundle, was changed since it was exported, has an
     operation that bundles may not have, or is of another version of the format.
     """
     folder = version_folder(Path(path))
-    verify(folder)
+    verify(folder, manifest_digest)
     spec = read_spec(folder)
     check_program(folder, signatures_of(spec))
     return CLASSES[spec["kind"]](folder, spec, _loaded(folder), backend)

@@ -8,7 +8,7 @@ from pathlib import Path
 from replicator.runs.errors import UserError
 from serving.bundles.plain_files import open_plain, read_plain
 
-MANIFEST = "manifest.json"
+MANIFEST, SIGNATURE = "manifest.json", "manifest.sig"
 FORMAT = 1
 MOST_MANIFEST_BYTES = 2**20
 MOST_FILES = 1000
@@ -22,12 +22,14 @@ def write_manifest(folder: Path) -> None:
     (Path(folder) / MANIFEST).write_text(text + "\n", encoding="utf-8")
 
 
-def verify(folder: Path) -> None:
+def verify(folder: Path, manifest_digest: str = "") -> None:
     """Returns nothing; UserError, naming the file, unless all are as the manifest says.
+
+    manifest_digest: SHA-256 that the manifest itself must have; "": any.
 
     No file may be missing or more than it says, and none may be a link: it could lead anywhere.
     """
-    listed = _read(folder)
+    listed = _read(folder, manifest_digest)
     found = files_of(folder)
     if sum((Path(folder) / name).lstat().st_size for name in found) > MOST_BYTES:
         raise UserError(f"{folder} must have at most {MOST_BYTES:,} bytes.")
@@ -45,9 +47,9 @@ def verify(folder: Path) -> None:
 
 
 def files_of(folder: Path) -> list[str]:
-    """The names, relative and sorted, of all files but the manifest; UserError for a link.
+    """The names, relative and sorted, of all files but the manifest and its signature.
 
-    UserError too for more than MOST_FILES.
+    Raises UserError for a link, and for more than MOST_FILES.
     """
     names: list[str] = []
     for place, inside, files in os.walk(folder):
@@ -58,7 +60,7 @@ def files_of(folder: Path) -> list[str]:
         names += [(Path(place) / name).relative_to(folder).as_posix() for name in files]
         if len(names) > MOST_FILES:
             raise UserError(f"{folder} must have at most {MOST_FILES} files.")
-    return sorted(name for name in names if name != MANIFEST)
+    return sorted(name for name in names if name not in (MANIFEST, SIGNATURE))
 
 
 def digest(path: Path) -> str:
@@ -67,10 +69,13 @@ def digest(path: Path) -> str:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _read(folder: Path) -> dict[str, str]:
+def _read(folder: Path, digest: str) -> dict[str, str]:
     path = Path(folder) / MANIFEST
     try:
-        manifest = json.loads(read_plain(path, MOST_MANIFEST_BYTES))
+        content = read_plain(path, MOST_MANIFEST_BYTES)
+        if digest and hashlib.sha256(content).hexdigest() != digest:
+            raise UserError(f"{path} is another than was signed.")
+        manifest = json.loads(content)
     except FileNotFoundError as error:
         raise UserError(f"{folder} is no bundle: it has no {MANIFEST}.") from error
     except UserError:

@@ -4,15 +4,15 @@ A link can lead anywhere, and a pipe keeps its reader waiting; both may take a f
 a look at it and its opening, so that what was opened is looked at.
 """
 
+import io
 import os
 import stat
 from pathlib import Path
-from typing import BinaryIO
 
 from replicator.runs.errors import UserError
 
 
-def open_plain(path: Path) -> BinaryIO:
+def open_plain(path: Path) -> io.BufferedReader:
     """The file, opened for reading; UserError for a link, a pipe, a device, a socket, a folder.
 
     Raises OSError where it is missing, or the disk is broken.

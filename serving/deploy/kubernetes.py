@@ -137,8 +137,13 @@ def serve_flags(settings: Settings) -> list[str]:
     said = ["--host", EVERY_INTERFACE]
     for field in dataclasses.fields(Settings):
         value = getattr(settings, field.name)
-        if value != field.default and field.name not in ("host", "token_file", "allowed_hosts"):
-            said += [f"--{field.name.replace('_', '-')}", str(value)]
+        flag = field.name.replace("_", "-")
+        if value == field.default or field.name in ("host", "token_file", "allowed_hosts"):
+            continue
+        if isinstance(value, bool):
+            said.append(f"--{flag}" if value else f"--no-{flag}")
+        else:
+            said += [f"--{flag}", *map(str, value if isinstance(value, tuple) else [value])]
     return [*said, "--allowed-hosts", NAME, *settings.allowed_hosts]
 
 

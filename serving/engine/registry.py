@@ -2,7 +2,6 @@
 
 import asyncio
 import gc
-import importlib
 import logging
 import math
 import os
@@ -20,6 +19,8 @@ from serving.engine.version_scanner import FoundVersion, ScanResult, scan
 from serving.engine.version_set import MAX_ENDED, BrokenVersion, VersionSet, VersionStatus
 from serving.errors import DeadlineExceeded, NotFound, NotReady, ServingError
 from serving.observability.logs import event
+from serving.sandbox.loader import bundle_loader
+from serving.sandbox.sandboxed_bundle import ModelEnded
 from serving.settings import Settings
 
 if TYPE_CHECKING:
@@ -51,7 +52,7 @@ class ModelRegistry:
     Args:
       root: of NAME/VERSION/.
       settings: `poll_seconds` between two looks, and what each model may take.
-      load: makes a bundle of a version's folder; None: `serving.bundles.loading.load`.
+      load: makes a bundle of a version's folder; None: as the settings say.
       metrics: counts loads and requests; None: nothing is counted.
     """
 
@@ -63,7 +64,7 @@ class ModelRegistry:
         metrics: "Metrics | None" = None,
     ):
         self.root, self.settings = Path(root), settings
-        self._load_bundle, self._metrics = load or _load_from_disk(settings), metrics
+        self._load_bundle, self._metrics = load or bundle_loader(settings), metrics
         self._version_sets: dict[str, VersionSet] = {}
         self._initial_names: set[str] | None = None  # names that lay there at the start
         self._draining = self._is_scanned = False
@@ -187,6 +188,7 @@ class ModelRegistry:
         loop = asyncio.get_running_loop()
         self._apply_scan(await loop.run_in_executor(self._scanner, scan, self.root))
         self._is_scanned = True
+        await self._take_out_ended()
         for name, version_set in self._version_sets.items():
             found = (
                 None if version_set.loading is not None else version_set.candidate(time.monotonic())
@@ -218,6 +220,18 @@ class ModelRegistry:
             if version_set.missed_scans >= MISSED_SCANS and version_set.loading is None:
                 self._remove(name, version_set)
 
+    async def _take_out_ended(self) -> None:
+        """Takes out versions whose process has ended, to be loaded again, ever less often."""
+        for name, version_set in list(self._version_sets.items()):
+            current = version_set.current
+            if current is None or await asyncio.to_thread(_is_alive, current.bundle):
+                continue
+            if current is version_set.current:
+                self._unload_current(version_set)
+                for found in version_set.found:
+                    if found.number == current.version:
+                        self._record_failure(name, version_set, found, ModelEnded())
+
     def _remove(self, name: str, version_set: VersionSet) -> None:
         version_set.found = []
         if version_set.current is not None:
@@ -236,7 +250,7 @@ class ModelRegistry:
             self._unload_current(version_set)
             version_set.current = ServedModel(bundle, self.settings, self._metrics, name)
             version_set.current_stamp = found.stamp
-            version_set.broken.pop(found.number, None)
+            version_set.mend(found.number, time.monotonic())
             if self._metrics:
                 self._metrics.loaded(name, found.number)
             seconds = time.monotonic() - start
@@ -272,8 +286,9 @@ class ModelRegistry:
     def _record_failure(
         self, name: str, version_set: VersionSet, found: FoundVersion, error: Exception
     ) -> None:
-        before, delay_seconds = version_set.broken.get(found.number), self.settings.poll_seconds
-        if before is not None and before.stamp == found.stamp:
+        before = version_set.failure_before(found, time.monotonic() - MAX_DELAY_SECONDS)
+        delay_seconds = self.settings.poll_seconds
+        if before is not None:
             delay_seconds = min(2 * before.delay_seconds, MAX_DELAY_SECONDS)
         if _is_refused(error):
             delay_seconds = math.inf
@@ -334,6 +349,10 @@ class ModelRegistry:
         return self._version_sets[name]
 
 
+def _is_alive(bundle: Servable) -> bool:
+    return getattr(bundle, "is_alive", True)  # one in this process is as alive as this process
+
+
 def _is_refused(error: Exception) -> bool:
     """Whether a bundle was refused for what it holds, which only another content can change."""
     return isinstance(error, UserError) and not isinstance(error.__cause__, OSError)
@@ -345,10 +364,3 @@ def _without_paths(text: str, path: Path, root: Path) -> str:
     for folder in (root.resolve(), root):
         text = text.replace(f"{folder}/", "").replace(str(folder), "the folder of models")
     return " ".join(text.split())[:300]
-
-
-def _load_from_disk(settings: Settings) -> Callable[[Path], Servable]:
-    # Looked up at each call: it is imported late, and tests put another one in its place.
-    return lambda path: importlib.import_module("serving.bundles.loading").load(
-        path, settings.backend
-    )

@@ -57,6 +57,7 @@ class VersionSet:
     loading: int | None = None
     unloading: list[ServedModel] = dataclasses.field(default_factory=list)
     broken: dict[int, BrokenVersion] = dataclasses.field(default_factory=dict)
+    mended: dict[int, tuple[float, BrokenVersion]] = dataclasses.field(default_factory=dict)
     ended: set[int] = dataclasses.field(default_factory=set)
     problem: str = ""
     missed_scans: int = 0
@@ -88,6 +89,17 @@ class VersionSet:
                 fields = {"model": name, "version": found.number}
                 words = "was replaced in place, and is served as it was: export a new version"
                 event(LOG, words, logging.WARNING, **fields)
+
+    def mend(self, number: int, now: float) -> None:
+        """Notes that a version was loaded; whether it lasts is to be seen."""
+        if number in self.broken:
+            self.mended[number] = now, self.broken.pop(number)
+
+    def failure_before(self, found: FoundVersion, since: float) -> BrokenVersion | None:
+        """The last failure of the same files, unless what came of it was well since then."""
+        at, mended = self.mended.get(found.number, (since, None))
+        before = self.broken.get(found.number) or (mended if at > since else None)
+        return before if before is not None and before.stamp == found.stamp else None
 
     def candidate(self, now: float) -> FoundVersion | None:
         """The version to be loaded next: the highest that is not known to be broken."""

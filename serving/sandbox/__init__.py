@@ -1,0 +1,1 @@
+"""Models in processes of their own, from which the kernel takes files, network and memory."""

@@ -1,0 +1,159 @@
+"""What a process that runs a stranger's model may still do: compute, read a few folders, answer.
+
+Three layers of the kernel's, none of which a process can take off again: limits of resources, a
+list of the system calls that it may make (seccomp), and the folders that it may read (Landlock,
+where the kernel has it).
+"""
+
+import ctypes
+import errno
+import os
+import resource
+import sys
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from replicator.runs.errors import UserError
+
+LIBRARY = "libseccomp.so.2"
+HELP = "serve bundles that you trust with `--no-sandbox`"
+MOST_OPEN_FILES = 256
+CALLS = """
+    access arch_prctl brk clock_getres clock_gettime clock_nanosleep close dup epoll_create1
+    epoll_ctl epoll_pwait epoll_wait eventfd2 exit exit_group faccessat faccessat2 fadvise64 fcntl
+    fstat fstatfs futex get_mempolicy get_robust_list getcpu getcwd getdents getdents64 getegid
+    geteuid getgid getpid getppid getpriority getrandom getresgid getresuid getrlimit getrusage
+    gettid gettimeofday getuid lseek lstat madvise membarrier mincore mprotect mremap munmap
+    nanosleep newfstatat pipe2 poll ppoll pread64 preadv pselect6 read readlink readlinkat readv
+    recvfrom restart_syscall rseq rt_sigaction rt_sigprocmask rt_sigreturn rt_sigtimedwait
+    sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getparam
+    sched_getscheduler sched_setaffinity sched_yield select sendto set_robust_list
+    set_tid_address sigaltstack stat statfs statx sysinfo time times uname write writev
+"""
+ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # SCMP_ACT_ALLOW, SCMP_ACT_ERRNO(number)
+EQUAL_UNDER_MASK = 7  # SCMP_CMP_MASKED_EQ
+INT = 0xFFFFFFFF
+WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000  # the last: O_TMPFILE
+CLONE_THREAD, MAP_TYPE, MAP_PRIVATE, PR_SET_NAME = 0x10000, 0xF, 2, 15
+# Of Landlock: rights by the first version of its interface that knows them.
+FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
+NET_VERSION, SCOPE_VERSION = 4, 6
+READ_FILE, READ_FOLDER = 1 << 2, 1 << 3
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+PATH_BENEATH, ASK_VERSION = 1, 1
+
+
+class _Comparison(ctypes.Structure):
+    _fields_ = (
+        ("argument", ctypes.c_uint),
+        ("operator", ctypes.c_int),
+        ("mask", ctypes.c_uint64),
+        ("value", ctypes.c_uint64),
+    )
+
+
+class _PathRule(ctypes.Structure):
+    _pack_ = 1
+    _fields_ = (("rights", ctypes.c_uint64), ("folder", ctypes.c_int32))
+
+
+def check_available() -> None:
+    """Returns nothing; UserError where processes cannot be confined."""
+    if sys.platform != "linux":
+        raise UserError(f"The sandbox of models needs Linux; {HELP}.")
+    try:
+        ctypes.CDLL(LIBRARY)
+    except OSError as error:
+        raise UserError(f"The sandbox of models needs {LIBRARY} (libseccomp2); {HELP}.") from error
+
+
+def confine(readable: Iterable[Path], memory_bytes: int) -> None:
+    """Confines this process, which must have one thread, and whatever thread it starts later.
+
+    From then on it can start no process, open nothing to write, open no socket, and read only
+    beneath `readable`, where the kernel has Landlock.
+
+    Args:
+      readable: files and folders; what is not there is passed over.
+      memory_bytes: that it may have for itself, what it has now and stacks of threads included.
+    """
+    if len(os.listdir("/proc/self/task")) != 1:
+        raise RuntimeError("Only a process of one thread can be confined.")
+    limits = {"FSIZE": 0, "CORE": 0, "NOFILE": MOST_OPEN_FILES, "DATA": memory_bytes}
+    for name, most in limits.items():
+        resource.setrlimit(getattr(resource, f"RLIMIT_{name}"), (most, most))
+    libc = ctypes.CDLL(None, use_errno=True)
+    _forbid_new_privileges(libc)
+    _restrict_folders(libc, readable)
+    _restrict_calls()
+
+
+def _forbid_new_privileges(libc: Any) -> None:
+    _checked(libc.prctl(38, 1, 0, 0, 0))  # PR_SET_NO_NEW_PRIVS
+
+
+def _restrict_folders(libc: Any, readable: Iterable[Path]) -> None:
+    """Leaves reading beneath some folders; nothing where the kernel has no Landlock."""
+    version = libc.syscall(CREATE_RULESET, None, 0, ASK_VERSION)
+    if version < 1:
+        return
+    files = (1 << max(bits for first, bits in FILE_RIGHTS.items() if first <= version)) - 1
+    handled = (ctypes.c_uint64 * 3)(
+        files, 3 * (version >= NET_VERSION), 3 * (version >= SCOPE_VERSION)
+    )
+    size = 8 * (1 + (version >= NET_VERSION) + (version >= SCOPE_VERSION))
+    ruleset = _checked(libc.syscall(CREATE_RULESET, handled, size, 0))
+    for path in readable:
+        try:
+            opened = os.open(path, os.O_PATH | os.O_CLOEXEC)
+        except OSError:
+            continue
+        rights = READ_FILE | READ_FOLDER if path.is_dir() else READ_FILE
+        rule = _PathRule(rights, opened)
+        _checked(libc.syscall(ADD_RULE, ruleset, PATH_BENEATH, ctypes.byref(rule), 0))
+        os.close(opened)
+    _checked(libc.syscall(RESTRICT_SELF, ruleset, 0))
+    os.close(ruleset)
+
+
+def _restrict_calls() -> None:
+    """Leaves the calls of CALLS, and some others for certain arguments."""
+    seccomp = ctypes.CDLL(LIBRARY)
+    seccomp.seccomp_init.restype = ctypes.c_void_p
+    context = ctypes.c_void_p(seccomp.seccomp_init(REFUSE | errno.EPERM))
+
+    def rule(action: int, name: str, *compared: tuple[int, int, int]) -> None:
+        number = seccomp.seccomp_syscall_resolve_name(name.encode())
+        comparisons = (_Comparison * len(compared))(
+            *(_Comparison(n, EQUAL_UNDER_MASK, mask, value) for n, mask, value in compared)
+        )
+        if number >= 0:  # else this machine has no such call
+            error = seccomp.seccomp_rule_add_array(
+                context, ctypes.c_uint32(action), number, len(compared), comparisons
+            )
+            if error:
+                raise OSError(-error, os.strerror(-error), name)
+
+    for name in CALLS.split():
+        rule(ALLOW, name)
+    rule(ALLOW, "open", (1, WRITING, os.O_RDONLY))
+    rule(ALLOW, "openat", (2, WRITING, os.O_RDONLY))
+    rule(ALLOW, "mmap", (3, MAP_TYPE, MAP_PRIVATE))  # shared memory is outside the limit on DATA
+    rule(ALLOW, "clone", (0, CLONE_THREAD, CLONE_THREAD))
+    rule(REFUSE | errno.ENOSYS, "clone3")  # so that the C library falls back to `clone`
+    rule(ALLOW, "prctl", (0, INT, PR_SET_NAME))
+    rule(ALLOW, "prlimit64", (0, INT, 0))
+    for name in ("tgkill", "kill"):
+        rule(ALLOW, name, (0, INT, os.getpid()))
+    error = seccomp.seccomp_load(context)
+    if error:
+        raise OSError(-error, os.strerror(-error), "seccomp")
+    seccomp.seccomp_release(context)
+
+
+def _checked(result: int) -> int:
+    if result < 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number), "sandbox")
+    return result

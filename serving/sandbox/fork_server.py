@@ -1,0 +1,69 @@
+"""A process that has imported TensorFlow, and forks a process for every model that is asked for.
+
+What a model's process shares with the others is memory that neither has written to since. This one
+runs no model, and knows nothing of the server: it has neither its memory nor its variables.
+"""
+
+import ctypes
+import importlib
+import json
+import os
+import signal
+import socket
+import sys
+from typing import Any
+
+from serving.sandbox import worker
+
+MOST_BYTES = 2**16
+MOST_CONNECTIONS = 250
+IMPORTS = ("tensorflow", "serving.bundles.loading")
+DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+
+
+def main(descriptor: int) -> None:
+    """Starts and ends processes as asked over a socket, until the server closes it."""
+    control = socket.socket(fileno=descriptor)
+    processes: set[int] = set()
+    for name in IMPORTS:
+        importlib.import_module(name)
+    while True:
+        data, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, MOST_CONNECTIONS)
+        if not data:
+            break
+        asked = json.loads(data)
+        if "end" in asked:
+            answer = {"status": _ended(asked["end"]) if asked["end"] in processes else 0}
+            processes.discard(asked["end"])
+        else:
+            answer = {"pid": _started(asked, control, descriptors)}
+            processes.add(answer["pid"])
+        control.send(json.dumps(answer).encode())
+    for pid in processes:
+        os.kill(pid, signal.SIGKILL)
+    os._exit(0)
+
+
+def _started(request: dict[str, Any], control: socket.socket, descriptors: list[int]) -> int:
+    """The id of a new process, which has the sockets and answers the request."""
+    pid = os.fork()
+    if pid:
+        for descriptor in descriptors:
+            os.close(descriptor)
+        return pid
+    try:
+        control.close()
+        ctypes.CDLL(None).prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        worker.run(request, [socket.socket(fileno=descriptor) for descriptor in descriptors])
+    finally:
+        os._exit(1)
+
+
+def _ended(pid: int) -> int:
+    """How a process ended, at the latest by SIGKILL. Until then no other has its id."""
+    os.kill(pid, signal.SIGKILL)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+if __name__ == "__main__":
+    main(int(sys.argv[1]))

@@ -1,0 +1,84 @@
+"""Messages between the server and the process of a model: a head in JSON, then arrays as they are.
+
+Nothing is unpickled, and nothing is believed: what comes from a model's process is counted first.
+"""
+
+import json
+import math
+import socket
+import struct
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from serving.bundles.dtypes import V2_DTYPES
+from serving.bundles.signature import Arrays
+
+Head = dict[str, Any]
+MOST_BYTES = 2**30  # of the arrays of a message
+MOST_HEAD_BYTES = 2**16
+LENGTH = struct.Struct("<I")
+DTYPES = {dtype.str: dtype for dtype in V2_DTYPES.values()}
+
+
+class BadMessage(ValueError):  # noqa: N818 - the condition, as the errors of requests
+    """Bytes that are no message, or too long a one."""
+
+
+def send(connection: socket.socket, head: Mapping[str, Any], arrays: Arrays | None = None) -> None:
+    """Sends a message; OSError where nobody receives it, TimeoutError by the socket's time."""
+    given = {name: np.ascontiguousarray(array) for name, array in (arrays or {}).items()}
+    described = [(name, array.dtype.str, array.shape) for name, array in given.items()]
+    text = json.dumps({**head, "arrays": described}).encode()
+    connection.sendall(LENGTH.pack(len(text)) + text)
+    for array in given.values():
+        connection.sendall(_bytes_of(array))
+
+
+def receive(
+    connection: socket.socket, most_head_bytes: int = MOST_HEAD_BYTES
+) -> tuple[Head, Arrays]:
+    """The head and the arrays of the next message.
+
+    Raises EOFError at the end, BadMessage, OSError, TimeoutError by the socket's time.
+    """
+    (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size))
+    if length > most_head_bytes:
+        raise BadMessage(f"a head of {length:,} bytes")
+    try:
+        head = json.loads(_exactly(connection, length))
+        described = [(str(n), DTYPES[d], tuple(map(int, shape))) for n, d, shape in head["arrays"]]
+        sizes = [_size(dtype, shape) for _, dtype, shape in described]
+    except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
+        raise BadMessage("a head that is none") from error
+    if sum(sizes) > MOST_BYTES:
+        raise BadMessage(f"arrays of {sum(sizes):,} bytes")
+    arrays = {name: np.empty(shape, dtype) for name, dtype, shape in described}
+    for array in arrays.values():
+        _fill(connection, _bytes_of(array))
+    return head, arrays
+
+
+def _size(dtype: np.dtype, shape: tuple[int, ...]) -> int:
+    if min(shape, default=0) < 0:
+        raise ValueError("a negative length")
+    return dtype.itemsize * math.prod(shape)
+
+
+def _bytes_of(array: np.ndarray) -> memoryview:
+    return array.reshape(-1).view(np.uint8).data
+
+
+def _exactly(connection: socket.socket, length: int) -> bytes:
+    data = bytearray(length)
+    _fill(connection, memoryview(data))
+    return bytes(data)
+
+
+def _fill(connection: socket.socket, rest: memoryview) -> None:
+    while len(rest):
+        count = connection.recv_into(rest)
+        if not count:
+            raise EOFError
+        rest = rest[count:]

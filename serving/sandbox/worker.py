@@ -1,0 +1,124 @@
+"""The process of one model: it confines itself, loads, and answers the server over its sockets."""
+
+import importlib
+import importlib.util
+import os
+import socket
+import sys
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NoReturn
+
+from replicator.runs.errors import UserError
+from serving.bundles.signature import Arrays
+from serving.errors import InvalidInput, NotFound
+from serving.sandbox.confinement import confine
+from serving.sandbox.messages import Head, receive, send
+
+PACKAGES = ("likelihoods", "replicator", "wavenet", "pixelcnn", "distill", "speech", "serving")
+SYSTEM = (
+    *("/usr", "/lib", "/lib64", "/etc/ld.so.cache", "/etc/localtime", "/dev/null", "/dev/urandom"),
+    *("/proc/self", "/proc/cpuinfo", "/proc/meminfo", "/proc/stat", "/sys/devices/system"),
+)
+MOST_TEXT = 1000  # characters of an error
+
+
+def run(request: dict[str, Any], connections: list[socket.socket]) -> NoReturn:
+    """Loads a bundle, confined, says so on the first connection, and answers on all of them.
+
+    Args:
+      request: `path` of the bundle, `backend`, `memory_bytes`, `loader` as MODULE:FUNCTION, and
+        `arguments` for it, by name.
+      connections: each asks one thing after the other.
+
+    It never returns, and ends with the first connection that does.
+    """
+    try:
+        module, _, function = request["loader"].partition(":")
+        load = getattr(importlib.import_module(module), function)
+        confine([*readable(), Path(request["path"])], request["memory_bytes"])
+        bundle = load(Path(request["path"]), **request["arguments"])
+        send(connections[0], _facts(bundle))
+    except Exception as error:
+        send(connections[0], described(error))
+        os._exit(1)
+    for connection in connections[1:]:
+        threading.Thread(target=_serve, args=(bundle, connection), daemon=True).start()
+    _serve(bundle, connections[0])
+    os._exit(0)
+
+
+def readable() -> list[Path]:
+    """The files and folders of the installation: Python, its packages, the system's libraries."""
+    packages = [place for place in sys.path if place.endswith(("site-packages", "dist-packages"))]
+    places = [*SYSTEM, sys.prefix, sys.base_prefix, *packages]
+    for name in PACKAGES:
+        found = importlib.util.find_spec(name)
+        places += [] if found is None else found.submodule_search_locations or []
+    return [Path(place) for place in places]
+
+
+def described(error: Exception) -> Head:
+    """An error as it is sent: a word for its kind, and one line."""
+    text = str(error).strip()
+    if isinstance(error, InvalidInput | NotFound):
+        kind = error.code
+    elif isinstance(error, UserError):
+        kind = "unreadable" if isinstance(error.__cause__, OSError) else "refused"
+    else:
+        kind, text = "failed", f"{type(error).__name__}: {(text or '?').splitlines()[0]}"
+    return {"error": kind, "message": "".join(filter(str.isprintable, text))[:MOST_TEXT]}
+
+
+def _facts(bundle: Any) -> Head:
+    """What the server has to know of a bundle."""
+    signatures = {name: signature.to_dict() for name, signature in bundle.signatures.items()}
+    engine = getattr(bundle, "engine", "tensorflow")
+    return {"kind": bundle.kind, "spec": bundle.spec, "signatures": signatures, "engine": engine}
+
+
+def _serve(bundle: Any, connection: socket.socket) -> None:
+    answers = _Answers(bundle)
+    try:
+        while True:
+            head, arrays = receive(connection)
+            try:
+                answer = getattr(answers, head.pop("do"))(head, arrays)
+            except Exception as error:
+                answer = described(error), {}
+            send(connection, *answer)
+    except (EOFError, OSError):  # the server has gone
+        os._exit(0)
+
+
+class _Answers:
+    """What can be asked of a bundle: a method each, from a head and arrays to a head and arrays."""
+
+    def __init__(self, bundle: Any):
+        self._bundle = bundle
+        self._chunks: Iterator[Any] = iter(())
+
+    def warm(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
+        self._bundle.warm()
+        return {}, {}
+
+    def call(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
+        return {}, self._bundle.call(head["signature"], arrays)
+
+    def frames(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
+        return {}, {"frames": self._bundle.frames(arrays["waveform"])}
+
+    def stream(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
+        self._chunks = self._bundle.stream(arrays.get("condition"), **head["options"])
+        return {}, {}
+
+    def chunk(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
+        chunk = next(self._chunks, None)
+        return ({"end": True}, {}) if chunk is None else ({}, {"chunk": chunk})
+
+    def close(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
+        if (close := getattr(self._chunks, "close", None)) is not None:  # of a generator
+            close()
+        self._chunks = iter(())
+        return {}, {}

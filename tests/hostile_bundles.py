@@ -1,0 +1,136 @@
+"""Bundles that do what none may, loaded in a process of their own without the scan of programs."""
+
+import ctypes
+import json
+import mmap
+import os
+import socket
+import subprocess
+import sys
+import threading
+import time
+from pathlib import Path
+
+import numpy as np
+from fake_bundle import FakeSound
+
+
+def write(place):
+    Path(place).write_text("written")
+
+
+def write_over(place):
+    os.truncate(place, 0)
+
+
+def remove(place):
+    os.remove(place)
+
+
+def read(place):
+    Path(place).read_text()
+
+
+def connect(place):
+    socket.create_connection(("127.0.0.1", int(place))).close()
+
+
+def send_datagram(place):
+    socket.socket(socket.AF_INET, socket.SOCK_DGRAM).sendto(b"x", ("127.0.0.1", int(place)))
+
+
+def start(place):
+    subprocess.run([sys.executable, "-c", ""], check=True)
+
+
+def fork(place):
+    if not os.fork():
+        os._exit(0)
+
+
+def kill(place):
+    os.kill(int(place), 9)
+
+
+def share_memory(place):
+    mmap.mmap(-1, 2**20)
+
+
+def allocate(place):
+    kept = []
+    while True:
+        kept.append(np.ones(2**20))
+
+
+def hang(place):
+    threading.Event().wait()
+
+
+def crash(place):
+    ctypes.string_at(0)
+
+
+def say_nothing_true(place):
+    """Sends bytes that are no message to whoever asked."""
+    for descriptor in range(3, 64):
+        try:
+            os.write(descriptor, b"\xff" * 64)
+        except OSError:
+            continue
+    time.sleep(60)
+
+
+class Hostile(FakeSound):
+    """What it does is named by its model.json: `load`, `warm` and `call`, each with a place."""
+
+    def __init__(self, path, does):
+        super().__init__(path.parent.name, int(path.name), path=path)
+        self.does = does
+
+    def _do(self, when):
+        if when in self.does:
+            name, place = self.does[when]
+            globals()[name](place)
+
+    def warm(self):
+        self._do("warm")
+
+    def call(self, signature, inputs):
+        """Does it for the seed 13; other seeds are answered as by FakeSound."""
+        if 13 in inputs["seed"]:
+            self._do("call")
+        return super().call(signature, inputs)
+
+    def _sound(self, frames, seed, row, temperature):
+        if seed == 14:
+            self._do("stream")
+        return super()._sound(frames, seed, row, temperature)
+
+
+def load(path, backend="auto"):
+    """The bundle of a folder whose model.json says what it `does`."""
+    does = json.loads((Path(path) / "model.json").read_text())["does"]
+    bundle = Hostile(Path(path), does)
+    bundle._do("load")
+    return bundle
+
+
+class Program(FakeSound):
+    """Runs the program of a folder for the seed 13."""
+
+    def __init__(self, path):
+        import tensorflow as tf
+
+        super().__init__(path.parent.name, int(path.name), path=path)
+        self._loaded = tf.saved_model.load(str(path))
+
+    def call(self, signature, inputs):
+        """As FakeSound, with the program before it."""
+        if 13 in inputs["seed"]:
+            self._loaded.signatures["serving_default"]()
+        return super().call(signature, inputs)
+
+
+def load_program(path, backend="auto"):
+    """The Program of a folder, unread."""
+    return Program(Path(path))

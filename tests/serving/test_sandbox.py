@@ -1,0 +1,369 @@
+"""A model in a process of its own computes as ever, and can do nothing else."""
+
+import asyncio
+import gc
+import json
+import os
+import socket
+import time
+
+import numpy as np
+import pytest
+from fake_bundle import HOP, FakeSound
+
+from replicator.runs.errors import UserError
+from serving.engine.registry import ModelRegistry
+from serving.errors import InvalidInput, NotReady
+from serving.sandbox import messages
+from serving.sandbox.processes import ForkServer
+from serving.sandbox.sandboxed_bundle import (
+    ModelEnded,
+    ModelFailed,
+    SandboxedBundle,
+    SandboxLimits,
+)
+from serving.settings import Settings
+
+FRAMES = np.ones([1, 3, 3], np.float32)
+LIMITS = SandboxLimits(2**30, load_seconds=120.0, call_seconds=120.0, connections=3)
+
+
+@pytest.fixture(scope="module")
+def fork_server():
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("ONEPASS_TOKEN", "secret-of-the-server")
+        made = ForkServer()
+        made._begin()
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def load(fork_server, tmp_path):
+    """A function that loads a bundle that does something hostile when it is asked to."""
+
+    def load(limits=LIMITS, name="voice", **does):
+        folder = tmp_path / name / "1"
+        folder.mkdir(parents=True)
+        (folder / "model.json").write_text(json.dumps({"does": does}))
+        return SandboxedBundle(folder, fork_server, limits, {}, "hostile_bundles:load")
+
+    return load
+
+
+def inputs(bundle, seed=0):
+    return bundle.check(
+        "serving_default", {"frames": FRAMES, "num_frames": np.array([3]), "seed": np.array([seed])}
+    )
+
+
+def call(bundle, seed=0):
+    return bundle.call("serving_default", inputs(bundle, seed))
+
+
+def test_what_comes_out_is_what_comes_out_without(load):
+    bundle, alone = load(), FakeSound()
+    bundle.warm()
+    assert (bundle.kind, bundle.name, bundle.version) == ("sound", "voice", 1)
+    assert bundle.signatures == alone.signatures
+    assert bundle.spec == json.loads(json.dumps(alone.spec))
+    for seed in range(3):
+        expected = alone.call("serving_default", inputs(bundle, seed))
+        found = call(bundle, seed)
+        assert found.keys() == expected.keys()
+        for name in expected:
+            np.testing.assert_array_equal(found[name], expected[name])
+    for condition, options in ((FRAMES[0], {"seed": 5}), (None, {"num_samples": 40})):
+        chunks = list(bundle.stream(condition, **options))
+        assert len(chunks) == len(list(alone.stream(condition, **options)))
+        expected = alone.generate(condition, **options)
+        np.testing.assert_array_equal(np.concatenate(chunks, 1), expected)
+    waveform = np.arange(10, dtype=np.float32)
+    np.testing.assert_array_equal(bundle.frames(waveform), alone.frames(waveform))
+
+
+def test_streams_that_are_left_give_their_connection_back(load):
+    bundle = load()
+    for _ in range(3 * LIMITS.connections):
+        chunks = bundle.stream(np.ones([100, 3], np.float32))
+        next(chunks)
+        chunks.close()
+        bundle.stream(FRAMES[0])  # one that nothing is asked of
+    side_by_side = [bundle.stream(FRAMES[0], seed=n) for n in range(LIMITS.connections)]
+    assert all(next(chunks).shape[0] == 1 for chunks in side_by_side)
+
+
+def test_errors_of_requests_come_back_as_what_they_are(load):
+    bundle = load(call=("write", "/nowhere"))
+    with pytest.raises(InvalidInput, match="`frames` must be given"):
+        bundle.check("serving_default", {})
+    with pytest.raises(ModelFailed, match=r"^PermissionError: "):
+        call(bundle, 13)
+    assert call(bundle)["sound"].shape == (1, 3 * HOP)
+
+
+@pytest.fixture
+def places(tmp_path):
+    """Of everything that could be reached: a file, another process, a port."""
+    (tmp_path / "secret").write_text("secret")
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        yield {
+            "file": str(tmp_path / "secret"),
+            "new": str(tmp_path / "new"),
+            "port": str(listener.getsockname()[1]),
+            "process": str(os.getpid()),
+        }
+
+
+@pytest.mark.parametrize(
+    ("what", "place"),
+    [
+        ("write", "new"),
+        ("write", "file"),
+        ("write_over", "file"),
+        ("remove", "file"),
+        ("read", "file"),
+        ("connect", "port"),
+        ("send_datagram", "port"),
+        ("start", "file"),
+        ("fork", "file"),
+        ("kill", "process"),
+        ("share_memory", "file"),
+    ],
+)
+def test_what_reaches_out_is_one_error_and_the_process_goes_on(load, places, what, place):
+    bundle = load(call=(what, places[place]))
+    with pytest.raises(ModelFailed, match=r"PermissionError: .*(denied|permitted)"):
+        call(bundle, 13)
+    assert call(bundle)["sound"].shape == (1, 3 * HOP) and bundle.is_alive
+    assert sorted(os.listdir(os.path.dirname(places["new"]))) == ["secret", "voice"]
+    with open(places["file"], encoding="ascii") as file:
+        assert file.read() == "secret"
+
+
+def test_it_cannot_read_the_folder_of_another_model(load):
+    load(name="other")
+    other = load(name="other2").path.parent.parent / "other/1/model.json"
+    with pytest.raises(ModelFailed, match="PermissionError"):
+        load(load=("read", str(other)))
+
+
+def test_memory_without_end_ends_in_an_error(load):
+    bundle = load(call=("allocate", ""))
+    with pytest.raises(ModelFailed, match="MemoryError"):
+        call(bundle, 13)
+    assert call(bundle)["sound"].shape == (1, 3 * HOP)
+
+
+class Programs:
+    """Programs that do what is asked for an input, as TensorFlow saves them."""
+
+    @staticmethod
+    def write(tf, place):
+        tf.io.write_file(place, "written")
+        return tf.constant(0)
+
+    @staticmethod
+    def allocate(tf, place):
+        size, kept = tf.constant(2**10), tf.zeros([2**10])
+        return tf.while_loop(
+            lambda size, kept: tf.less(size, 2**30),
+            lambda size, kept: (2 * size, tf.concat([kept, kept + 1.0], 0)),
+            [size, kept],
+            shape_invariants=[size.shape, tf.TensorShape([None])],
+        )[1]
+
+    @staticmethod
+    def hang(tf, place):
+        return tf.while_loop(lambda n: n >= 0, lambda n: (n + 1) % 7, [tf.constant(0)])[0]
+
+
+@pytest.mark.parametrize(
+    ("what", "error", "says"),
+    [
+        ("write", ModelFailed, "PermissionDeniedError: "),
+        ("allocate", ModelFailed, "ResourceExhaustedError: "),
+        ("hang", ModelEnded, "ended"),
+    ],
+)
+def test_real_programs_that_do_what_none_may(fork_server, tmp_path, what, error, says):
+    import tensorflow as tf
+
+    path, place = tmp_path / "voice/1", tmp_path / "written"
+
+    class Module(tf.Module):
+        @tf.function(input_signature=[])
+        def __call__(self):
+            return getattr(Programs, what)(tf, str(place))
+
+    tf.saved_model.save(Module(), str(path), signatures=Module().__call__)
+    limits = SandboxLimits(2**30, 120.0, 2.0 if what == "hang" else 120.0, 3)
+    bundle = SandboxedBundle(path, fork_server, limits, {}, "hostile_bundles:load_program")
+    with pytest.raises(error, match=says):
+        call(bundle, 13)
+    assert not place.exists()
+    if what != "hang":
+        assert call(bundle)["sound"].shape == (1, 3 * HOP)
+
+
+@pytest.mark.parametrize("what", ["hang", "crash", "say_nothing_true"])
+@pytest.mark.parametrize("when", ["call", "stream"])
+def test_a_process_that_hangs_or_dies_or_lies_is_ended_once_and_reported(load, what, when, caplog):
+    limits = SandboxLimits(2**30, 120.0, 0.5 if what == "hang" else 120.0, 3)
+    bundle = load(limits, **{when: (what, "")})
+    with pytest.raises(ModelEnded):
+        call(bundle, 13) if when == "call" else list(bundle.stream(FRAMES[0], seed=14))
+    assert not bundle.is_alive
+    with pytest.raises(NotReady, match="`voice` is being started again"):
+        call(bundle)
+    reason = {"hang": "did not answer within 0.5 seconds", "crash": "ended"}
+    lines = [r.getMessage() for r in caplog.records if "process of a model" in r.getMessage()]
+    assert len(lines) == 1 and reason.get(what, "sent a head") in lines[0]
+    ended = next(r.fields["ended"] for r in caplog.records if hasattr(r, "fields"))
+    assert ended == ("by SIGSEGV" if what == "crash" else "by SIGKILL")
+
+
+@pytest.mark.parametrize("when", ["load", "warm"])
+def test_loading_without_end_is_ended(load, when):
+    limits = SandboxLimits(2**30, 1.0 if when == "load" else 120.0, 120.0, 3)
+    if when == "load":
+        with pytest.raises(ModelEnded):
+            load(limits, load=("hang", ""))
+        return
+    bundle = load(warm=("crash", ""))
+    with pytest.raises(ModelEnded):
+        bundle.warm()
+
+
+def test_a_refusal_is_a_refusal_and_says_whether_the_disk_is_at_fault(fork_server, tmp_path):
+    folder = tmp_path / "voice/1"
+    folder.mkdir(parents=True)
+    with pytest.raises(UserError, match=r"is no bundle, and holds no version of one\."):
+        SandboxedBundle(folder, fork_server, LIMITS, {})
+    (folder / "model.json").write_text("{}")
+    with pytest.raises(UserError, match=r"is no bundle: it has no manifest\.json\.") as refused:
+        SandboxedBundle(folder, fork_server, LIMITS, {})
+    assert isinstance(refused.value.__cause__, OSError)
+
+
+def is_running(pid):
+    return os.path.exists(f"/proc/{pid}")
+
+
+def until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end
+        time.sleep(0.01)
+
+
+def test_a_process_ends_with_the_last_reference_and_all_end_with_the_server_of_forks(load):
+    bundle = load()
+    pid = bundle._pid
+    del bundle
+    gc.collect()
+    until(lambda: not is_running(pid))
+    own = ForkServer()
+    kept = SandboxedBundle(load(name="b").path, own, LIMITS, {}, "hostile_bundles:load")
+    own.close()
+    until(lambda: not is_running(kept._pid))
+    assert not kept.is_alive
+
+
+def test_the_environment_of_the_server_is_not_there(load):
+    bundle = load()
+    with open(f"/proc/{bundle._pid}/environ", "rb") as file:
+        environment = file.read()
+    assert b"PYTHONPATH" in environment and b"secret-of-the-server" not in environment
+
+
+def test_the_registry_starts_a_model_again_and_others_go_on(fork_server, load, tmp_path):
+    load(name="bad", call=("crash", ""))
+    load(name="good")
+    for name in ("bad", "good"):
+        (tmp_path / name / "1/manifest.json").write_text("{}")
+
+    def loaded(path):
+        return SandboxedBundle(path, fork_server, LIMITS, {}, "hostile_bundles:load")
+
+    async def ask(registry, name, seed=0):
+        asked = {"frames": FRAMES, "num_frames": np.array([3]), "seed": np.array([seed])}
+        return (await registry.get(name).predict(asked))["sound"].shape
+
+    async def run():
+        registry = ModelRegistry(tmp_path, Settings(poll_seconds=0.05), loaded)
+        await registry.start()
+        await registry.initial_load_done()
+        pids = set()
+        for _ in range(2):
+            bad = registry.get("bad")
+            pids.add(bad.bundle._pid)
+            with pytest.raises(ModelEnded):
+                await ask(registry, "bad", 13)
+            assert await ask(registry, "good") == (1, 3 * HOP)
+            async with asyncio.timeout(60):
+                while registry.versions("bad")[0].state != "AVAILABLE" or (
+                    registry.get("bad") is bad
+                ):
+                    await asyncio.sleep(0.01)
+            assert await ask(registry, "bad") == (1, 3 * HOP)
+        assert len(pids) == 2
+        version_set = registry._version_sets["bad"]
+        assert version_set.mended[1][1].delay_seconds == 0.1  # twice that of the first time
+        await registry.stop(1.0)
+
+    asyncio.run(run())
+
+
+# What goes between the two
+
+
+def answered(data, **limits):
+    ours, theirs = socket.socketpair()
+    with ours, theirs:
+        theirs.sendall(data)
+        theirs.shutdown(socket.SHUT_WR)
+        return messages.receive(ours, **limits)
+
+
+def framed(text):
+    return messages.LENGTH.pack(len(text)) + text
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"{",
+        b"[]",
+        b"{}",
+        b"[" * 5000,
+        b'{"arrays": [["x", "|O", [1]]]}',
+        b'{"arrays": [["x", "<f4", [-1]]]}',
+        b'{"arrays": [["x", "<f4", [1e999]]]}',
+        b'{"arrays": [["x", "<f4", [1000000, 1000000]]]}',
+        b'{"arrays": [["x", ["<f4"], [1]]]}',
+    ],
+)
+def test_what_is_no_message_is_refused_before_an_array_is_made(text):
+    with pytest.raises(messages.BadMessage):
+        answered(framed(text))
+
+
+def test_a_message_that_ends_early_is_no_message():
+    for data in (b"", b"\0", framed(b"{"), framed(b'{"arrays": [["x", "<f4", [2]]]}') + b"1234"):
+        with pytest.raises((EOFError, messages.BadMessage)):
+            answered(data)
+
+
+def test_arrays_of_every_dtype_and_shape_arrive_as_they_were():
+    ours, theirs = socket.socketpair()
+    for dtype in messages.DTYPES.values():
+        for shape in ((), (0,), (3,), (2, 0, 4), (2, 3, 4)):
+            array = np.arange(np.prod(shape, dtype=int)).reshape(shape).astype(dtype)
+            messages.send(ours, {"a": 1}, {"x": array.T, "y": array})
+            head, arrays = messages.receive(theirs)
+            assert head["a"] == 1 and arrays["x"].dtype == dtype
+            np.testing.assert_array_equal(arrays["x"], array.T)
+            np.testing.assert_array_equal(arrays["y"], array)
+    ours.close()
+    theirs.close()
