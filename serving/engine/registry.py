@@ -224,7 +224,9 @@ class ModelRegistry:
         """Takes out versions whose process has ended, to be loaded again, ever less often."""
         for name, version_set in list(self._version_sets.items()):
             current = version_set.current
-            if current is None or await asyncio.to_thread(_is_alive, current.bundle):
+            if current is None or not hasattr(current.bundle, "is_alive"):
+                continue  # one in this process is as alive as this process
+            if await asyncio.to_thread(getattr, current.bundle, "is_alive"):
                 continue
             if current is version_set.current:
                 self._unload_current(version_set)
@@ -347,10 +349,6 @@ class ModelRegistry:
         if name not in self.names():
             raise NotFound(f"There is no model `{name[:64]}`.")
         return self._version_sets[name]
-
-
-def _is_alive(bundle: Servable) -> bool:
-    return getattr(bundle, "is_alive", True)  # one in this process is as alive as this process
 
 
 def _is_refused(error: Exception) -> bool:
