@@ -53,7 +53,7 @@ class Settings:
     """Beyond that a client's requests are answered 429; 0: no limit."""
     poll_seconds: float = 1.0
     """Seconds between two looks at the folder of models."""
-    load_seconds: float = 300.0
+    load_seconds: float = 600.0
     """Longest time to load and warm a version, in seconds; others are loaded beside it."""
     sandbox: bool = True
     """Load and run each model in a process of its own, which can neither write a file nor reach a
