@@ -102,3 +102,14 @@ def test_every_weight_has_a_gradient(kind):
         assert gradient is not None, variable.name
         moves = bool(tf.reduce_any(tf.convert_to_tensor(gradient) != 0.0))
         assert moves != any(variable is v for v in still), variable.name
+
+
+@pytest.mark.parametrize("value", [0.0, 1e6, -1e6])
+@pytest.mark.parametrize("kind", ["prediction, pitch", "prediction, given pitch"])
+def test_any_frames_give_a_density(kind, value):
+    network = vocoder_of(kind)  # given an F0 of the same value: 0 throughout, or beyond all voices
+    frames = tf.fill([1, 1, network.config.feature_channels], value)
+    levels = tf.constant(levels_of(network, 1, network.config.hop_samples))
+    parameters = network(network.inputs(levels), network.condition(frames))
+    assert np.isfinite(parameters).all()
+    assert np.isfinite(network.likelihood.log_prob(parameters, levels)).all()

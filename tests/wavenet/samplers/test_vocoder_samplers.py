@@ -1,6 +1,8 @@
 """A vocoder's samplers draw the same levels, alone, in batches, in chunks and after a prime."""
 
 import dataclasses
+import functools
+import itertools
 
 import numpy as np
 import pytest
@@ -16,8 +18,9 @@ def request_for(network, rows=(0, 1), samples=SAMPLES, **changes):
     return Request(samples, seed=3, rows=tuple(rows), frames=frames, **changes)
 
 
-@pytest.mark.parametrize("kind", KINDS)
-@pytest.mark.parametrize("temperature", [1.0, 0.6])
+@pytest.mark.parametrize(
+    ("kind", "temperature"), list(zip(KINDS, itertools.cycle([1.0, 0.6]), strict=False))
+)
 def test_cached_sampling_equals_the_definition(kind, temperature):
     network = vocoder_of(kind, compute_dtype="float64")
     request = request_for(network, temperature=temperature)
@@ -35,13 +38,24 @@ def test_a_row_alone_equals_the_row_in_a_batch(kind):
         np.testing.assert_array_equal(alone[0], together[row])
 
 
-@pytest.mark.parametrize("kind", ["prediction, pitch, bunches of 4", "prediction, pitch"])
-@pytest.mark.parametrize("chunk_samples", [64, 66, 100])
-def test_chunks_equal_the_whole(kind, chunk_samples):
+@functools.cache
+def drawn_by_definition(kind):
+    """A network, a request, and the levels that the slow sampler draws, made once."""
     network = vocoder_of(kind, compute_dtype="float64")
-    request = request_for(network)
+    return network, request_for(network), generate(network, request_for(network), "naive")
+
+
+@pytest.mark.parametrize(
+    ("kind", "chunk_samples"),
+    [
+        ("prediction, pitch, bunches of 4", 66),
+        ("prediction, pitch, bunches of 4", 100),
+        ("prediction, pitch", 64),
+    ],
+)
+def test_chunks_equal_the_whole(kind, chunk_samples):
+    network, request, whole = drawn_by_definition(kind)
     parts = list(stream(network, request, "xla", chunk_samples))
-    whole = generate(network, request, "naive")
     np.testing.assert_array_equal(np.concatenate(parts, 1), whole)
 
 
