@@ -104,11 +104,13 @@ class Server:
         self._admission = Admission(settings, metrics)
         self._http: Any = None
         self._grpc: Any = None
+        self._probes: Any = None
         self._serving: asyncio.Task | None = None
-        self.http_address = self.grpc_address = ""
+        self.http_address = self.grpc_address = self.probe_address = ""
 
     async def start(self) -> None:
         """Listens, answering that nothing is ready, and begins to load; UserError if it cannot."""
+        from serving.http.health import Probes
         from serving.http.server import HttpServer
 
         host = self.settings.host
@@ -121,11 +123,14 @@ class Server:
             await self._stop_grpc(0.0)
             raise
         self.http_address = address(host, listener.getsockname()[1])
-        self._serving = asyncio.create_task(self._http.serve([listener]))
-        while not self._http.started:
-            if self._serving.done():
-                self._serving.result()
-            await asyncio.sleep(0.005)
+        self._serving = await _begun(self._http, listener)
+        if self.settings.probe_port >= 0:
+            listener = bind_socket(host, self.settings.probe_port)
+            self.probe_address = address(host, listener.getsockname()[1])
+            # With limits of its own: who fills the other port keeps no probe out.
+            limit = Admission(self.settings).connections
+            self._probes = HttpServer(Probes(self.registry, self._metrics).app(), limit)
+            await _begun(self._probes, listener)
         await self.registry.start()
 
     async def stop(self) -> bool:
@@ -134,7 +139,10 @@ class Server:
         end = loop.time() + seconds
         self.registry.drain()
         answered = await asyncio.gather(self._stop_http(seconds), self._stop_grpc(seconds))
-        return await self.registry.stop(max(0.0, end - loop.time())) and all(answered)
+        is_idle = await self.registry.stop(max(0.0, end - loop.time()))
+        if self._probes is not None:
+            await self._probes.drain(0.0)
+        return is_idle and all(answered)
 
     async def _stop_http(self, seconds: float) -> bool:
         if self._serving is None:
@@ -165,6 +173,16 @@ class Server:
             raise UserError(f"Cannot listen on {address(host, port)} for gRPC.") from error
         self.grpc_address = address(host, port)
         await self._grpc.start()
+
+
+async def _begun(server: Any, listener: socket.socket) -> asyncio.Task:
+    """The task of a server that answers."""
+    serving = asyncio.create_task(server.serve([listener]))
+    while not server.started:
+        if serving.done():
+            serving.result()
+        await asyncio.sleep(0.005)
+    return serving
 
 
 async def _serve_until_signal(
@@ -201,6 +219,8 @@ def ready_line(server: Server) -> str:
     text = f"serving {', '.join(known) or 'no model yet'} at http://{server.http_address}"
     if server.grpc_address:
         text += f" and, for gRPC, {server.grpc_address}"
+    if server.probe_address:
+        text += f" and, for probes, {server.probe_address}"
     return text
 
 

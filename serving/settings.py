@@ -28,6 +28,9 @@ class Settings:
     """Of HTTP; 0: any free one, which the first line names."""
     grpc_port: int = 8500
     """Of gRPC; 0: any free one; -1: no gRPC."""
+    probe_port: int = -1
+    """Of `/healthz`, `/readyz` and the metrics without a token, for probes alone; 0: any free one;
+    -1: none."""
     token_file: Path | None = None
     """File with the token that every request must bear; None: the variable ONEPASS_TOKEN, and no
     token without it."""
@@ -79,11 +82,14 @@ class Settings:
             value = getattr(self, name)
             if not value >= low:  # NaN too
                 raise UserError(f"`{name}` must be at least {low}, got {value}.")
-        for name in ("port", "grpc_port"):
-            if getattr(self, name) > 65535:
-                raise UserError(f"`{name}` must be at most 65535, got {getattr(self, name)}.")
-        if self.port == self.grpc_port and self.port > 0:
-            raise UserError(f"`port` and `grpc_port` must differ, both are {self.port}.")
+        ports: dict[int, str] = {}
+        for name in ("port", "grpc_port", "probe_port"):
+            value = getattr(self, name)
+            if value > 65535:
+                raise UserError(f"`{name}` must be at most 65535, got {value}.")
+            if value > 0 and value in ports:
+                raise UserError(f"`{ports[value]}` and `{name}` must differ, both are {value}.")
+            ports[value] = name
 
     @property
     def max_body_bytes(self) -> int:
@@ -126,6 +132,7 @@ class Settings:
 _LOWEST = {
     "port": 0,
     "grpc_port": -1,
+    "probe_port": -1,
     "max_body_mib": 0.001,
     "max_rows": 1,
     "queue_rows": 1,

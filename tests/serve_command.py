@@ -12,7 +12,8 @@ import grpc
 from processes import ROOT, Process
 
 SCRIPT = ROOT / "tests" / "served_process.py"
-READY = re.compile(r"^serving (.*) at http://(\S+):(\d+) and, for gRPC, (\S+)$", re.M)
+PROBES = r"(?: and, for probes, (\S+))?"
+READY = re.compile(rf"^serving (.*) at http://(\S+):(\d+) and, for gRPC, (\S+?){PROBES}$", re.M)
 METRICS = "/monitoring/prometheus/metrics"
 INSIDES = ("Traceback", 'File "', ".py", "secret", "Error(", str(ROOT))
 
@@ -31,6 +32,7 @@ class Command:
             assert self.process.is_running() and time.monotonic() < end, self.process.output()
             time.sleep(0.02)
         self.names, port, self.grpc_address = said[1], said[3], said[4]
+        self.probe_address = said[5]
         self.port = int(port)
         return self
 

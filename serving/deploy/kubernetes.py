@@ -1,6 +1,7 @@
 """The files that serve a folder of models on Kubernetes, on Ray, and on Ray on Kubernetes."""
 
 import dataclasses
+import math
 import shlex
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,10 @@ SPARE_SECONDS = 5
 RAY_VERSION = "2.60.0"
 SERVE_PORT = 8000  # where KubeRay looks for an application
 REPLICAS = 2
+PROBE_PORT = 8502
+PROBE_SECONDS = 5
+USER = 10001
+RESOURCES = {"requests": {"cpu": "1", "memory": "4Gi"}, "limits": {"memory": "8Gi"}}
 SECRET_HELP = f"kubectl create secret generic {NAME} --from-literal=token=$(openssl rand -hex 32)"
 
 
@@ -39,35 +44,11 @@ def kubernetes(models: Path, settings: Settings, cluster: ClusterOptions) -> str
     """A Deployment of the own server and its Service, YAML for `kubectl apply -f`."""
     if settings.grpc_port <= 0 or settings.port == 0:
         raise UserError("`--print kubernetes` needs `--port` and `--grpc-port`, which is asked.")
+    if settings.probe_port < 0:
+        settings = dataclasses.replace(settings, probe_port=PROBE_PORT)
     labels = {"app": NAME}
     ports = {"http": settings.port, "grpc": settings.grpc_port}
-    pod = {
-        "terminationGracePeriodSeconds": _grace(settings),
-        "containers": [
-            {
-                "name": NAME,
-                "image": cluster.image,
-                "command": ["onepass", "serve", str(models), *serve_flags(settings)],
-                "env": [_token()],
-                "ports": [{"name": name, "containerPort": port} for name, port in ports.items()],
-                # Health over gRPC is open to all; over HTTP only liveness.
-                "readinessProbe": {"grpc": {"port": settings.grpc_port}, "periodSeconds": 2},
-                "livenessProbe": {
-                    "httpGet": {"path": "/healthz", "port": "http"},
-                    "periodSeconds": 10,
-                    "timeoutSeconds": 5,
-                    "failureThreshold": 6,
-                },
-                "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(DEREGISTER_SECONDS)]}}},
-                "securityContext": {
-                    "allowPrivilegeEscalation": False,
-                    "capabilities": {"drop": ["ALL"]},
-                },
-                "volumeMounts": [_mount(models)],
-            }
-        ],
-        "volumes": [_volume(cluster)],
-    }
+    pod = _pod(models, settings, cluster, {**ports, "probes": settings.probe_port})
     deployment = {
         "apiVersion": "apps/v1",
         "kind": "Deployment",
@@ -187,6 +168,54 @@ def _ray_pod(
         "volumes": [_volume(cluster)],
     }
     return {"rayStartParams": parameters, "template": {"spec": pod}}
+
+
+def _pod(
+    models: Path, settings: Settings, cluster: ClusterOptions, ports: dict[str, int]
+) -> dict[str, Any]:
+    """A pod that listens on the ports, by their names, without any rights."""
+    starting = max(PROBE_SECONDS, settings.load_seconds)
+    return {
+        "terminationGracePeriodSeconds": _grace(settings),
+        "automountServiceAccountToken": False,
+        "securityContext": {
+            "runAsNonRoot": True,
+            "runAsUser": USER,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        },
+        "containers": [
+            {
+                "name": NAME,
+                "image": cluster.image,
+                "command": ["onepass", "serve", str(models), *serve_flags(settings)],
+                "env": [_token()],
+                "ports": [{"name": n, "containerPort": port} for n, port in ports.items()],
+                "resources": RESOURCES,
+                "startupProbe": {
+                    **_probe("/readyz", PROBE_SECONDS),
+                    "failureThreshold": math.ceil(starting / PROBE_SECONDS) + 1,
+                },
+                "readinessProbe": _probe("/readyz", 2),
+                "livenessProbe": {**_probe("/healthz", 10), "failureThreshold": 6},
+                "lifecycle": {"preStop": {"exec": {"command": ["sleep", str(DEREGISTER_SECONDS)]}}},
+                "securityContext": {
+                    "allowPrivilegeEscalation": False,
+                    "readOnlyRootFilesystem": True,
+                    "capabilities": {"drop": ["ALL"]},
+                },
+                "volumeMounts": [_mount(models)],
+            }
+        ],
+        "volumes": [_volume(cluster)],
+    }
+
+
+def _probe(path: str, seconds: int) -> dict[str, Any]:
+    return {
+        "httpGet": {"path": path, "port": "probes"},
+        "periodSeconds": seconds,
+        "timeoutSeconds": 5,
+    }
 
 
 def _grace(settings: Settings) -> int:

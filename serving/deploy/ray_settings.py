@@ -26,7 +26,7 @@ CLUSTER = {  # variables that every machine of the cluster must have
     "RAY_SERVE_RUN_USER_CODE_IN_SEPARATE_THREAD": "0",
     "RAY_USAGE_STATS_ENABLED": "0",
 }
-ELSEWHERE = {"host", "port", "grpc_port"}  # than in the arguments of the application
+ELSEWHERE = {"host", "port", "grpc_port", "probe_port"}  # than in the arguments of the application
 KINDS: dict[Any, tuple[type, ...]] = {  # of a value in YAML, by that of the field
     int: (int,),
     float: (int, float),

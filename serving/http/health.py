@@ -2,7 +2,8 @@
 
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Route, Router
+from starlette.types import ASGIApp
 
 from serving.engine.registry import ModelRegistry
 from serving.errors import NotReady
@@ -38,3 +39,16 @@ class Health:
         """For Prometheus."""
         content, content_type = self._metrics.render()
         return Response(content, headers={"content-type": content_type})
+
+
+class Probes(Health):
+    """The same for an address that only probes reach: without a token, in HTTP's own words."""
+
+    async def ready(self, request: Request) -> Response:
+        """200 when requests are taken, 503 when not yet or no more."""
+        is_ready = self._registry.ready
+        return json_response({"ready": is_ready}, 200 if is_ready else 503)
+
+    def app(self) -> ASGIApp:
+        """The application that answers them, and nothing else."""
+        return Router(self.routes())

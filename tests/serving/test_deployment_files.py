@@ -173,10 +173,24 @@ def test_the_kubernetes_file_starts_this_server_with_these_settings(printed, mon
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"] == labels == deployment["spec"]["selector"]["matchLabels"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
-    assert ports == {"http": read.port, "grpc": read.grpc_port}
-    assert {port["targetPort"] for port in service["spec"]["ports"]} == set(ports)
-    assert container["readinessProbe"]["grpc"]["port"] == read.grpc_port
-    assert container["livenessProbe"]["httpGet"] == {"path": "/healthz", "port": "http"}
+    assert ports == {"http": read.port, "grpc": read.grpc_port, "probes": read.probe_port}
+    assert {port["targetPort"] for port in service["spec"]["ports"]} == {"http", "grpc"}
+    asked = {"startup": "/readyz", "readiness": "/readyz", "liveness": "/healthz"}
+    for kind, path in asked.items():
+        assert container[f"{kind}Probe"]["httpGet"] == {"path": path, "port": "probes"}
+
+
+def test_kubernetes_gives_a_pod_the_time_to_load_and_no_rights(printed):
+    _, _, pod = objects_of(printed, "--load-seconds", 900, "--no-sandbox", "--trust", "/k", "/l")
+    container = pod["containers"][0]
+    probe = container["startupProbe"]
+    assert probe["periodSeconds"] * probe["failureThreshold"] > 900
+    assert pod["securityContext"]["runAsNonRoot"] and pod["securityContext"]["runAsUser"] > 0
+    assert container["securityContext"]["readOnlyRootFilesystem"]
+    assert container["securityContext"]["capabilities"] == {"drop": ["ALL"]}
+    assert container["resources"]["requests"]["memory"]
+    read = onepass.command.parse(RaySettings, container["command"][3:], "test")
+    assert not read.sandbox and read.trust == ("/k", "/l")
 
 
 def test_kubernetes_kills_no_pod_before_its_requests_had_their_time(printed):
