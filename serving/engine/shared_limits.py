@@ -4,7 +4,7 @@ import collections
 import contextlib
 import math
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 
 from serving.engine.clients import NOBODY, Client
 from serving.errors import Overloaded
@@ -14,32 +14,40 @@ SHARE = 0.75  # of a limit that one client may hold
 LITTLE, MUCH = 0.05, 0.2  # parts of a limit
 RESERVE = 0.125  # of a limit that is kept for clients with a token, where one is needed
 
+Key = tuple[str, bool]
+
 
 class Hold:
     """What a connection, a call, a body or a stream has of a limit.
 
-    has_token: whether it goes last when room must be made. silent_since: since when the server
-    waits for the client; None while it does not. evicted: whether it had to make room.
+    on_evict: called when it must make room. evicted: whether it had to. silent_since: since when
+    the server waits for the client; None while it does not.
     """
 
     def __init__(
         self,
         client: Client = NOBODY,
         on_evict: Callable[[], None] = lambda: None,
-        now: Callable[[], float] = time.monotonic,
+        limit: "SharedLimit | None" = None,
     ):
-        self.client, self.on_evict, self._now = client, on_evict, now
-        self.amount, self.has_token = 0, client.has_token
+        self.client, self.on_evict, self._limit = client, on_evict, limit
+        self.amount, self.evicted = 0, False
         self.silent_since: float | None = None
-        self.evicted = False
 
     def wait(self) -> None:
-        """The server waits for the client from now on."""
-        self.silent_since = self._now()
+        """The server waits for the client from now on; a hold of nothing has nothing to give."""
+        if self._limit is not None and self.amount and not self.evicted:
+            self._limit.silence(self)
+
+    def move_to(self, client: Client) -> None:
+        """It is that of a client who is known better now."""
+        if self._limit is not None and not self.evicted:
+            self._limit.move(self, client)
 
     def work(self) -> None:
         """It does not any more."""
-        self.silent_since = None
+        if self._limit is not None:
+            self._limit.end_silence(self)
 
 
 class SharedLimit:
@@ -70,17 +78,16 @@ class SharedLimit:
     ):
         self._what, self.total, self._patience_seconds = what, total, patience_seconds
         self._reserve = int(RESERVE * total) if has_reserve else 0
-        self._refusals, self._now = refusals or Refusals(), now
-        self._holds: dict[Hold, None] = {}
-        self._used_by: collections.Counter[tuple[str, bool]] = collections.Counter()
-        self._on_fall = on_fall
+        self._refusals, self._now, self._on_fall = refusals or Refusals(), now, on_fall
+        self._used_by: collections.Counter[Key] = collections.Counter()
+        self._silent: dict[Key, dict[Hold, None]] = {}  # of each client, the longest first
         self.used = self._peak = 0
 
     def hold(
         self, client: Client, amount: int = 0, on_evict: Callable[[], None] = lambda: None
     ) -> Hold:
         """A hold of so much, to be released; Overloaded where there is no room."""
-        hold = Hold(client, on_evict, self._now)
+        hold = Hold(client, on_evict, self)
         self.resize(hold, amount)
         return hold
 
@@ -96,24 +103,42 @@ class SharedLimit:
     def resize(self, hold: Hold, amount: int) -> None:
         """Makes a hold larger or smaller; Overloaded without room, or if it is evicted."""
         more = amount - hold.amount
-        while more > 0 and not hold.evicted:
-            rivals = self._rivals(hold, more)
-            if rivals is None:
-                break
-            victim = self._victim(rivals)
+        while more > 0 and not hold.evicted and not self._has_room(hold.client, more):
+            victim = self._victim(hold.client, more)
             if victim is None:
                 self._refusals.note(self._what, hold.client)
                 raise Overloaded(f"There are too many {self._what} at once.")
             self._evict(victim)
         if hold.evicted:
             raise Overloaded(f"There are too many {self._what} at once, and this one was silent.")
-        self._holds[hold] = None
         self._add(hold, more)
+
+    def move(self, hold: Hold, client: Client) -> None:
+        """See `Hold.move_to`."""
+        amount, was_silent = hold.amount, hold.silent_since is not None
+        self.release(hold)
+        hold.client = client
+        self._add(hold, amount)
+        if was_silent:
+            self.silence(hold)
 
     def release(self, hold: Hold) -> None:
         """Gives it back; nothing happens the second time."""
-        if self._holds.pop(hold, self) is None:
-            self._add(hold, -hold.amount)
+        self.end_silence(hold)
+        self._add(hold, -hold.amount)
+
+    def silence(self, hold: Hold) -> None:
+        """See `Hold.wait`."""
+        self.end_silence(hold)
+        hold.silent_since = self._now()
+        self._silent.setdefault(hold.client.key, {})[hold] = None
+
+    def end_silence(self, hold: Hold) -> None:
+        """See `Hold.work`."""
+        hold.silent_since = None
+        silent = self._silent.get(hold.client.key, {})
+        if silent.pop(hold, self) is None and not silent:
+            del self._silent[hold.client.key]
 
     def _add(self, hold: Hold, more: int) -> None:
         hold.amount += more
@@ -126,23 +151,25 @@ class SharedLimit:
             self._peak = self.used
             self._on_fall()
 
-    def _rivals(self, hold: Hold, more: int) -> Iterable[Hold] | None:
-        """The holds one of which must make room for so much more; None if there is room."""
-        client = hold.client
+    def _is_over_share(self, client: Client, more: int) -> bool:
         share = max(1, math.ceil(SHARE * self.total))
-        if client.network != NOBODY.network and self._used_by[client.key] + more > share:
-            return [other for other in self._holds if other.client.key == client.key]
-        total = self.total if client.has_token else self.total - self._reserve
-        return self._holds if self.used + more > total else None
+        return client.network != NOBODY.network and self._used_by[client.key] + more > share
 
-    def _victim(self, rivals: Iterable[Hold]) -> Hold | None:
+    def _has_room(self, client: Client, more: int) -> bool:
+        total = self.total if client.has_token else self.total - self._reserve
+        return self.used + more <= total and not self._is_over_share(client, more)
+
+    def _victim(self, client: Client, more: int) -> Hold | None:
+        """Who makes room: one's own hold where one's share is used up, else anybody's."""
+        keys = [client.key] if self._is_over_share(client, more) else self._silent
         latest = self._now() - self._patience_seconds
-        silent = [
-            (hold.has_token, -self._used_by[hold.client.key], hold.silent_since, hold)
-            for hold in rivals
-            if hold.amount and hold.silent_since is not None and hold.silent_since <= latest
-        ]
-        return min(silent, key=lambda known: known[:3], default=(None,))[-1]
+        longest = [next(iter(self._silent[key])) for key in keys if key in self._silent]
+        able = [hold for hold in longest if (hold.silent_since or 0.0) <= latest]
+        return min(able, key=self._rank, default=None)
+
+    def _rank(self, hold: Hold) -> tuple[bool, int, float]:
+        used = self._used_by[hold.client.key]
+        return hold.client.has_token, -used, hold.silent_since or 0.0
 
     def _evict(self, hold: Hold) -> None:
         self._refusals.note(self._what, hold.client)

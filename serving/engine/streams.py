@@ -157,9 +157,9 @@ class _StreamThread(Generic[Chunk]):
         return DeadlineExceeded("The client does not read the stream.")
 
     def _acquire_slot(self) -> bool:
-        self.place.wait()
+        self._call_in_loop(self.place.wait)
         acquired = self._slots.acquire(timeout=self._reader_seconds)
-        self.place.work()
+        self._call_in_loop(self.place.work)
         return acquired and not self._stopped.is_set()
 
     def _put(self, chunk: Any) -> None:

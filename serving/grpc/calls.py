@@ -6,7 +6,7 @@ import logging
 import math
 import time
 import urllib.parse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
@@ -64,10 +64,14 @@ class Call:
         self._admission = admission
 
     @contextlib.contextmanager
-    def waiting(self, size: int) -> Iterator[None]:
-        """While a message is on its way, which counts as so many bytes."""
+    def waiting(self, size: int, on_evict: Callable[[], Any]) -> Iterator[None]:
+        """While a message is on its way, which counts as so many bytes.
+
+        on_evict: called when others need the room.
+        """
         self.expect(size)
         for hold in (self._place, self._bytes):
+            hold.on_evict = on_evict
             hold.wait()
         try:
             yield
@@ -75,10 +79,14 @@ class Call:
             for hold in (self._place, self._bytes):
                 hold.work()
 
+    def check_place(self) -> None:
+        """Overloaded if others need the room of this call."""
+        if self._place.evicted or self._bytes.evicted:
+            raise Overloaded("There are too many calls at once, and this one was silent.")
+
     def expect(self, size: int) -> None:
         """Counts the message on its way as so many bytes; Overloaded if others need the room."""
-        if self._place.evicted:
-            raise Overloaded("There are too many calls at once, and this one was silent.")
+        self.check_place()
         if self._admission is not None:
             self._admission.bodies.resize(self._bytes, size)
 

@@ -7,7 +7,6 @@ bytes that are no message are the client's mistake instead of a failure of the s
 
 import asyncio
 import contextlib
-import itertools
 import math
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import Any
@@ -23,7 +22,8 @@ from serving.observability import traces
 from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
-POLL_SECONDS = 0.25  # between two checks whether the server is stopping
+LATE_SECONDS = 0.25  # after which a message is late
+POLL_SECONDS = 1.0  # between two checks whether the server is stopping
 SMALL_BYTES = 2**18  # that a message counts as until it is late, and then as the largest
 
 
@@ -135,20 +135,22 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         How large it will be is not known: as long as it is awaited, it counts as the largest.
         """
         coming = asyncio.ensure_future(_or_none(messages))
-        largest = self._settings.max_body_bytes
+        largest, loop = self._settings.max_body_bytes, asyncio.get_running_loop()
+        start = loop.time()
         try:
-            with call.waiting(min(SMALL_BYTES, largest)):
-                for polls in itertools.count(1):
-                    if (await asyncio.wait({coming}, timeout=POLL_SECONDS))[0]:
-                        return coming.result()
+            with call.waiting(min(SMALL_BYTES, largest), coming.cancel):
+                poll_seconds = LATE_SECONDS
+                while not (await asyncio.wait({coming}, timeout=poll_seconds))[0]:
                     if self._is_stopping():
                         return None
                     call.expect(largest)
-                    if polls * POLL_SECONDS >= seconds:
+                    poll_seconds = POLL_SECONDS
+                    if loop.time() - start >= seconds:
                         raise DeadlineExceeded(f"No message came within {seconds:g} seconds.")
+                call.check_place()
+                return coming.result()
         finally:
             coming.cancel()
-        return None
 
     async def _admit(self, call: Call, metadata: dict[str, Any]) -> None:
         """Unauthorized, TooManyRequests or Overloaded for a call that is not admitted."""

@@ -162,7 +162,8 @@ def _check_connection(scope: Scope, client: Client) -> None:
         return
     hold: Hold | None = scope[CONNECTION_HOLD]
     if hold is not None:
-        hold.has_token |= client.has_token
+        if client.has_token and not hold.client.has_token:
+            hold.move_to(client)
     elif not client.has_token and scope["path"] not in UNLIMITED_PATHS:
         raise Overloaded("There are too many connections.")
 
