@@ -19,7 +19,7 @@ from serving.settings import Settings
 
 HEALTH = "grpc.health.v1.Health"
 MAX_CONNECTIONS = 1024
-MAX_CALLS_PER_CONNECTION = 256
+MAX_CALLS_PER_CONNECTION = 64  # more wait at the client, and so cannot come in one rush
 MAX_METADATA_BYTES = 16 * 1024
 IDLE_SECONDS = 120  # without a call
 HANDSHAKE_SECONDS = 10

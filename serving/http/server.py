@@ -22,6 +22,7 @@ HEAD_BYTES = 64 * 1024
 HEAD_FIELDS = 128
 IDLE_SECONDS = 30.0  # without a whole head, without the next request, without taking an answer
 LINGER_SECONDS = 2.0  # that a connection has for one more request, once the server stops
+ACCEPTED_AT_ONCE, BACKLOG = 32, 2048
 STILL_AT_WORK = b"HTTP/1.1 100 Continue\r\n\r\n"
 
 
@@ -200,8 +201,16 @@ class HttpServer(uvicorn.Server):
                 server_header=False,
                 proxy_headers=False,
                 timeout_keep_alive=int(IDLE_SECONDS),
+                backlog=ACCEPTED_AT_ONCE,
             )
         )
+
+    async def startup(self, sockets: list[socket.socket] | None = None) -> None:
+        """Listens. The loop takes as many clients in a row as it listens for, and meanwhile does
+        nothing else; so the system is told of the larger number behind its back."""
+        await super().startup(sockets)
+        for listener in self._listeners:
+            listener.listen(BACKLOG)
 
     async def serve(self, sockets: list[socket.socket] | None = None) -> None:
         """Answers what comes to the sockets until it is to stop."""
