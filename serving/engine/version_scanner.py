@@ -1,6 +1,7 @@
 """Which models and versions lie under a folder: NAME/VERSION/manifest.json."""
 
 import dataclasses
+import errno
 import itertools
 import os
 import re
@@ -8,9 +9,14 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
+from replicator.runs.errors import UserError
+from serving.bundles.plain_files import read_plain
+
 NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
 VERSION = re.compile(r"[0-9]{1,18}")
 MANIFEST = "manifest.json"
+PIN = "pinned"  # NAME/pinned holds the only version of the model that is to be served
+MOST_PIN_BYTES = 64
 MOST_FILES = 1000  # of a version, that are looked at for changes
 
 
@@ -40,7 +46,7 @@ class ScanResult:
 
 
 def scan(root: Path) -> ScanResult:
-    """What lies under the folder now.
+    """What lies under the folder now; of a model with a pinned version, that version alone.
 
     Only names of letters, digits and `._-`, only versions that are whole numbers and have a
     manifest, and nothing that a link leads to outside of the folder.
@@ -67,7 +73,22 @@ def _versions(root: Path, name: str) -> list[FoundVersion]:
             found = _version(root, root / name / word, int(word))
             if found:
                 versions[found.number] = found
-    return sorted(versions.values(), key=lambda found: -found.number)
+    pinned = _pinned(root / name / PIN)
+    kept = [found for found in versions.values() if pinned in (None, found.number)]
+    return sorted(kept, key=lambda found: -found.number)
+
+
+def _pinned(path: Path) -> int | None:
+    """The version that a file names, None where there is no such file; OSError for what is none."""
+    try:
+        word = read_plain(path, MOST_PIN_BYTES).decode("ascii", "replace").strip()
+    except FileNotFoundError:
+        return None
+    except UserError as error:
+        raise OSError(errno.EINVAL, f"`{PIN}` is no plain, short file") from error
+    if not VERSION.fullmatch(word):
+        raise OSError(errno.EINVAL, f"`{PIN}` must hold a version, a whole number")
+    return int(word)
 
 
 def _version(root: Path, path: Path, number: int) -> FoundVersion | None:
