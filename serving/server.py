@@ -62,7 +62,7 @@ def check(settings: Settings, models: Path) -> None:
         raise UserError(
             f"Serving needs more packages ({', '.join(missing)}): pip install 'onepass[serve]'"
         )
-    if settings.token() is None and not settings.is_loopback:
+    if not settings.tokens() and not settings.is_loopback:
         raise UserError(
             f"Listening on {settings.host}, which others can reach, needs a token: --token-file "
             f"FILE or {TOKEN_VARIABLE}."

@@ -32,8 +32,9 @@ class Settings:
     """Of `/healthz`, `/readyz` and the metrics without a token, for probes alone; 0: any free one;
     -1: none."""
     token_file: Path | None = None
-    """File with the token that every request must bear; None: the variable ONEPASS_TOKEN, and no
-    token without it."""
+    """File with the token that every request must bear, or a folder of such files, a client's each,
+    called by its name; read again when it changes. None: the variable ONEPASS_TOKEN, and no token
+    without it."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names that requests may ask for, besides the address itself and localhost."""
     max_body_mib: float = 16.0
@@ -111,22 +112,21 @@ class Settings:
         except ValueError:
             return False
 
-    def token(self) -> str | None:
-        """The token that every request must bear; None: none. UserError if it cannot be used."""
-        if self.token_file is None:
+    def tokens(self) -> dict[str, str]:
+        """The tokens by name, one of which every request must bear; empty: none is asked for.
+
+        The only one has the name "". UserError if they cannot be used.
+        """
+        path = self.token_file
+        if path is None:
             text = os.environ.get(TOKEN_VARIABLE, "")
-        else:
-            text = _read(self.token_file)
-        token = text.strip()
-        if not token and self.token_file is None:
-            return None
-        where = TOKEN_VARIABLE if self.token_file is None else str(self.token_file)
-        if len(token) < MIN_TOKEN_CHARACTERS or not (token.isascii() and token.isprintable()):
-            raise UserError(
-                f"The token in {where} must be at least {MIN_TOKEN_CHARACTERS} printable ASCII "
-                f"characters, got {len(token)}."
-            )
-        return token
+            return {"": _usable(text, TOKEN_VARIABLE)} if text.strip() else {}
+        if not path.is_dir():
+            return {"": _usable(_read(path), str(path))}
+        files = sorted(file for file in path.iterdir() if file.name[0] != "." and file.is_file())
+        if not files:
+            raise UserError(f"The folder {path} holds no token.")
+        return {file.name: _usable(_read(file), str(file)) for file in files}
 
 
 _LOWEST = {
@@ -148,6 +148,16 @@ _LOWEST = {
     "call_seconds": 0.001,
     "drain_seconds": 0.0,
 }
+
+
+def _usable(text: str, where: str) -> str:
+    token = text.strip()
+    if len(token) < MIN_TOKEN_CHARACTERS or not (token.isascii() and token.isprintable()):
+        raise UserError(
+            f"The token in {where} must be at least {MIN_TOKEN_CHARACTERS} printable ASCII "
+            f"characters, got {len(token)}."
+        )
+    return token
 
 
 def _read(path: Path) -> str:

@@ -108,7 +108,7 @@ def on_every_interface(settings: RaySettings) -> RaySettings:
     """The settings as a replica has them; UserError without a token."""
     given = {field.name: getattr(settings, field.name) for field in dataclasses.fields(RaySettings)}
     settings = RaySettings(**{**given, "host": EVERY_INTERFACE, "ray": True})
-    if settings.token() is None:
+    if not settings.tokens():
         raise UserError(
             "Ray listens on every interface, which others can reach, and needs a token: "
             f"--token-file FILE or {TOKEN_VARIABLE}."

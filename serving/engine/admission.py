@@ -10,6 +10,7 @@ from serving.engine.auth import TokenAuth
 from serving.engine.clients import Address, Client, begin_client
 from serving.engine.rate_limits import RateLimiter
 from serving.engine.shared_limits import SharedLimit
+from serving.engine.tokens import CurrentTokens
 from serving.observability.refusals import Refusals
 from serving.settings import Settings
 
@@ -31,7 +32,7 @@ class Admission:
     """
 
     def __init__(self, settings: Settings, metrics: "Metrics | None" = None):
-        self._auth = TokenAuth(settings.token())
+        self._auth = TokenAuth(CurrentTokens(settings))
         self.rate_limiter = RateLimiter(settings.requests_per_minute_per_client)
         self.refusals = Refusals(metrics)
         limit = functools.partial(
@@ -46,8 +47,8 @@ class Admission:
         """The client of a request that may come in; Unauthorized or TooManyRequests if not."""
         client = begin_client(address)
         self.rate_limiter.check(path, address)
-        has_token = await self._auth.check(path, authorization, client)
-        return begin_client(address, has_token)
+        token = await self._auth.check(path, authorization, client)
+        return begin_client(address, token)
 
 
 def _return_memory_soon() -> None:

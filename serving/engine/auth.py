@@ -3,6 +3,7 @@
 import asyncio
 import collections
 import hmac
+from collections.abc import Callable, Mapping
 
 from serving.engine.clients import Client
 from serving.errors import TooManyRequests, Unauthorized
@@ -23,39 +24,42 @@ class TokenAuth:
     are answered late, and only a few of a client at once; a right one never waits for those.
 
     Args:
-      token: None lets everybody in.
+      tokens: called for the tokens by name, at each request; where there is none all may come in.
     """
 
-    def __init__(self, token: str | None):
-        self._token = None if token is None else token.encode()
+    def __init__(self, tokens: Callable[[], Mapping[str, str]]):
+        self._tokens = tokens
         self._mistakes: collections.OrderedDict[str, int] = collections.OrderedDict()
         self._late: collections.Counter[str] = collections.Counter()
 
     @property
     def is_needed(self) -> bool:
         """Whether there is a token."""
-        return self._token is not None
+        return bool(self._tokens())
 
-    async def check(self, path: str, authorization: bytes, client: Client) -> bool:
-        """Whether the request bears the token, compared in constant time.
+    async def check(self, path: str, authorization: bytes, client: Client) -> str | None:
+        """The name of the token that the request bears, compared in constant time; None: none.
 
         Raises Unauthorized for a request that must and does not, TooManyRequests where a client
         tries too many at once.
         """
-        if self._token is None:
-            return False
+        tokens = self._tokens()
+        if not tokens:
+            return None
         scheme, _, value = authorization.partition(b" ")
-        is_right = hmac.compare_digest(value.strip(), self._token) and scheme.lower() == b"bearer"
+        is_bearer, given = scheme.lower() == b"bearer", value.strip()
+        right = [name for name, t in tokens.items() if hmac.compare_digest(given, t.encode())]
+        name = right[0] if right and is_bearer else None
         if path in OPEN_PATHS or path.startswith(OPEN_PREFIXES):
-            return is_right
-        if scheme.lower() != b"bearer":
+            return name
+        if not is_bearer:
             raise Unauthorized("A token must be given, as `Authorization: Bearer TOKEN`.")
         mistakes = self._mistakes.get(client.network, 0)
         if mistakes > 0 and self._late[client.network] >= ATTEMPTS_AT_ONCE:
             raise TooManyRequests("Too many wrong tokens at once.", WRONG_TOKEN_SECONDS)
-        if is_right:
+        if name is not None:
             self._remember(client, -1)
-            return True
+            return name
         await self._answer_late(client, mistakes)
         raise Unauthorized("The token is not the right one.")
 

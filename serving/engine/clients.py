@@ -12,17 +12,19 @@ class Client:
     """An address, and whether the right token came from it.
 
     network: what counts as one client: the address, of IPv6 the network of 64 bits, which is one
-    customer's. It is empty where nobody asks from outside.
+    customer's. It is empty where nobody asks from outside. token: its name, where it has one: then
+    whoever bears it is one client, wherever from.
     """
 
     address: str = ""
     network: str = ""
     has_token: bool = False
+    token: str = ""
 
     @property
     def key(self) -> tuple[str, bool]:
         """What limits are shared by."""
-        return self.network, self.has_token
+        return f"token {self.token}" if self.token else self.network, self.has_token
 
 
 NOBODY = Client()
@@ -35,10 +37,10 @@ def current_client() -> Client:
     return _client.get()
 
 
-def begin_client(address: Address, has_token: bool = False) -> Client:
-    """The client of the request that begins here."""
+def begin_client(address: Address, token: str | None = None) -> Client:
+    """The client of the request that begins here; token: the name of the one that it bears."""
     host = address[0] if address else ""
-    client = Client(host, network_of(host), has_token)
+    client = Client(host, network_of(host), token is not None, token or "")
     _client.set(client)
     return client
 

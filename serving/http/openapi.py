@@ -28,7 +28,7 @@ class OpenApi:
     """The endpoint."""
 
     def __init__(self, settings: Settings):
-        self._document = document(settings.token() is not None)
+        self._document = document(bool(settings.tokens()))
 
     def routes(self) -> list[Route]:
         """Where tools look for it."""

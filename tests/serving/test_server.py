@@ -170,9 +170,9 @@ def test_a_token_that_anybody_could_guess_is_refused(store, mistake, monkeypatch
 
 def test_the_token_comes_from_the_file_or_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("ONEPASS_TOKEN", TOKEN)
-    assert Settings().token() == TOKEN
+    assert Settings().tokens() == {"": TOKEN}
     (tmp_path / "token").write_text(f"another {TOKEN}\n")
-    assert Settings(token_file=tmp_path / "token").token() == f"another {TOKEN}"
+    assert Settings(token_file=tmp_path / "token").tokens() == {"": f"another {TOKEN}"}
 
 
 @pytest.mark.parametrize("option", ["--port", "--grpc-port"])
