@@ -65,13 +65,14 @@ class Client(threading.Thread):
 class HttpClient(Client):
     """Predicts over HTTP; keeps its connection if `keep` is set."""
 
-    def __init__(self, command, keeps=True):
+    def __init__(self, command, keeps=True, token=""):
         super().__init__(command)
         self._keeps, self._connection = keeps, command.connection()
+        self._headers = {"Authorization": f"Bearer {token}"} if token else {}
 
     def once(self):
         try:
-            self._connection.request("POST", "/v2/models/voice/infer", INFER)
+            self._connection.request("POST", "/v2/models/voice/infer", INFER, self._headers)
             answer = self._connection.getresponse()
             content = json.loads(answer.read())
         except BaseException:
@@ -115,13 +116,14 @@ class HttpListener(Client):
 class GrpcClient(Client):
     """Predicts over gRPC, on a connection of its own."""
 
-    def __init__(self, command):
+    def __init__(self, command, token=""):
         super().__init__(command)
         self._channel = command.channel()
+        self._metadata = [("authorization", f"Bearer {token}")] if token else None
 
     def once(self):
         try:
-            answer = predict(self._channel, predict_request())
+            answer = predict(self._channel, predict_request(), metadata=self._metadata)
         except grpc.RpcError as error:
             return refused_until(back_seconds(error))
         assert answer.outputs["sound"].tensor_shape.dim[1].size == FRAMES * HOP

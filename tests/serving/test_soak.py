@@ -3,11 +3,13 @@
 import dataclasses
 import os
 import shutil
+import signal
 import statistics
 import time
 
 import pytest
 from fake_bundle import FakeModelStore
+from processes import ROOT, Process
 from serve_command import Command
 from serve_load import (
     ANSWERED,
@@ -23,6 +25,7 @@ from serve_load import (
 )
 
 SECONDS = float(os.environ.get("ONEPASS_SOAK_SECONDS", "600"))
+TOKEN = "a token of enough letters"
 LOOK_SECONDS = 2.0
 SWAP_SECONDS = 20.0
 GROWTH_MIB = 8.0  # of the last fifth of the time over the second
@@ -96,6 +99,40 @@ def soak(tmp_path, seconds):
 
 def test_forty_clients_are_all_answered_while_versions_change(tmp_path):
     soak(tmp_path, 3.0)
+
+
+def answers_of_twenty(command, seconds):
+    """How requests of twenty clients with the token ended, and how many a second."""
+    clients = [HttpClient(command, token=TOKEN) for _ in range(10)]
+    clients += [GrpcClient(command, token=TOKEN) for _ in range(10)]
+    with at_work(clients):
+        time.sleep(seconds)
+    ended = totals(clients)
+    return ended, round(ended.total() / seconds, 1)
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(SECONDS + 180)
+def test_nobody_with_the_token_is_refused_beside_attackers(tmp_path):
+    models = FakeModelStore(tmp_path / "models")
+    models.add(seconds=0.02)
+    models.add("endless", endless=True)
+    with Command(models, environment={"ONEPASS_TOKEN": TOKEN}) as command:
+        _, alone = answers_of_twenty(command, min(10.0, SECONDS / 6))
+        words = (command.port, command.grpc_address, TOKEN)
+        attackers = Process(ROOT / "tests" / "attackers.py", tmp_path / "attackers.log", *words)
+        try:
+            token = {"Authorization": f"Bearer {TOKEN}"}
+            for what in ("connections", "bytes of requests"):
+                name = f'onepass_refused_total{{what="{what}"}}'
+                until(lambda name=name: command.metric(name, **token), 60)
+            ended, beside = answers_of_twenty(command, SECONDS)
+            assert attackers.is_running(), attackers.output()
+        finally:
+            attackers.kill()
+        print(f"\n{dict(ended)}; {alone} a second alone, {beside} beside attackers")
+        assert ended.keys() == {ANSWERED}
+        assert command.ended(signal.SIGTERM, 60) == 0
 
 
 @pytest.mark.slow
