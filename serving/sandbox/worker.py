@@ -1,5 +1,7 @@
 """The process of one model: it confines itself, loads, and answers the server over its sockets."""
 
+import contextlib
+import ctypes
 import importlib
 import importlib.util
 import os
@@ -101,6 +103,8 @@ class _Answers:
 
     def warm(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:
         self._bundle.warm()
+        with contextlib.suppress(AttributeError):  # no glibc; else what compilers freed is kept
+            ctypes.CDLL(None).malloc_trim(0)
         return {}, {}
 
     def call(self, head: Head, arrays: Arrays) -> tuple[Head, Arrays]:

@@ -206,6 +206,20 @@ def test_real_programs_that_do_what_none_may(fork_server, tmp_path, what, error,
         assert call(bundle)["sound"].shape == (1, 3 * HOP)
 
 
+def test_a_real_bundle_draws_in_a_sandbox_what_its_model_draws(fork_server):
+    from image_bundles import bundle_folder, model
+
+    limits = SandboxLimits(2**32, load_seconds=250.0, call_seconds=250.0, connections=1)
+    bundle = SandboxedBundle(bundle_folder("pixelcnn"), fork_server, limits, {"backend": "auto"})
+    bundle.warm()
+    (info,) = [i for n, i in bundle.signatures["compiled"].inputs.items() if n == "label"]
+    labels = np.array([int(info.high), 0], np.int32)
+    given = {"seed": np.array([5, 5]), "row": np.array([0, 1]), "label": labels}
+    drawn = bundle.call("compiled", bundle.check("compiled", given))["picture"]
+    expected = model("pixelcnn").generate([int(label) for label in labels], seed=5, num=2)
+    np.testing.assert_array_equal(drawn, expected)
+
+
 @pytest.mark.parametrize("what", ["hang", "crash", "say_nothing_true"])
 @pytest.mark.parametrize("when", ["call", "stream"])
 def test_a_process_that_hangs_or_dies_or_lies_is_ended_once_and_reported(load, what, when, caplog):
