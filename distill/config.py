@@ -4,6 +4,8 @@ import dataclasses
 import math
 from typing import Literal
 
+from replicator.runs.field_rules import at_least, require
+
 Noise = Literal["logistic", "normal"]
 Domain = Literal["wave", "residual"]
 Source = Literal["none", "pulses"]
@@ -72,23 +74,21 @@ class StudentConfig:
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for an impossible network."""
-        _require(len(self.flows) >= 1, "flows", "at least one", self.flows)
-        _require(min(self.flows, default=0) >= 1, "flows", "at least 1 layer each", self.flows)
-        _require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
-        for name in ("cycle", "front_width", "residual_channels", "gate_channels"):
-            _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        _require(self.initial_scale > 0, "initial_scale", "positive", self.initial_scale)
-        for name in ("feature_channels", "draft_passes", "speakers"):
-            _require(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
-        _require(self.frame_width % 2 == 1, "frame_width", "odd", self.frame_width)
+        require(len(self.flows) >= 1, "flows", "at least one", self.flows)
+        require(min(self.flows, default=0) >= 1, "flows", "at least 1 layer each", self.flows)
+        require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
+        at_least(self, 1, "cycle", "front_width", "residual_channels", "gate_channels")
+        require(self.initial_scale > 0, "initial_scale", "positive", self.initial_scale)
+        at_least(self, 0, "feature_channels", "draft_passes", "speakers")
+        require(self.frame_width % 2 == 1, "frame_width", "odd", self.frame_width)
         if self.feature_channels:
-            _require(len(self.upsample_factors) > 0, "upsample_factors", "given", ())
+            require(len(self.upsample_factors) > 0, "upsample_factors", "given", ())
         wave = self.domain == "wave"
+        at_least(self, 0, "prediction_order", "conditioner_units")
         for name in ("prediction_order", "conditioner_units"):
-            _require(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
-            _require(not (wave and getattr(self, name)), name, "0 for the wave", self.domain)
-        _require(not wave or self.source == "none", "source", "none for the wave", self.source)
-        _require(wave or not self.draft_passes, "draft_passes", "0 for the residual", self.domain)
+            require(not (wave and getattr(self, name)), name, "0 for the wave", self.domain)
+        require(not wave or self.source == "none", "source", "none for the wave", self.source)
+        require(wave or not self.draft_passes, "draft_passes", "0 for the residual", self.domain)
 
     def dilations(self, layers: int) -> tuple[int, ...]:
         """The dilation of each layer of a flow, in samples."""
@@ -131,8 +131,3 @@ class StudentConfig:
         local = self.condition_channels if self.feature_channels else 0
         speaker = self.speaker_channels if self.speakers else 0
         return local + self.draft_channels + self.source_channels + speaker
-
-
-def _require(holds: bool, field: str, rule: str, value) -> None:
-    if not holds:
-        raise ValueError(f"`{field}` must be {rule}, got {value}.")

@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING
 
 from distill.config import StudentConfig
 from replicator.runs.errors import UserError
-from replicator.training.config import LoopConfig, OptimizerConfig
+from replicator.runs.field_rules import at_least
+from replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from wavenet.config import WaveNetConfig
 from wavenet.presets import DataConfig
 
@@ -41,12 +42,8 @@ class LossConfig:
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for a weight below 0 or no term at all."""
-        for field in dataclasses.fields(self):
-            value = getattr(self, field.name)
-            if not value >= 0:
-                raise ValueError(f"`{field.name}` must be 0 or more, got {value}.")
-        if self.draws < 1:
-            raise ValueError(f"`draws` must be at least 1, got {self.draws}.")
+        at_least(self, 0, *(field.name for field in dataclasses.fields(self)))
+        at_least(self, 1, "draws")
         if not any(getattr(self, name) for name in ("kl", *SPECTRAL)):
             raise ValueError("`kl` must be above 0 where no other term is.")
 
@@ -65,9 +62,7 @@ class ClipConfig:
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for a number out of range."""
-        for name in ("clip_samples", "batch_size"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        at_least(self, 1, "clip_samples", "batch_size")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -158,14 +153,6 @@ def _in_residual_domain(student: StudentConfig, theirs: WaveNetConfig, path: Pat
     return dataclasses.replace(student, **{name: getattr(theirs, name) for name in names})
 
 
-@dataclasses.dataclass(frozen=True)
-class Preset:
-    """A configuration, what it is for, what it should reach and what it costs."""
-
-    about: str
-    config: DistillConfig
-
-
 _CPU = StudentConfig(
     flows=(5, 5, 10),
     filter_width=2,
@@ -180,7 +167,7 @@ _CPU_LOSS = LossConfig(draws=8, squared=2.0, multi=10.0, feature=2.0, style=1.0)
 _CPU_CLIPS = ClipConfig(clip_samples=8000, batch_size=2)
 _CPU_OPTIMIZER = OptimizerConfig(learning_rate=1e-3, warmup_steps=200, decay="cosine")
 
-PRESETS: dict[str, Preset] = {
+PRESETS: dict[str, Preset[DistillConfig]] = {
     "student-smoke": Preset(
         "Seconds on one core, to see that everything runs; noise.",
         DistillConfig(

@@ -13,6 +13,7 @@ from pixelcnn.networks.config import (
     part_names,
     sizes_between,
 )
+from replicator.runs.field_rules import at_least, require
 from replicator.training.config import LoopConfig, OptimizerConfig
 
 LEVELS = 256
@@ -39,8 +40,7 @@ class DataConfig:
     def __post_init__(self):
         """Raises ValueError, naming the field, for a number out of range."""
         self.rules  # noqa: B018 - checks the others
-        if self.batch_size < 1:
-            raise ValueError(f"`batch_size` must be at least 1, got {self.batch_size}.")
+        at_least(self, 1, "batch_size")
 
     @property
     def rules(self) -> ImageRules:
@@ -69,16 +69,11 @@ class TrainConfig:
 
     def __post_init__(self):
         """Raises ValueError where two parts do not fit."""
-        if self.output.channels != self.data.channels:
-            raise ValueError(
-                f"`output.channels` must be `data.channels`, {self.data.channels}, "
-                f"got {self.output.channels}."
-            )
-        if self.output.levels != LEVELS:
-            raise ValueError(
-                f"`output.levels` must be {LEVELS}, those of an image file, "
-                f"got {self.output.levels}."
-            )
+        channels, levels = self.output.channels, self.output.levels
+        rule = f"`data.channels`, {self.data.channels}"
+        require(channels == self.data.channels, "output.channels", rule, channels)
+        rule = f"{LEVELS}, those of an image file"
+        require(levels == LEVELS, "output.levels", rule, levels)
         if self.conditioning.kind == "video" and self.data.flip:
             raise ValueError("`data.flip` must be off for a video: actions have a direction.")
 

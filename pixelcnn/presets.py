@@ -10,16 +10,7 @@ from pixelcnn.networks.config import (
     OutputConfig,
     PixelCNNConfig,
 )
-from replicator.training.config import LoopConfig, OptimizerConfig
-
-
-@dataclasses.dataclass(frozen=True)
-class Preset:
-    """A configuration and what is known of it."""
-
-    about: str
-    config: AnyTrainConfig
-
+from replicator.training.config import LoopConfig, OptimizerConfig, Preset
 
 CLASSES = ConditioningConfig(kind="class")
 TEXT = ConditioningConfig(kind="text")
@@ -91,7 +82,7 @@ VIDEO = ConditioningConfig(kind="video", jitter=1.5)
 SMOKE_FACTOR = FactorConfig(kind="A", blocks=1, units=16, output_units=16)
 SMOKE_PIXELCNN = PixelCNNConfig(layers=2, units=16, output_units=16)
 
-PRESETS = {
+PRESETS: dict[str, Preset[AnyTrainConfig]] = {
     "pixelcnn-smoke": Preset(
         "A tiny PixelCNN, 8x8 grey pixels, 20 steps: does everything run? Seconds.",
         PixelCNNTrainConfig(

@@ -5,6 +5,7 @@ import math
 from typing import TYPE_CHECKING, Literal
 
 from likelihoods.limits import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_components, check_levels
+from replicator.runs.field_rules import at_least, require
 
 if TYPE_CHECKING:  # a configuration is read without TensorFlow
     from likelihoods import Likelihood
@@ -85,23 +86,19 @@ class WaveNetConfig:
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for an impossible network."""
-        _require(self.stacks >= 1, "stacks", "at least 1", self.stacks)
-        _require(self.layers >= 1, "layers", "at least 1", self.layers)
-        _require(self.layers % self.stacks == 0, "layers", "a multiple of `stacks`", self.layers)
-        _require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
-        _require(self.front_width >= 1, "front_width", "at least 1", self.front_width)
-        for name in ("residual_channels", "gate_channels", "skip_channels"):
-            _require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        _require(self.input_gain > 0, "input_gain", "positive", self.input_gain)
-        for name in ("feature_channels", "speakers", "speaker_channels", "context_layers"):
-            _require(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
-        _require(self.frame_width % 2 == 1, "frame_width", "odd", self.frame_width)
+        at_least(self, 1, "stacks", "layers")
+        require(self.layers % self.stacks == 0, "layers", "a multiple of `stacks`", self.layers)
+        require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
+        at_least(self, 1, "front_width", "residual_channels", "gate_channels", "skip_channels")
+        require(self.input_gain > 0, "input_gain", "positive", self.input_gain)
+        at_least(self, 0, "feature_channels", "speakers", "speaker_channels", "context_layers")
+        require(self.frame_width % 2 == 1, "frame_width", "odd", self.frame_width)
         if self.feature_channels:
-            _require(len(self.upsample_factors) > 0, "upsample_factors", "given", ())
+            require(len(self.upsample_factors) > 0, "upsample_factors", "given", ())
         self._check_bunches()
         if self.likelihood == "categorical":
-            _require(self.front_width == 1, "front_width", "1 for a softmax", self.front_width)
-            _require(not self.linear_prediction, "linear_prediction", "off for a softmax", True)
+            require(self.front_width == 1, "front_width", "1 for a softmax", self.front_width)
+            require(not self.linear_prediction, "linear_prediction", "off for a softmax", True)
         self._check_likelihood()
 
     def _check_likelihood(self) -> None:
@@ -112,23 +109,21 @@ class WaveNetConfig:
 
     def _check_bunches(self) -> None:
         bunch = self.bunch_samples
-        _require(bunch in (1, 2, 4), "bunch_samples", "1, 2 or 4", bunch)
-        for name in ("conditioner_units", "prediction_order", "pitch_taps"):
-            _require(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
+        require(bunch in (1, 2, 4), "bunch_samples", "1, 2 or 4", bunch)
+        at_least(self, 0, "conditioner_units", "prediction_order", "pitch_taps")
         if not self.conditioner_units:
             for name, off in (("bunch_samples", 1), ("prediction_order", 0), ("pitch_taps", 0)):
                 value = getattr(self, name)
-                _require(value == off, name, f"{off} without `conditioner_units`", value)
+                require(value == off, name, f"{off} without `conditioner_units`", value)
             return
-        _require(self.likelihood == "logistic", "likelihood", "logistic", self.likelihood)
-        _require(not self.linear_prediction, "linear_prediction", "off with frames", True)
-        _require(self.context_layers == 0, "context_layers", "0", self.context_layers)
-        _require(self.front_width >= bunch, "front_width", f"at least {bunch}", self.front_width)
-        _require(self.head_width >= 1, "head_width", "at least 1", self.head_width)
-        _require(self.subframes >= 1, "subframes", "at least 1", self.subframes)
+        require(self.likelihood == "logistic", "likelihood", "logistic", self.likelihood)
+        require(not self.linear_prediction, "linear_prediction", "off with frames", True)
+        require(self.context_layers == 0, "context_layers", "0", self.context_layers)
+        require(self.front_width >= bunch, "front_width", f"at least {bunch}", self.front_width)
+        at_least(self, 1, "head_width", "subframes")
         whole = self.subframes * bunch
         hop = math.prod(self.upsample_factors)
-        _require(hop % whole == 0, "upsample_factors", f"a multiple of {whole} in all", hop)
+        require(hop % whole == 0, "upsample_factors", f"a multiple of {whole} in all", hop)
 
     @property
     def reads_pitch(self) -> bool:
@@ -192,8 +187,3 @@ class WaveNetConfig:
         if self.likelihood == "gaussian":
             return Gaussian(self.levels, self.min_log_scale)
         return Categorical(self.levels)
-
-
-def _require(holds: bool, field: str, rule: str, value) -> None:
-    if not holds:
-        raise ValueError(f"`{field}` must be {rule}, got {value}.")

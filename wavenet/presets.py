@@ -3,7 +3,8 @@
 import dataclasses
 from typing import Literal
 
-from replicator.training.config import LoopConfig, OptimizerConfig
+from replicator.runs.field_rules import at_least, require
+from replicator.training.config import LoopConfig, OptimizerConfig, Preset
 from wavenet.config import WaveNetConfig
 from wavenet.features.conventions import MelConvention, PitchConvention
 
@@ -50,22 +51,15 @@ class DataConfig:
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for a number out of range."""
-        for name in ("sample_rate_hz", "clip_samples", "batch_size", "mel_bands"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        if not all(0.5 <= speed <= 2.0 for speed in self.augment_speeds):
-            raise ValueError(
-                f"`augment_speeds` must be between 0.5 and 2, got {self.augment_speeds}."
-            )
-        if not self.min_seconds >= 0:
-            raise ValueError(f"`min_seconds` must be 0 or more, got {self.min_seconds}.")
-        if not 0 <= self.dev_share < 1:
-            raise ValueError(f"`dev_share` must be in [0, 1), got {self.dev_share}.")
-        if self.features not in ((), ("mel",), ("f0",), ("mel", "f0")):
-            raise ValueError(
-                f"`features` must be mel, f0, mel f0 (in this order) or nothing, "
-                f"got {' '.join(self.features)}."
-            )
+        at_least(self, 1, "sample_rate_hz", "clip_samples", "batch_size", "mel_bands")
+        speeds = self.augment_speeds
+        is_near = all(0.5 <= speed <= 2.0 for speed in speeds)
+        require(is_near, "augment_speeds", "between 0.5 and 2", speeds)
+        at_least(self, 0, "min_seconds")
+        require(0 <= self.dev_share < 1, "dev_share", "in [0, 1)", self.dev_share)
+        known = self.features in ((), ("mel",), ("f0",), ("mel", "f0"))
+        rule = "mel, f0, mel f0 (in this order) or nothing"
+        require(known, "features", rule, " ".join(self.features))
 
     def mel(self, hop_samples: int) -> MelConvention | None:
         """The convention of the mel frames, or None where there are none."""
@@ -120,33 +114,16 @@ class TrainConfig:
         features = self.data.feature_channels
         speakers = num_speakers if self.data.by_speaker else 0
         for name, value in (("feature_channels", features), ("speakers", speakers)):
-            if getattr(self.network, name) not in (0, value):
-                raise ValueError(
-                    f"`network.{name}` follows from the data and must be {value} (or 0), "
-                    f"got {getattr(self.network, name)}."
-                )
+            given, rule = getattr(self.network, name), f"that of the data, {value} (or 0)"
+            require(given in (0, value), f"network.{name}", rule, given)
         network = dataclasses.replace(self.network, feature_channels=features, speakers=speakers)
-        if self.data.clip_samples % network.hop_samples:
-            raise ValueError(
-                f"`clip_samples` must be a multiple of the hop, "
-                f"{network.hop_samples}, got {self.data.clip_samples}."
-            )
-        if self.data.left_samples % network.hop_samples:
-            raise ValueError(
-                f"`left_samples` must be a multiple of the hop, "
-                f"{network.hop_samples}, got {self.data.left_samples}."
-            )
+        hop = network.hop_samples
+        for name in ("clip_samples", "left_samples"):
+            samples = getattr(self.data, name)
+            require(samples % hop == 0, name, f"a multiple of the hop, {hop}", samples)
         self.data.mel(network.hop_samples)
         self.data.pitch(network.hop_samples)
         return dataclasses.replace(self, network=network)
-
-
-@dataclasses.dataclass(frozen=True)
-class Preset:
-    """A configuration, what it is for, what it should reach and what it costs."""
-
-    about: str
-    config: TrainConfig
 
 
 _SMALL = WaveNetConfig(
@@ -207,7 +184,7 @@ _VOCODER_OPTIMIZER = OptimizerConfig(
     average_decay=0.999,
 )
 
-PRESETS: dict[str, Preset] = {
+PRESETS: dict[str, Preset[TrainConfig]] = {
     "wavenet-smoke": Preset(
         "Seconds on one core, to see that everything runs; noise, about 11 bits a sample.",
         TrainConfig(

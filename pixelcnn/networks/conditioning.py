@@ -14,10 +14,11 @@ import tensorflow as tf
 from likelihoods.initial import Initial
 from likelihoods.levels import value_of
 from pixelcnn.networks.caption_encoder import CaptionEncoder
-from pixelcnn.networks.config import ConditioningConfig, require
+from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.networks.conv_lstm import ConvLSTM
 from pixelcnn.networks.layers import Convolution
 from replicator.runs.errors import UserError
+from replicator.runs.field_rules import require
 
 VIDEO_VECTOR_CHANNELS = 64
 VIDEO_REDUCTION = 4  # pixels along a side of the ConvLSTM's cells

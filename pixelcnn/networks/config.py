@@ -7,6 +7,7 @@ import dataclasses
 from typing import Literal, get_args
 
 from likelihoods.limits import check_levels
+from replicator.runs.field_rules import at_least, require
 
 ConditionKind = Literal["none", "class", "text", "map", "video"]
 LikelihoodKind = Literal["logistic", "softmax"]
@@ -44,14 +45,10 @@ class ConditioningConfig:
         """Raises ValueError, naming the field, for an impossible encoder."""
         kinds = get_args(ConditionKind)
         require(self.kind in kinds, "kind", f"one of {', '.join(kinds)}", self.kind)
-        for name in ("classes", "action_channels", "state_channels"):
-            require(getattr(self, name) >= 0, name, "0 or more", getattr(self, name))
-        require(self.jitter >= 0, "jitter", "0 or more", self.jitter)
-        for name in ("text_channels", "map_channels", "context_frames"):
-            require(getattr(self, name) >= 1, name, "at least 1", getattr(self, name))
-        require(
-            self.picture_channels in (1, 3), "picture_channels", "1 or 3", self.picture_channels
-        )
+        at_least(self, 0, "classes", "action_channels", "state_channels", "jitter")
+        at_least(self, 1, "text_channels", "map_channels", "context_frames")
+        channels = self.picture_channels
+        require(channels in (1, 3), "picture_channels", "1 or 3", channels)
         check_levels(self.levels)
 
 
@@ -75,15 +72,11 @@ class OutputConfig:
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for a number out of range."""
-        if self.channels not in (1, 3):
-            raise ValueError(f"`channels` must be 1 or 3, got {self.channels}.")
-        for name in ("components", "softmax_units"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
+        require(self.channels in (1, 3), "channels", "1 or 3", self.channels)
+        at_least(self, 1, "components", "softmax_units")
         kinds = get_args(LikelihoodKind)
         require(self.likelihood in kinds, "likelihood", " or ".join(kinds), self.likelihood)
-        if not 2 <= self.levels <= 256:
-            raise ValueError(f"`levels` must be between 2 and 256, got {self.levels}.")
+        check_levels(self.levels, 256)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,11 +96,8 @@ class PixelCNNConfig:
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for a number out of range."""
-        for name in ("layers", "units", "output_units"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"`dropout` must be in [0, 1), got {self.dropout}.")
+        at_least(self, 1, "layers", "units", "output_units")
+        require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -133,15 +123,10 @@ class FactorConfig:
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for a number out of range."""
-        for name in ("blocks", "units", "output_units", "shallow_layers", "shallow_units"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        if self.patch not in (2, 4, 8):
-            raise ValueError(f"`patch` must be 2, 4 or 8, got {self.patch}.")
-        if self.kind not in get_args(FactorKind):
-            raise ValueError(f"`kind` must be A or B, got {self.kind}.")
-        if not 0 <= self.dropout < 1:
-            raise ValueError(f"`dropout` must be in [0, 1), got {self.dropout}.")
+        at_least(self, 1, "blocks", "units", "output_units", "shallow_layers", "shallow_units")
+        require(self.patch in (2, 4, 8), "patch", "2, 4 or 8", self.patch)
+        require(self.kind in get_args(FactorKind), "kind", "A or B", self.kind)
+        require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
 
     @property
     def shallow(self) -> PixelCNNConfig:
@@ -166,17 +151,14 @@ class MultiscaleConfig:
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for sizes that do not fit together."""
-        if self.base_size not in (2, 4, 8, 16):
-            raise ValueError(f"`base_size` must be 2, 4, 8 or 16, got {self.base_size}.")
-        if self.factor.kind == "B" and self.factor.patch > self.base_size:
-            raise ValueError(
-                f"`factor.patch` must be at most `base_size`, {self.base_size}, "
-                f"got {self.factor.patch}."
-            )
-        if self.crop and (self.crop < 2 * self.base_size or self.crop & (self.crop - 1)):
-            raise ValueError(
-                f"`crop` must be 0 or a power of two, at least twice `base_size`, got {self.crop}."
-            )
+        require(self.base_size in (2, 4, 8, 16), "base_size", "2, 4, 8 or 16", self.base_size)
+        fits = self.factor.kind != "B" or self.factor.patch <= self.base_size
+        rule = f"at most `base_size`, {self.base_size}"
+        require(fits, "factor.patch", rule, self.factor.patch)
+        fits = self.crop == 0 or (
+            self.crop >= 2 * self.base_size and not self.crop & (self.crop - 1)
+        )
+        require(fits, "crop", "0 or a power of two, at least twice `base_size`", self.crop)
 
 
 def check_size(size: int, base_size: int) -> None:
@@ -202,9 +184,3 @@ def sizes_between(base_size: int, size: int) -> tuple[int, ...]:
 def part_names(sizes: tuple[int, ...]) -> tuple[str, ...]:
     """ "8" for the base of 8 x 8 pixels, then "16.2", "16.3", "16.4", ...: size and group."""
     return (str(sizes[0]), *(f"{size}.{group}" for size in sizes[1:] for group in GROUPS))
-
-
-def require(holds: bool, field: str, rule: str, value) -> None:
-    """Returns nothing; raises ValueError, with name, rule and value, unless the rule holds."""
-    if not holds:
-        raise ValueError(f"`{field}` must be {rule}, got {value}.")

@@ -2,7 +2,19 @@
 
 import dataclasses
 import math
-from typing import Literal
+from typing import Generic, Literal, TypeVar
+
+from replicator.runs.field_rules import at_least, require
+
+Config = TypeVar("Config")
+
+
+@dataclasses.dataclass(frozen=True)
+class Preset(Generic[Config]):
+    """A configuration, what it is for, what it should reach and what it costs."""
+
+    about: str
+    config: Config
 
 
 @dataclasses.dataclass(frozen=True)
@@ -26,12 +38,9 @@ class LoopConfig:
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for a number out of range."""
-        for name in ("num_steps", "report_every_steps", "evaluate_every_steps", "keep_checkpoints"):
-            if not getattr(self, name) >= 1:
-                raise ValueError(f"`{name}` must be at least 1, got {getattr(self, name)}.")
-        for name in ("max_minutes", "save_every_minutes"):
-            if not getattr(self, name) >= 0:
-                raise ValueError(f"`{name}` must be 0 or more, got {getattr(self, name)}.")
+        at_least(self, 1, "num_steps", "report_every_steps", "evaluate_every_steps")
+        at_least(self, 1, "keep_checkpoints")
+        at_least(self, 0, "max_minutes", "save_every_minutes")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -67,14 +76,9 @@ class OptimizerConfig:
     def __post_init__(self):
         """Raises ValueError, naming the field, for a rate or decay out of range."""
         for name in ("learning_rate", "epsilon"):
-            self._require(name, "positive and finite", 0 < getattr(self, name) < math.inf)
+            value = getattr(self, name)
+            require(0 < value < math.inf, name, "positive and finite", value)
         for name in ("beta1", "beta2", "average_decay"):
-            self._require(name, "in [0, 1)", 0 <= getattr(self, name) < 1)
-        for name in ("warmup_steps", "clip_norm"):
-            self._require(name, "0 or more", getattr(self, name) >= 0)
-        for name in ("halve_every_steps", "cooldown_steps", "accumulate"):
-            self._require(name, "at least 1", getattr(self, name) >= 1)
-
-    def _require(self, name: str, rule: str, holds: bool) -> None:
-        if not holds:
-            raise ValueError(f"`{name}` must be {rule}, got {getattr(self, name)}.")
+            require(0 <= getattr(self, name) < 1, name, "in [0, 1)", getattr(self, name))
+        at_least(self, 0, "warmup_steps", "clip_norm")
+        at_least(self, 1, "halve_every_steps", "cooldown_steps", "accumulate")
