@@ -1,14 +1,20 @@
 """Measurements as a table and as JSON: a row a figure, a ratio over the row it is held against."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import platform
 import statistics
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
-from replicator.runs.atomic_files import write_text
+from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.figure import Figure
+
+from onepass.bench.options import BenchOptions
+from replicator.runs.atomic_files import replacing, write_text
+from replicator.runs.progress import Progress
 from replicator.runs.provenance import processor
 
 
@@ -40,12 +46,73 @@ class Row:
         return (max(self.values) - min(self.values)) / self.value
 
 
-def interleaved(measures: list[tuple[Row, Callable[[], float]]], rounds: int, progress) -> None:
+STORED = ("what", "size", "batch", "value", "unit", "against", "against_size", "spread")
+Measure = Callable[[], float]
+Measures = list[tuple[Row, Measure]]
+Verdict = tuple[bool | None, str]
+"""Whether a target was met, None where it was not measured, and what it says."""
+WORDS = {True: "met", False: "NOT MET", None: "not measured"}
+
+
+def measured(measures: Measures, rounds: int, title: str = "measuring") -> list[Row]:
+    """The rows, measured with a progress bar, see `interleaved`."""
+    with Progress(rounds * len(measures), title, "row") as progress:
+        interleaved(measures, rounds, progress)
+    return [row for row, _ in measures]
+
+
+def interleaved(measures: Measures, rounds: int, progress) -> None:
     """Measures every row once a round, so that a slow spell of the machine hits them all."""
     for _ in range(rounds):
         for row, measure in measures:
             row.values.append(measure())
             progress.advance()
+
+
+def finished(
+    given: BenchOptions,
+    rows: list[Row],
+    sections: Mapping[str, Sequence[str]],
+    write_plot: Callable[[Path, list[Row]], None] | None = None,
+) -> int:
+    """Prints the table and, below their titles, lines; writes the files; the exit status.
+
+    Args:
+      given: the command line.
+      rows: what was measured.
+      sections: lines by title; without lines there is no title, and "" is none.
+      write_plot: draws what `given.plot` is for.
+    """
+    print(table(rows))
+    for title, lines in sections.items():
+        if lines:
+            print("\n".join(["", *filter(None, [title]), *lines]))
+    if given.json:
+        write_json(given.json, rows)
+    plot = getattr(given, "plot", None)
+    if plot and write_plot:
+        write_plot(plot, rows)
+    return 0
+
+
+@contextlib.contextmanager
+def plotted(path: Path, width: float, height: float) -> Iterator[Figure]:
+    """A figure of this size in inches to draw on, written to the file when the block ends."""
+    figure = Figure(figsize=(width, height), layout="constrained")
+    FigureCanvasAgg(figure)
+    yield figure
+    with replacing(path) as temporary:
+        figure.savefig(temporary, format=path.suffix[1:], dpi=150)
+
+
+def verdict_lines(verdicts: Iterable[Verdict]) -> list[str]:
+    """A line for every target: met, not met or not measured, with the figures of this run."""
+    return [f"{WORDS[met]:14s}{text}" for met, text in verdicts]
+
+
+def row_of(rows: list[Row], what: str, size: str) -> Row | None:
+    """The first row of that name and size."""
+    return next((row for row in rows if (row.what, row.size) == (what, size)), None)
 
 
 def ratio(row: Row, rows: list[Row]) -> float | None:
@@ -83,17 +150,7 @@ def to_json(rows: list[Row]) -> dict:
     return {
         "machine": machine(),
         "rows": [
-            {
-                "what": row.what,
-                "size": row.size,
-                "batch": row.batch,
-                "value": row.value,
-                "unit": row.unit,
-                "against": row.against,
-                "against_size": row.against_size,
-                "ratio": ratio(row, rows),
-                "spread": row.spread,
-            }
+            {name: getattr(row, name) for name in STORED} | {"ratio": ratio(row, rows)}
             for row in rows
         ],
     }

@@ -11,6 +11,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from multiprocessing.connection import Connection, Pipe
 from pathlib import Path
+from typing import IO
 
 from replicator.launch.tf_config import local_tasks
 from replicator.runs.errors import UserError
@@ -96,15 +97,10 @@ class Group:
                 )
             answer = json.loads(pipe.recv_bytes())
         except (EOFError, ConnectionError):
-            raise UserError(f"A process of {self.name} ended: {self._last_line()}") from None
+            raise UserError(f"A process of {self.name} ended: {last_line(self._log)}") from None
         if "error" in answer:
             raise UserError(f"{self.name} failed: {answer['error']}")
         return answer
-
-    def _last_line(self) -> str:
-        self._log.seek(0)
-        lines = self._log.read().decode(errors="replace").split("\n")
-        return next((line.strip() for line in reversed(lines) if line.strip()), "it said nothing.")
 
     def stop(self) -> None:
         """Ends the processes and all that they have started."""
@@ -115,6 +111,13 @@ class Group:
                 os.killpg(process.pid, signal.SIGKILL)
             process.wait()
         self._log.close()
+
+
+def last_line(log: IO[bytes]) -> str:
+    """The last line that a process has written to its log."""
+    log.seek(0)
+    lines = map(str.strip, log.read().decode(errors="replace").split("\n"))
+    return next(filter(None, reversed(list(lines))), "it said nothing.")
 
 
 def module_path() -> dict[str, str]:

@@ -1,6 +1,8 @@
 """What a process of a bench does: it answers requests that come through a pipe, objects in JSON."""
 
 import json
+import statistics
+import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 from typing import Any
@@ -28,6 +30,16 @@ def serve(connection: Connection, make: Callable[..., Any]) -> None:
         except Exception as error:  # for the process that asked to tell
             answer = {"error": f"{type(error).__name__}: {reason(error)}"}
         connection.send_bytes(json.dumps(answer).encode())
+
+
+def median_seconds(call: Callable[[], object], count: int) -> float:
+    """The median of the seconds that so many calls take, one by one."""
+    taken = []
+    for _ in range(count):
+        start = time.perf_counter()
+        call()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
 
 
 def reason(error: Exception) -> str:

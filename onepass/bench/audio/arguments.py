@@ -1,11 +1,12 @@
 """The options of `onepass bench audio`."""
 
 import dataclasses
-from pathlib import Path
+
+from onepass.bench.options import BenchOptions
 
 
 @dataclasses.dataclass(frozen=True)
-class BenchArguments:
+class BenchArguments(BenchOptions):
     """Teachers and students side by side, in one run.
 
     Samples a second of every sampler of a teacher: naive, XLA cached, Numba cached, C++ bound. Of
@@ -14,8 +15,6 @@ class BenchArguments:
     second of sound (s/s), of the flows alone and from frames to sound.
     """
 
-    json: Path | None = None
-    """File for the rows as JSON."""
     networks: tuple[str, ...] = ("a", "b")
     """Which teachers, any of: a, b, p, v."""
     batches: tuple[int, ...] = (1, 4, 8, 16)
@@ -26,5 +25,3 @@ class BenchArguments:
     """Lengths of the students' sounds."""
     student_batches: tuple[int, ...] = (1, 4)
     """Batch sizes of the students, and of the teacher that they are held against."""
-    rounds: int = 3
-    """Times that everything is measured; medians are shown."""

@@ -19,9 +19,9 @@ import tensorflow as tf
 from onepass.bench.audio import cpp_bound as bound
 from onepass.bench.audio import students
 from onepass.bench.audio.arguments import BenchArguments
-from onepass.bench.report import Row, interleaved, table, write_json
+from onepass.bench.options import check_names
+from onepass.bench.report import Measures, Row, finished, measured
 from replicator.runs.errors import UserError
-from replicator.runs.progress import Progress
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.network import WaveNet
@@ -51,46 +51,34 @@ def run(given: BenchArguments) -> int:
     """Measures and prints the table; the exit status of `onepass bench audio`."""
     _check(given)
     measures = chosen(given)
-    rows = [row for row, _ in measures]
     print("compiling ...", flush=True)
     for _, measure in measures:
         measure()
-    with Progress(given.rounds * len(measures), "measuring", "row") as progress:
-        interleaved(measures, given.rounds, progress)
-    print(table(rows))
-    if given.json:
-        write_json(given.json, rows)
-    return 0
+    return finished(given, measured(measures, given.rounds), {})
 
 
 def _check(given: BenchArguments) -> None:
-    for what, names, known in (
-        ("network", given.networks, NETWORKS),
-        ("student", given.students, students.STUDENTS),
-    ):
-        unknown = [name for name in names if name not in known]
-        if unknown:
-            raise UserError(f"there is no {what} `{unknown[0]}`; there are {', '.join(known)}.")
+    check_names("network", given.networks, list(NETWORKS))
+    check_names("student", given.students, list(students.STUDENTS))
     if not all(0 < seconds < math.inf for seconds in given.seconds):
         shown = " ".join(f"{seconds:g}" for seconds in given.seconds)
         raise UserError(f"`--seconds` must be above 0, got {shown}.")
-    if given.rounds < 1:
-        raise UserError(f"`--rounds` must be at least 1, got {given.rounds}.")
+    given.check_numbers("rounds")
 
 
-def chosen(given: BenchArguments) -> list[tuple[Row, students.Measure]]:
+def chosen(given: BenchArguments) -> Measures:
     """Everything that the arguments ask for, and the teacher of the students, each once."""
     measures = []
     for name in given.networks:
         measures += measures_of(name, NETWORKS[name], given.batches)
     if given.students:
-        measured = {(row.what, row.size, row.batch) for row, _ in measures}
+        known = {(row.what, row.size, row.batch) for row, _ in measures}
         name, samplers = students.TEACHER, ("Numba cached", "naive")
         needed = measures_of(name, NETWORKS[name], given.student_batches, samplers)
         measures += [
             (row, measure)
             for row, measure in needed
-            if (row.what, row.size, row.batch) not in measured
+            if (row.what, row.size, row.batch) not in known
         ]
     for name in given.students:
         config = students.STUDENTS[name]
@@ -103,7 +91,7 @@ def measures_of(
     config: WaveNetConfig,
     batches: tuple[int, ...],
     samplers: tuple[str, ...] = SAMPLERS,
-) -> list[tuple[Row, students.Measure]]:
+) -> Measures:
     """A row and a function to measure it for every sampler and batch of one network."""
     network, unit = _network(config), "samples/s"
     known = {
@@ -113,7 +101,7 @@ def measures_of(
         "XLA cached": (xla_speed, "naive"),
         "naive": (naive_speed, None),
     }
-    measures: list[tuple[Row, students.Measure]] = []
+    measures: Measures = []
     for batch in batches:
         for what in samplers:
             measure, against = known[what]

@@ -18,10 +18,8 @@ from distill.cpu.engine import FlowEngine
 from distill.generation import Request, generate
 from distill.presets import PRESETS
 from distill.student import Condition, ParallelWaveNet
-from onepass.bench.report import Row
+from onepass.bench.report import Measure, Measures, Row
 from wavenet.features import MelConvention
-
-Measure = Callable[[], float]
 
 _CPU = dataclasses.replace(
     PRESETS["student-cpu-16k"].config.student, feature_channels=80, upsample_factors=(10, 20)
@@ -41,7 +39,7 @@ PRODUCTS = 4
 
 def measures_of(
     name: str, config: StudentConfig, seconds: tuple[float, ...], batches: tuple[int, ...]
-) -> list[tuple[Row, Measure]]:
+) -> Measures:
     """A row and a function to measure it for all that is said of one student.
 
     seconds: lengths of a sound. The peak is measured beside every student, as it may drift.

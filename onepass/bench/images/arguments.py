@@ -3,11 +3,13 @@
 import dataclasses
 from pathlib import Path
 
+from onepass.bench.options import BenchOptions
+
 SAMPLERS = ("naive", "cached", "multiscale-A", "multiscale-B", "tfp")
 
 
 @dataclasses.dataclass(frozen=True)
-class BenchArguments:
+class BenchArguments(BenchOptions):
     """Samplers of images side by side, in one run.
 
     Pixels a second and seconds an image, one at a time, of the small presets' networks with random
@@ -18,8 +20,6 @@ class BenchArguments:
     target whether it was met.
     """
 
-    json: Path | None = None
-    """File for the rows as JSON."""
     plot: Path | None = None
     """File for a plot of seconds against the side of the image (.png, .pdf or .svg)."""
     sizes: tuple[int, ...] = (16, 32, 64, 128, 256, 512)
@@ -28,5 +28,3 @@ class BenchArguments:
     """Which samplers, any of: naive, cached, multiscale-A, multiscale-B, tfp."""
     training: bool = True
     """Time the training steps too."""
-    rounds: int = 3
-    """Times that everything is measured; medians are shown."""

@@ -2,17 +2,14 @@
 
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
 from onepass.bench.images import rows as image_rows
 from onepass.bench.images.arguments import SAMPLERS, BenchArguments
 from onepass.bench.images.programs import MULTISCALE, configuration
 from onepass.bench.images.rows import Prepared
 from onepass.bench.images.targets import points, side_by_side, verdicts
-from onepass.bench.report import Row, interleaved, table, write_json
+from onepass.bench.options import check_names
+from onepass.bench.report import Row, finished, measured, plotted
 from pixelcnn.networks.config import check_size
-from replicator.runs.atomic_files import replacing
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
 
@@ -21,22 +18,12 @@ def run(given: BenchArguments) -> int:
     """Measures, prints tables and verdicts; the exit status of `onepass bench images`."""
     _check(given)
     rows = _measured(given)
-    print(table(rows))
-    if given.samplers:
-        print(f"\n{side_by_side(rows)}")
-    print("\ntargets")
-    print("\n".join(verdicts(rows)))
-    if given.json:
-        write_json(given.json, rows)
-    if given.plot:
-        write_plot(given.plot, rows)
-    return 0
+    seconds = [side_by_side(rows)] if given.samplers else []
+    return finished(given, rows, {"": seconds, "targets": verdicts(rows)}, write_plot)
 
 
 def _check(given: BenchArguments) -> None:
-    unknown = [name for name in given.samplers if name not in SAMPLERS]
-    if unknown:
-        raise UserError(f"there is no sampler `{unknown[0]}`; there are {', '.join(SAMPLERS)}.")
+    check_names("sampler", given.samplers, SAMPLERS)
     if not given.samplers and not given.training:
         raise UserError("`--samplers` or `--training` must leave something to measure.")
     if given.samplers and not given.sizes:
@@ -44,13 +31,7 @@ def _check(given: BenchArguments) -> None:
     for preset in MULTISCALE.values():
         for size in given.sizes:
             check_size(size, configuration(preset, 64).network.base_size)
-    if given.rounds < 1:
-        raise UserError(f"`--rounds` must be at least 1, got {given.rounds}.")
-    if given.plot and given.plot.suffix not in (".png", ".pdf", ".svg"):
-        raise UserError(f"`--plot` must end in .png, .pdf or .svg, got {given.plot}.")
-    for path in (given.json, given.plot):
-        if path and not path.parent.is_dir():  # said now, not after minutes of measuring
-            raise UserError(f"there is no folder {path.parent} to write {path.name} to.")
+    given.check_files(given.plot)
 
 
 def _measured(given: BenchArguments) -> list[Row]:
@@ -59,10 +40,7 @@ def _measured(given: BenchArguments) -> list[Row]:
     samplers = tuple(name for name in SAMPLERS if name in given.samplers)
     prepared = image_rows.made(samplers, sizes, given.training)
     compile_all(prepared)
-    measures = image_rows.measures_of(prepared)
-    with Progress(given.rounds * len(measures), "measuring", "row") as progress:
-        interleaved(measures, given.rounds, progress)
-    return [row for row, _ in measures]
+    return measured(image_rows.measures_of(prepared), given.rounds)
 
 
 def compile_all(prepared: Prepared) -> None:
@@ -75,19 +53,16 @@ def compile_all(prepared: Prepared) -> None:
 
 def write_plot(path: Path, rows: list[Row]) -> None:
     """Draws seconds an image against its side, both axes logarithmic; hollow: from a part."""
-    figure = Figure(figsize=(7, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel="N, pixels along a side", ylabel="seconds an image")
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    for number, name in enumerate(SAMPLERS):
-        _draw(axes, name, f"C{number}", points(rows, name))
-    sides = sorted({side for name in SAMPLERS for side, *_ in points(rows, name)})
-    axes.set_xticks(sides, [str(side) for side in sides])
-    axes.grid(alpha=0.3)
-    axes.legend(title="hollow: from a part")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=150)
+    with plotted(path, 7, 5) as figure:
+        axes = figure.add_subplot(xlabel="N, pixels along a side", ylabel="seconds an image")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        for number, name in enumerate(SAMPLERS):
+            _draw(axes, name, f"C{number}", points(rows, name))
+        sides = sorted({side for name in SAMPLERS for side, *_ in points(rows, name)})
+        axes.set_xticks(sides, [str(side) for side in sides])
+        axes.grid(alpha=0.3)
+        axes.legend(title="hollow: from a part")
 
 
 def _draw(axes, name: str, colour: str, timed: list[tuple[int, float, bool]]) -> None:

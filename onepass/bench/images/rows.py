@@ -1,15 +1,14 @@
 """What `onepass bench images` measures, as rows with the ratios that they are held to."""
 
 import functools
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 
 from onepass.bench.images import programs, tfp_pixelcnn
 from onepass.bench.images import training as image_training
 from onepass.bench.images.passes import count_passes
 from onepass.bench.images.programs import Timed
-from onepass.bench.report import Row
+from onepass.bench.report import Measure, Measures, Row
 
-Measure = Callable[[], float]
 # A sampler's speed is also given as so many times that of these.
 AGAINST = {
     "naive": (),
@@ -44,9 +43,9 @@ def _sampler(name: str, size: int, largest: int) -> Timed:
     return make(size)
 
 
-def measures_of(prepared: Prepared) -> list[tuple[Row, Measure]]:
+def measures_of(prepared: Prepared) -> Measures:
     """A row and a function to measure it for everything that is said of what was prepared."""
-    measures: list[tuple[Row, Measure]] = []
+    measures: Measures = []
     for (name, size), timed in prepared.items():
         if name in AGAINST:
             against = [other for other in AGAINST[name] if (other, size) in prepared]

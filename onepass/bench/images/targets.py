@@ -14,7 +14,7 @@ from onepass.bench.images.rows import (
     TRAINING,
     size_name,
 )
-from onepass.bench.report import Row, ratio
+from onepass.bench.report import Row, ratio, verdict_lines
 from pixelcnn.networks.config import GROUPS
 
 # Sampler, the one it is held against, side of the image in pixels, times as fast.
@@ -25,7 +25,6 @@ TIMES = (
 )
 AHEAD_FROM = 32  # side in pixels
 LARGE, LARGE_SECONDS = 512, 60
-WORDS = {True: "met", False: "NOT MET", None: "not measured"}
 
 
 def verdicts(rows: list[Row]) -> list[str]:
@@ -34,7 +33,7 @@ def verdicts(rows: list[Row]) -> list[str]:
     for name in MULTISCALE:
         found += [_ahead(rows, name), _passes(rows, name), _large(rows, name)]
     found.append(_training(rows))
-    return [f"{WORDS[met]:14s}{text}" for met, text in found]
+    return verdict_lines(found)
 
 
 def _times(rows: list[Row], name: str, over: str, size: int, least: float):

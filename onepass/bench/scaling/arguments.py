@@ -1,9 +1,9 @@
 """What `onepass bench scaling`, and what it refuses."""
 
 import dataclasses
-import math
 from pathlib import Path
 
+from onepass.bench.options import BenchOptions, check_names, check_some
 from replicator.runs.errors import UserError
 from wavenet.presets import PRESETS
 
@@ -12,7 +12,7 @@ MOST_LOCAL = 4  # replicas that share the clips of a batch
 
 
 @dataclasses.dataclass(frozen=True)
-class BenchArguments:
+class BenchArguments(BenchOptions):
     """Steps on one replica and on several, in one run.
 
     wrapper: milliseconds of a step that a replicator of one device compiles, against a plain
@@ -24,8 +24,6 @@ class BenchArguments:
     keras runs in processes of its own, on CPUs.
     """
 
-    json: Path | None = None
-    """File for the rows as JSON."""
     plot: Path | None = None
     """File for a plot of clips a second against replicas (.png, .pdf or .svg)."""
     parts: tuple[str, ...] = PARTS
@@ -54,8 +52,6 @@ class BenchArguments:
     """Time that a measurement takes at least, by repeating; the wrapper's take four times that."""
     limit_seconds: float = 180.0
     """Time that an answer of another process may take, compiling included."""
-    rounds: int = 3
-    """Times that everything is measured; medians are shown."""
 
     @property
     def compute_rows(self) -> tuple[int, ...]:
@@ -71,7 +67,9 @@ class BenchArguments:
 
 def check(given: BenchArguments) -> None:
     """Returns nothing; raises UserError for what cannot be measured."""
-    _check_names(given)
+    check_names("part", given.parts, PARTS)
+    check_some("parts", given.parts)
+    check_names("preset", [given.preset], list(PRESETS))
     _check_numbers(given)
     if given.clips % MOST_LOCAL:
         raise UserError(f"`--clips` must be a multiple of {MOST_LOCAL}, got {given.clips}.")
@@ -82,48 +80,18 @@ def check(given: BenchArguments) -> None:
         )
     if COLLECTIVE in given.parts and len(set(given.all_sum_kib)) < 2:
         raise UserError("`--all-sum-kib` must name at least two sizes, or nothing can be fitted.")
-    if given.plot and given.plot.suffix not in (".png", ".pdf", ".svg"):
-        raise UserError(f"`--plot` must end in .png, .pdf or .svg, got {given.plot}.")
+    given.check_files(given.plot)
     if given.plot and REPLICAS not in given.parts:
         raise UserError("`--plot` shows replicas, which `--parts` leaves out.")
-    for path in (given.json, given.plot):
-        if path and not path.parent.is_dir():  # said now, not after minutes of measuring
-            raise UserError(f"there is no folder {path.parent} to write {path.name} to.")
-
-
-def _check_names(given: BenchArguments) -> None:
-    unknown = [part for part in given.parts if part not in PARTS]
-    if unknown:
-        raise UserError(f"there is no part `{unknown[0]}`; there are {', '.join(PARTS)}.")
-    if not given.parts:
-        raise UserError("`--parts` must leave something to measure.")
-    if given.preset not in PRESETS:
-        raise UserError(f"there is no preset `{given.preset}`; there are {', '.join(PRESETS)}.")
 
 
 def _check_numbers(given: BenchArguments) -> None:
-    for name in ("rounds", "clips", "clip_samples", "simulated_clips", "fit_steps"):
-        _check_number(name, getattr(given, name), 1)
-    for name in ("compute_clips", "steps_per_call", "all_sum_kib"):
-        for value in getattr(given, name):
-            _check_number(name, value, 1)
+    given.check_numbers("rounds", "clips", "clip_samples", "simulated_clips", "fit_steps")
+    given.check_numbers("compute_clips", "steps_per_call", "all_sum_kib")
     if KERAS in given.parts and not given.steps_per_call:
         raise UserError("`--steps-per-call` must name at least one number.")
     most = max(given.steps_per_call, default=0)
     if given.fit_steps <= most:
         raise UserError(f"`--fit-steps` must be above {most}, got {given.fit_steps}.")
-    if given.latency_us is not None:
-        _check_number("latency_us", given.latency_us, 0)
-    for name in ("bandwidth_gbit", "least_seconds", "limit_seconds"):
-        value = getattr(given, name)
-        if value is not None and not 0 < value < math.inf:
-            raise UserError(f"`{_option(name)}` must be above 0, got {value:g}.")
-
-
-def _check_number(name: str, value: float, least: int) -> None:
-    if not least <= value < math.inf:
-        raise UserError(f"`{_option(name)}` must be at least {least}, got {value:g}.")
-
-
-def _option(name: str) -> str:
-    return "--" + name.replace("_", "-")
+    given.check_numbers("latency_us", least=0)
+    given.check_numbers("bandwidth_gbit", "least_seconds", "limit_seconds", least=0, above=True)

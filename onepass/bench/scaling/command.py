@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 
-from onepass.bench.report import Row, interleaved, table, write_json
+from onepass.bench.report import Measures, Row, finished, measured
 from onepass.bench.scaling import keras_fit as scaling_keras
 from onepass.bench.scaling import rows as scaling_rows
 from onepass.bench.scaling import wrapper_overhead as scaling_wrapper
@@ -10,7 +10,7 @@ from onepass.bench.scaling.arguments import KERAS, WRAPPER, BenchArguments, chec
 from onepass.bench.scaling.keras_fit import Loops
 from onepass.bench.scaling.paired_timing import PairedTiming
 from onepass.bench.scaling.plot import write_plot
-from onepass.bench.scaling.rows import Measures, Repeated, strategies_of
+from onepass.bench.scaling.rows import Repeated, strategies_of
 from onepass.bench.scaling.simulation import fitted_rows, simulated_rows
 from onepass.bench.scaling.targets import notes, verdicts
 from onepass.bench.worker_group import Group, started
@@ -23,23 +23,14 @@ WRAPPER_TIMES = 4  # as long as another measurement, because percents are at sta
 def run(given: BenchArguments) -> int:
     """Measures, prints table, targets and notes; the exit status of `onepass bench scaling`."""
     check(given)
-    rows = measured(given)
+    rows = all_measured(given)
     rows += fitted_rows(given, rows)
     rows += simulated_rows(given, rows)
-    print(table(rows))
-    print("\ntargets")
-    print("\n".join(verdicts(rows, given.steps_per_call)))
-    if lines := notes(given, rows):
-        print("\nnotes")
-        print("\n".join(lines))
-    if given.json:
-        write_json(given.json, rows)
-    if given.plot:
-        write_plot(given.plot, rows)
-    return 0
+    targets = verdicts(rows, given.steps_per_call)
+    return finished(given, rows, {"targets": targets, "notes": notes(given, rows)}, write_plot)
 
 
-def measured(given: BenchArguments) -> list[Row]:
+def all_measured(given: BenchArguments) -> list[Row]:
     """The rows of everything asked for, measured; no process is left."""
     settings = {"preset": given.preset, "clip_samples": given.clip_samples}
     print("starting processes ...", flush=True)
@@ -48,9 +39,7 @@ def measured(given: BenchArguments) -> list[Row]:
         repeated, more = scaling_rows.measures_of(given, groups)
         measures += more
         prepare(timings, repeated, groups)
-        with Progress(given.rounds * len(measures), "measuring", "row") as progress:
-            interleaved(measures, given.rounds, progress)
-    return [row for row, _ in measures]
+        return measured(measures, given.rounds)
 
 
 def _here(given: BenchArguments) -> tuple[list[PairedTiming | Loops], Measures]:

@@ -6,7 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.bench.report import Row
+from onepass.bench.report import Measures, Row
 from onepass.bench.scaling.models import (
     DENSE_CLASSES,
     DENSE_INPUTS,
@@ -23,7 +23,6 @@ LIBRARIES = {"Keras 3": "keras", "tf_keras": "tf_keras"}
 UNIT = "ms/step"
 BATCHES = 16  # different ones, over and over
 LEAST_STEP_SECONDS = 1e-9  # what a difference of times cannot tell from nothing
-Measure = Callable[[], float]
 Loop = Callable[[int], float]  # of so many steps
 
 
@@ -74,13 +73,13 @@ class Loops:
 
 def measures_of(
     counts: tuple[int, ...], steps: int, least_seconds: float
-) -> tuple[list[Loops], list[tuple[Row, Measure]]]:
+) -> tuple[list[Loops], Measures]:
     """What is to be prepared, and a row and a function to measure it for every library and count.
 
     steps: of one fit, rounded up to whole calls.
     """
     prepared: list[Loops] = []
-    measures: list[tuple[Row, Measure]] = []
+    measures: Measures = []
     for size, module in LIBRARIES.items():
         keras = importlib.import_module(module)
         if keras.backend.backend() != "tensorflow":
@@ -92,7 +91,7 @@ def measures_of(
     return prepared, measures
 
 
-def _rows_of(size: str, count: int, loops: Loops) -> list[tuple[Row, Measure]]:
+def _rows_of(size: str, count: int, loops: Loops) -> Measures:
     own = Row(own_title(count), size, DENSE_ROWS, UNIT, peer_title(count))
     peer = Row(peer_title(count), size, DENSE_ROWS, UNIT)
     return [

@@ -2,13 +2,9 @@
 
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
-from onepass.bench.report import Row
+from onepass.bench.report import Row, plotted
 from onepass.bench.scaling.rows import RATE, REPLICAS_OF, STRONG, WEAK
 from onepass.bench.scaling.simulation import REPLICAS_SIMULATED, SIMULATED
-from replicator.runs.atomic_files import replacing
 
 MARKERS = dict(zip(REPLICAS_OF, "oD^s", strict=True))
 COLOURS = {STRONG: "C0", WEAK: "C1"}
@@ -38,27 +34,24 @@ def lines_of(rows: list[Row]) -> dict[tuple[str, int], list[tuple[int, float]]]:
 
 def write_plot(path: Path, rows: list[Row]) -> None:
     """Draws the rows of replicas, both axes logarithmic."""
-    figure = Figure(figsize=(9, 5), layout="constrained")
-    FigureCanvasAgg(figure)
-    axes = figure.add_subplot(xlabel="replicas", ylabel="clips a second")
-    axes.set_xscale("log", base=2)
-    axes.set_yscale("log")
-    measured = set()
-    for kind, colour in COLOURS.items():
-        for name, marker in MARKERS.items():
-            found = [r for r in rows if (r.what, r.unit) == (f"{kind}, {name}", RATE)]
-            for row in found:
-                measured.add(row.batch)
-                at = replicas_of(row), clips_per_second(row)
-                axes.plot(*at, marker, color=colour, label=f"{row.what}, {row.batch} clips")
-    for (what, batch), points in lines_of(rows).items():
-        kind = WEAK if WEAK in what else STRONG
-        label = f"{what}, {batch} clips{' a replica' if kind == WEAK else ''}"
-        colour = COLOURS[kind] if batch in measured else LARGER
-        axes.plot(*zip(*points, strict=True), "--", color=colour, label=label)
-    axes.set_xticks(REPLICAS_SIMULATED, [str(replicas) for replicas in REPLICAS_SIMULATED])
-    axes.grid(alpha=0.3)
-    title = "filled: measured; dashed: simulated"
-    figure.legend(title=title, fontsize="small", loc="outside right upper")
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=150)
+    with plotted(path, 9, 5) as figure:
+        axes = figure.add_subplot(xlabel="replicas", ylabel="clips a second")
+        axes.set_xscale("log", base=2)
+        axes.set_yscale("log")
+        measured = set()
+        for kind, colour in COLOURS.items():
+            for name, marker in MARKERS.items():
+                found = [r for r in rows if (r.what, r.unit) == (f"{kind}, {name}", RATE)]
+                for row in found:
+                    measured.add(row.batch)
+                    at = replicas_of(row), clips_per_second(row)
+                    axes.plot(*at, marker, color=colour, label=f"{row.what}, {row.batch} clips")
+        for (what, batch), points in lines_of(rows).items():
+            kind = WEAK if WEAK in what else STRONG
+            label = f"{what}, {batch} clips{' a replica' if kind == WEAK else ''}"
+            colour = COLOURS[kind] if batch in measured else LARGER
+            axes.plot(*zip(*points, strict=True), "--", color=colour, label=label)
+        axes.set_xticks(REPLICAS_SIMULATED, [str(replicas) for replicas in REPLICAS_SIMULATED])
+        axes.grid(alpha=0.3)
+        title = "filled: measured; dashed: simulated"
+        figure.legend(title=title, fontsize="small", loc="outside right upper")

@@ -2,17 +2,15 @@
 
 import functools
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
-from onepass.bench.report import Row
+from onepass.bench.report import Measures, Row
 from onepass.bench.scaling.arguments import COLLECTIVE, REPLICAS, BenchArguments
 from onepass.bench.scaling.ring import exchanged_bytes
 from onepass.bench.scaling.traffic import loopback_bytes
 from onepass.bench.worker_group import Group
 
-Measure = Callable[[], float]
-Measures = list[tuple[Row, Measure]]
 SINGLE, PAIR = "single", "2 processes"
 # Name, strategy and number of processes, by which they are started; replicas.
 STRATEGIES = {

@@ -2,7 +2,7 @@
 
 import os
 
-from onepass.bench.report import Row, ratio
+from onepass.bench.report import Row, ratio, row_of, verdict_lines
 from onepass.bench.scaling.arguments import REPLICAS, BenchArguments
 from onepass.bench.scaling.keras_fit import LIBRARIES, own_title
 from onepass.bench.scaling.rows import PAIR, STRONG
@@ -11,7 +11,6 @@ from onepass.bench.scaling.wrapper_overhead import DENSE, WAVENET, WRAPPED
 
 MOST_ADDED = 0.03
 EQUAL = 0.02  # two medians of the very same program differ by as much
-WORDS = {True: "met", False: "NOT MET", None: "not measured"}
 
 
 def verdicts(rows: list[Row], counts: tuple[int, ...]) -> list[str]:
@@ -21,7 +20,7 @@ def verdicts(rows: list[Row], counts: tuple[int, ...]) -> list[str]:
     """
     found = [_added(rows, size) for size in (WAVENET, DENSE)]
     found += [_not_slower(rows, size, count) for size in LIBRARIES for count in counts]
-    return [f"{WORDS[met]:14s}{text}" for met, text in found]
+    return verdict_lines(found)
 
 
 def _added(rows: list[Row], size: str):
@@ -42,10 +41,8 @@ def _not_slower(rows: list[Row], size: str, count: int):
 
 
 def _ratio(rows: list[Row], what: str, size: str) -> float | None:
-    for row in rows:
-        if (row.what, row.size) == (what, size):
-            return ratio(row, rows)
-    return None
+    row = row_of(rows, what, size)
+    return None if row is None else ratio(row, rows)
 
 
 def notes(given: BenchArguments, rows: list[Row]) -> list[str]:

@@ -5,9 +5,7 @@ reads requests and to which it writes answers, objects in JSON. It ends when the
 """
 
 import os
-import statistics
 import sys
-import time
 from collections.abc import Callable
 from multiprocessing.connection import Connection
 
@@ -16,7 +14,7 @@ import tensorflow as tf
 from onepass.bench.scaling.models import Teacher, clips, teacher
 from onepass.bench.scaling.ring import Reduced
 from onepass.bench.scaling.traffic import ReducedCounter
-from onepass.bench.worker_process import serve
+from onepass.bench.worker_process import median_seconds, serve
 from replicator import strategies
 from replicator.training.step import compile_replicated_step
 
@@ -57,7 +55,7 @@ class Worker:
             self._steps[rows] = call, self._counter.last()
         call, reduced = self._steps[rows]
         return {
-            "seconds": _median_seconds(call, count),
+            "seconds": median_seconds(call, count),
             "bytes": reduced.size_bytes,
             "collectives": reduced.collectives,
         }
@@ -68,7 +66,7 @@ class Worker:
         if size_bytes not in self._sums:
             self._sums[size_bytes] = self._summing(size_bytes, sums)
             self._sums[size_bytes]()
-        return {"seconds": _median_seconds(self._sums[size_bytes], -(-count // sums)) / sums}
+        return {"seconds": median_seconds(self._sums[size_bytes], -(-count // sums)) / sums}
 
     def _compiled(self, rows: int) -> Call:
         replicator = self.replicator
@@ -97,15 +95,6 @@ class Worker:
         ticks = tf.data.Dataset.from_tensors(tf.zeros([replicator.num_replicas])).repeat()
         iterator = iter(replicator.batches(ticks))
         return lambda: call(iterator)
-
-
-def _median_seconds(call: Call, count: int) -> float:
-    taken = []
-    for _ in range(count):
-        start = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - start)
-    return statistics.median(taken)
 
 
 if __name__ == "__main__":

@@ -5,7 +5,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.bench.report import Row
+from onepass.bench.report import Measures, Row
 from onepass.bench.scaling.models import (
     DENSE_RATE,
     DENSE_ROWS,
@@ -20,14 +20,13 @@ from replicator.training.step import compile_replicated_step
 
 WRAPPED, PLAIN, UNIT = "wrapped step", "plain step", "ms/step"
 WAVENET, DENSE = "WaveNet", "dense"
-Measure = Callable[[], float]
 Reduce = Callable[[Any], Any]
 Update = Callable[[Sequence[tf.Variable], Sequence[tf.Tensor]], None]
 
 
 def measures_of(
     preset: str, rows: int, samples: int, least_seconds: float
-) -> tuple[list[PairedTiming], list[tuple[Row, Measure]]]:
+) -> tuple[list[PairedTiming], Measures]:
     """What is to be prepared, and a row and a function to measure it for both models."""
     sounds = wavenet_timing(preset, rows, samples, least_seconds)
     dense = dense_timing(least_seconds)
@@ -37,7 +36,7 @@ def measures_of(
     ]
 
 
-def _rows_of(size: str, batch: int, timing: PairedTiming) -> list[tuple[Row, Measure]]:
+def _rows_of(size: str, batch: int, timing: PairedTiming) -> Measures:
     return [
         (Row(WRAPPED, size, batch, UNIT, PLAIN), lambda: 1e3 * timing.measure()[0]),
         (Row(PLAIN, size, batch, UNIT), lambda: 1e3 * timing.seconds[1]),

@@ -2,12 +2,12 @@
 
 import dataclasses
 import importlib.util
-import math
 from pathlib import Path
 from typing import Annotated
 
 import tyro
 
+from onepass.bench.options import BenchOptions, check_names, check_some
 from replicator.runs.errors import UserError
 from serving.settings import NEEDED
 
@@ -18,7 +18,7 @@ SHIPPED = {DIGITS: "shipped-digits", STUDENT: "shipped-student"}
 
 
 @dataclasses.dataclass(frozen=True)
-class BenchArguments:
+class BenchArguments(BenchOptions):
     """A server and its clients on this machine's CPUs, each in a process of its own, in one run.
 
     added: milliseconds of a call by every protocol, over the bare call in a third process, of a
@@ -30,8 +30,6 @@ class BenchArguments:
     target whether it was met.
     """
 
-    json: Path | None = None
-    """File for the rows as JSON."""
     plot: Path | None = None
     """File for a plot of what protocols add and of images a second (.png, .pdf or .svg)."""
     parts: tuple[str, ...] = PARTS
@@ -57,8 +55,6 @@ class BenchArguments:
     """Time that a measurement takes at least."""
     limit_seconds: float = 300.0
     """Time that a server may take to be ready, and another process to answer."""
-    rounds: int = 3
-    """Times that everything is measured; medians are shown."""
 
     @property
     def image_clients_measured(self) -> tuple[int, ...]:
@@ -68,41 +64,20 @@ class BenchArguments:
 
 def check(given: BenchArguments) -> None:
     """Returns nothing; raises UserError for what cannot be measured."""
-    _check_names("part", given.parts, PARTS)
-    _check_names("backend", given.backends, BACKENDS)
-    for name in ("clients", "rounds"):
-        _check_number(name, getattr(given, name))
-    for value in given.image_clients:
-        _check_number("image_clients", value)
-    for name in ("utterance_seconds", "least_seconds", "limit_seconds"):
-        value = getattr(given, name)
-        if not 0 < value < math.inf:
-            raise UserError(f"`--{name.replace('_', '-')}` must be above 0, got {value:g}.")
+    check_names("part", given.parts, PARTS)
+    check_some("parts", given.parts)
+    check_names("backend", given.backends, BACKENDS)
+    check_some("backends", given.backends)
+    given.check_numbers("clients", "rounds", "image_clients")
+    given.check_numbers("utterance_seconds", "least_seconds", "limit_seconds", least=0, above=True)
     if given.models:
         for name in SHIPPED:
             if not (given.models / name).is_dir():
                 raise UserError(f"there is no folder {given.models / name}.")
-    if given.plot and given.plot.suffix not in (".png", ".pdf", ".svg"):
-        raise UserError(f"`--plot` must end in .png, .pdf or .svg, got {given.plot}.")
+    given.check_files(given.plot)
     if given.plot and not {ADDED, IMAGES} & {*given.parts}:
         raise UserError("`--plot` shows added and pictures, which `--parts` leaves out.")
-    for path in (given.json, given.plot):
-        if path and not path.parent.is_dir():  # said now, not after minutes of measuring
-            raise UserError(f"there is no folder {path.parent} to write {path.name} to.")
     _check_packages(given)
-
-
-def _check_names(what: str, names: tuple[str, ...], known: tuple[str, ...]) -> None:
-    unknown = [name for name in names if name not in known]
-    if unknown:
-        raise UserError(f"there is no {what} `{unknown[0]}`; there are {', '.join(known)}.")
-    if not names:
-        raise UserError(f"`--{what}s` must leave something to measure.")
-
-
-def _check_number(name: str, value: int) -> None:
-    if value < 1:
-        raise UserError(f"`--{name.replace('_', '-')}` must be at least 1, got {value}.")
 
 
 def _check_packages(given: BenchArguments) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from onepass.bench.serving.in_process import arrays_of
 from onepass.bench.serving.protocols import WAYS, Way, spoken
-from onepass.bench.worker_process import serve
+from onepass.bench.worker_process import median_seconds, serve
 from serving.bundles.signature import Arrays
 
 
@@ -32,12 +32,12 @@ class Client:
         if (way, model) not in self._kept:
             self._kept[way, model] = self._connected(way, model)
         connection, arrays = self._kept[way, model], arrays_of(inputs)
-        taken = []
-        for _ in range(count + 1):  # the first one wakes the server up
-            start = time.perf_counter()
+
+        def call() -> None:
             connection.outputs(connection.ask(connection.request(arrays)))
-            taken.append(time.perf_counter() - start)
-        return {"seconds": statistics.median(taken[1:])}
+
+        call()  # wakes the server up
+        return {"seconds": median_seconds(call, count)}
 
     def closed_loop(
         self, way: str, model: str, inputs: str, clients: int, seconds: float

@@ -3,8 +3,8 @@
 from collections.abc import Mapping
 from pathlib import Path
 
-from onepass.bench.report import Row
-from onepass.bench.serving.rows import SECONDS, Measures
+from onepass.bench.report import Measures, Row
+from onepass.bench.serving.rows import SECONDS
 from onepass.bench.worker_group import Group
 from replicator.runs.progress import Progress
 

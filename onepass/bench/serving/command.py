@@ -5,7 +5,7 @@ import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 
-from onepass.bench.report import Row, interleaved, table, write_json
+from onepass.bench.report import Measures, Row, finished, measured
 from onepass.bench.serving import cold_start as serving_cold
 from onepass.bench.serving import models as serving_models
 from onepass.bench.serving import rows as serving_rows
@@ -21,11 +21,10 @@ from onepass.bench.serving.arguments import (
 from onepass.bench.serving.models import DIGITS, NULL, STUDENT
 from onepass.bench.serving.plot import write_plot
 from onepass.bench.serving.protocols import V2
-from onepass.bench.serving.rows import SIZES, Looped, Measures
+from onepass.bench.serving.rows import SIZES, Looped
 from onepass.bench.serving.server_process import Server
 from onepass.bench.serving.targets import notes, verdicts
 from onepass.bench.worker_group import Group
-from replicator.runs.progress import Progress
 
 BARE, CLIENT = "onepass.bench.serving.in_process", "onepass.bench.serving.client"
 NEEDS = {
@@ -42,20 +41,12 @@ def run(given: BenchArguments) -> int:
     """Measures, prints table, targets and notes; the exit status of `onepass bench serving`."""
     check(given)
     drawn: Drawn = {}
-    rows = measured(given, drawn)
-    print(table(rows))
-    print("\ntargets")
-    print("\n".join(verdicts(given, rows)))
-    print("\nnotes")
-    print("\n".join(notes(given, drawn)))
-    if given.json:
-        write_json(given.json, rows)
-    if given.plot:
-        write_plot(given.plot, rows)
-    return 0
+    rows = all_measured(given, drawn)
+    sections = {"targets": verdicts(given, rows), "notes": notes(given, drawn)}
+    return finished(given, rows, sections, write_plot)
 
 
-def measured(given: BenchArguments, drawn: Drawn) -> list[Row]:
+def all_measured(given: BenchArguments, drawn: Drawn) -> list[Row]:
     """The rows of everything asked for, measured; no process is left.
 
     drawn: gets what was asked for images, by the number of clients.
@@ -73,9 +64,7 @@ def measured(given: BenchArguments, drawn: Drawn) -> list[Row]:
         for parts, title, stage in stages:
             if parts & {*given.parts}:
                 with stage as measures:
-                    with Progress(given.rounds * len(measures), title, "row") as progress:
-                        interleaved(measures, given.rounds, progress)
-                    rows += [row for row, _ in measures]
+                    rows += measured(measures, given.rounds, title)
     return rows
 
 

@@ -3,7 +3,6 @@
 Started as `python -m onepass.bench.serving.in_process DESCRIPTOR`, see bench/worker_process.py.
 """
 
-import statistics
 import sys
 import time
 from multiprocessing.connection import Connection
@@ -11,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from onepass.bench.worker_process import serve
+from onepass.bench.worker_process import median_seconds, serve
 from serving.bundles import loading
 from serving.bundles.bundle import COMPILED, Backend
 from serving.bundles.signature import Arrays
@@ -35,13 +34,10 @@ class Bare:
 
     def call(self, path: str, inputs: str, count: int) -> dict[str, float]:
         """Seconds of a call of a bundle that was loaded, the median of `count` after one more."""
-        loaded, taken = self._bundles[path], []
+        loaded = self._bundles[path]
         arrays = loaded.check(COMPILED, arrays_of(inputs))
-        for _ in range(count + 1):
-            start = time.perf_counter()
-            loaded.call(COMPILED, arrays)
-            taken.append(time.perf_counter() - start)
-        return {"seconds": statistics.median(taken[1:])}
+        loaded.call(COMPILED, arrays)
+        return {"seconds": median_seconds(lambda: loaded.call(COMPILED, arrays), count)}
 
 
 def arrays_of(path: str) -> Arrays:

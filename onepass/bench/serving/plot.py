@@ -2,28 +2,21 @@
 
 from pathlib import Path
 
-from matplotlib.backends.backend_agg import FigureCanvasAgg
-from matplotlib.figure import Figure
-
-from onepass.bench.report import Row
+from onepass.bench.report import Row, plotted
 from onepass.bench.serving.rows import ASKED, DRAWN, added_title
 from onepass.bench.serving.targets import MOST_ADDED_MS
-from replicator.runs.atomic_files import replacing
 
 
 def write_plot(path: Path, rows: list[Row]) -> None:
     """Draws bars of the milliseconds added, and a line of images a second."""
-    figure = Figure(figsize=(10, 4.5), layout="constrained")
-    FigureCanvasAgg(figure)
-    left, right = figure.subplots(1, 2)
-    _draw_added(left, {(row.what, row.size): row.value for row in rows})
-    drawn = [row for row in rows if row.unit == DRAWN]
-    right.plot([row.batch for row in drawn], [row.value for row in drawn], "o-")
-    right.set(xlabel="clients", ylabel="images a second", xticks=[row.batch for row in drawn])
-    right.set_ylim(bottom=0)
-    right.grid(alpha=0.3)
-    with replacing(path) as temporary:
-        figure.savefig(temporary, format=path.suffix[1:], dpi=150)
+    with plotted(path, 10, 4.5) as figure:
+        left, right = figure.subplots(1, 2)
+        _draw_added(left, {(row.what, row.size): row.value for row in rows})
+        drawn = [row for row in rows if row.unit == DRAWN]
+        right.plot([row.batch for row in drawn], [row.value for row in drawn], "o-")
+        right.set(xlabel="clients", ylabel="images a second", xticks=[row.batch for row in drawn])
+        right.set_ylim(bottom=0)
+        right.grid(alpha=0.3)
 
 
 def _draw_added(axes, values: dict[tuple[str, str], float]) -> None:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
 
-from onepass.bench.report import Row
+from onepass.bench.report import Measures, Row
 from onepass.bench.serving.models import Case, Utterance
 from onepass.bench.serving.protocols import (
     GRPC,
@@ -22,7 +22,6 @@ from onepass.bench.serving.protocols import (
 from onepass.bench.serving.server_process import Server
 from onepass.bench.worker_group import Group
 
-Measures = list[tuple[Row, Callable[[], float]]]
 BARE, FIRST, ALL, WHOLE = "bare call", "first sound", "all of it", "whole"
 ASKED = (GRPC, V2, TF_JSON, V2_JSON)
 LOOPED = (GRPC, V2, TF_JSON)

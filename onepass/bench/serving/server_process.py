@@ -14,7 +14,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from onepass.bench.worker_group import CPU_ONLY, module_path
+from onepass.bench.worker_group import CPU_ONLY, last_line, module_path
 from replicator.launch import reaper
 from replicator.runs.errors import UserError
 from serving.settings import TOKEN_VARIABLE
@@ -56,7 +56,9 @@ class Server:
             said = self._ready(time.monotonic() + limit_seconds)
             missing = {path.name for path in root.iterdir()} - {*said[1].split(", ")}
             if missing and not on_ray:  # which names the folder alone
-                raise UserError(f"The server could not load {missing.pop()}: {self._last_line()}")
+                raise UserError(
+                    f"The server could not load {missing.pop()}: {last_line(self._log)}"
+                )
         except BaseException:
             self.stop()
             raise
@@ -74,14 +76,9 @@ class Server:
                     raise UserError("The server was not ready in time; see `--limit-seconds`.")
                 part = os.read(out, 4096)
                 if not part:
-                    raise UserError(f"The server ended: {self._last_line()}")
+                    raise UserError(f"The server ended: {last_line(self._log)}")
                 text += part.decode(errors="replace")
         return said
-
-    def _last_line(self) -> str:
-        self._log.seek(0)
-        lines = [line.strip() for line in self._log.read().decode(errors="replace").splitlines()]
-        return next((line for line in reversed(lines) if line), "it said nothing.")
 
     def stop(self) -> None:
         """Lets it answer what it has and leave; nothing that it has started is left."""

@@ -3,7 +3,7 @@
 import os
 from collections.abc import Mapping
 
-from onepass.bench.report import Row, ratio
+from onepass.bench.report import Row, ratio, row_of, verdict_lines
 from onepass.bench.serving.arguments import ADDED, CLIENTS, COLD, IMAGES, SOUND, BenchArguments
 from onepass.bench.serving.models import DIGITS, LARGE, LARGE_VALUES, NULL, SMALL_VALUES
 from onepass.bench.serving.protocols import GRPC, GRPC_SPEAK, HTTP_SPEAK, V2
@@ -26,7 +26,6 @@ ELSEWHERE = {
     "Ray Serve, one hop behind HAProxy": 357,
 }
 MOST_OF_WHOLE = 0.25
-WORDS = {True: "met", False: "NOT MET", None: "not measured"}
 
 
 def verdicts(given: BenchArguments, rows: list[Row]) -> list[str]:
@@ -36,12 +35,12 @@ def verdicts(given: BenchArguments, rows: list[Row]) -> list[str]:
     found += [
         _early(rows, way, backend) for backend in given.backends for way in (HTTP_SPEAK, GRPC_SPEAK)
     ]
-    return [f"{WORDS[met]:14s}{text}" for met, text in found]
+    return verdict_lines(found)
 
 
 def _added(rows: list[Row], way: str, size: str):
     text = f"{way} adds less than {MOST_ADDED_MS:g} ms to the bare call of {size}"
-    row = _row(rows, added_title(way), size)
+    row = row_of(rows, added_title(way), size)
     if row is None:
         return None, text
     least, most = min(row.values), max(row.values)
@@ -54,7 +53,7 @@ def _added(rows: list[Row], way: str, size: str):
 def _not_behind(rows: list[Row], way: str):
     most = max(ELSEWHERE.values())
     text = f"{way}: at least {most} requests/s for nothing"
-    row = _row(rows, loop_title(way), NULL)
+    row = row_of(rows, loop_title(way), NULL)
     if row is None:
         return None, text
     return row.value >= most, f"{text}: {row.value:,.0f} of {row.batch} clients"
@@ -62,15 +61,11 @@ def _not_behind(rows: list[Row], way: str):
 
 def _early(rows: list[Row], way: str, backend: str):
     text = f"{way}, {backend}: first sound in under {MOST_OF_WHOLE:g} of the whole's time"
-    row = _row(rows, f"{FIRST}, {way}", SIZES[backend])
+    row = row_of(rows, f"{FIRST}, {way}", SIZES[backend])
     figure = None if row is None else ratio(row, rows)
     if figure is None:
         return None, text
     return figure < MOST_OF_WHOLE, f"{text}: {figure:.3f}"
-
-
-def _row(rows: list[Row], what: str, size: str) -> Row | None:
-    return next((row for row in rows if (row.what, row.size) == (what, size)), None)
 
 
 def notes(given: BenchArguments, drawn: Mapping[int, Looped]) -> list[str]:
