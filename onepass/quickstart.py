@@ -13,7 +13,7 @@ from distill.teacher import load_teacher
 from onepass.quickstart_arguments import QuickstartArguments
 from onepass.quickstart_images import draw_images
 from replicator.runs.atomic_files import write_text
-from replicator.runs.errors import UserError
+from replicator.runs.folders import make_folder
 from replicator.runs.progress import duration
 from wavenet import shipped
 from wavenet.data import audio
@@ -47,7 +47,7 @@ class Spoken:
 def run(given: QuickstartArguments) -> int:
     """The exit status of `onepass quickstart`."""
     start = time.monotonic()
-    _make(given.out)
+    make_folder(given.out)
     data = shipped.recordings_folder()
     recording = sorted(data.glob("dev/*.flac"))[0]
     teacher, student = load_teacher(Path(SHIPPED)), students.load_student(Path("shipped"))
@@ -65,13 +65,6 @@ def run(given: QuickstartArguments) -> int:
     write_text(given.out / "report.md", text)
     print("\n" + text)
     return 0
-
-
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"Cannot make the folder {folder}: {error.strerror}.") from error
 
 
 def _speech(

@@ -14,6 +14,7 @@ from pixelcnn.sample_arguments import SampleArguments
 from pixelcnn.sampling.grids import enlarged, grid, strip, write_gif, write_png
 from pixelcnn.video_prediction import predict
 from replicator.runs.errors import UserError
+from replicator.runs.folders import make_folder
 from replicator.runs.progress import Progress
 
 FLAGS = {"class": "label", "text": "caption", "map": "map", "video": "video"}
@@ -32,7 +33,7 @@ def sample(given: SampleArguments) -> int:
     conditions = _conditions(given, model)
     options = _options(given, model)
     drawn = model.progressions(conditions, seed=given.seed, num=given.num, **options)
-    _make(given.out)
+    make_folder(given.out)
     images: list[list[np.ndarray]] = []
     passes: list[int] = []
     start = time.perf_counter()
@@ -143,13 +144,6 @@ def _labels(path: Path, model: ImageModel) -> np.ndarray:
     return labels
 
 
-def _make(folder: Path) -> None:
-    try:
-        folder.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"Cannot make the folder {folder}: {error.strerror}.") from error
-
-
 def _show(given: SampleArguments, images: list[list[np.ndarray]], seconds: float) -> None:
     """Writes the sheets and prints what there is."""
     side = images[0][-1].shape[0]
@@ -175,7 +169,7 @@ def _videos(given: SampleArguments, model: ImageModel) -> int:
     video = read_episodes(given.video, model.config.data.rules, model.statistics)
     num = min(given.num, len(video.splits["dev"].frames))
     drawn = [_drawn(given, model, video, row) for row in range(num)]
-    _make(given.out)
+    make_folder(given.out)
     with Progress(num, "drawing", "video") as progress:
         for row, frames in enumerate(drawn):
             real = video.splits["dev"].frames[row]

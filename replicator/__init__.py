@@ -4,8 +4,9 @@ The names below are imported when they are first asked for, because most need Te
 several of the rooms (`runs.errors`, `launch`) serve programs that must start without it.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from replicator.runs.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from replicator.portable.adopt import adopt as adopt
@@ -40,17 +41,4 @@ _PLACES = {
     "export_training": "portable.export",
 }
 __all__ = list(_PLACES)
-
-
-def __getattr__(name: str) -> Any:
-    """A public name, from the module that defines it (PEP 562)."""
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    value = getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
-    globals()[name] = value  # asked for once
-    return value
-
-
-def __dir__() -> list[str]:
-    """The public names, with what is loaded already."""
-    return sorted({*globals(), *_PLACES})
+__getattr__ = lazy_exports(__name__, _PLACES)

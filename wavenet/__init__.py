@@ -3,8 +3,9 @@
 The names below are imported when they are first asked for: a configuration needs no TensorFlow.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from replicator.runs.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from wavenet.config import WaveNetConfig as WaveNetConfig
@@ -33,10 +34,4 @@ _PLACES = {
     "train": "training",
 }
 __all__ = list(_PLACES)
-
-
-def __getattr__(name: str) -> Any:
-    """A public name, from the module that defines it (PEP 562)."""
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+__getattr__ = lazy_exports(__name__, _PLACES)

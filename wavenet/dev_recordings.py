@@ -5,11 +5,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from replicator.runs.errors import UserError
+from replicator.runs.folders import first_of
 from wavenet.data.corpus import Corpus, full_recordings
 from wavenet.dev_parts import DevPart, dev_part
 from wavenet.network import WaveNet
-
-NAMES_SHOWN = 5
 
 
 def dev_recordings(
@@ -56,8 +55,7 @@ def _of_known_speakers(
 
 
 def _some(names: Sequence[str]) -> str:
-    listed = ", ".join(name or "(no name)" for name in names[:NAMES_SHOWN])
-    return listed + (", ..." if len(names) > NAMES_SHOWN else "")
+    return first_of([name or "(no name)" for name in names])
 
 
 def condition_of(network: WaveNet, item: dict) -> tuple[np.ndarray | None, int | None]:

@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from replicator.runs.errors import UserError
+from replicator.runs.folders import make_folder
 from replicator.runs.progress import Progress
 from wavenet import shipped
 from wavenet.data import audio
@@ -33,10 +34,7 @@ def sample(given: SampleArguments, load: Callable[[Path], Any]) -> int:
     frames = _frames(given, model, recording)
     total = _length(given, model, recording, frames)
     prime = _prime(given, model, recording, total)
-    try:
-        given.out.mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"Cannot make the folder {given.out}: {error.strerror}.") from error
+    make_folder(given.out)
     paths = [given.out / f"sample_{given.seed}_{row}.wav" for row in range(given.num)]
     written = _Written(model.sample_rate_hz, given.num)
     interrupted = _synthesise(given, model, frames, prime, total, paths, written)

@@ -11,9 +11,9 @@ from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.image_folder import read_folder
 from pixelcnn.data.metadata import SPLITS
 from pixelcnn.data.npz import pair, read_npz_file, read_npz_pair
-from pixelcnn.data.raw_corpus import RawCorpus, plural, some
+from pixelcnn.data.raw_corpus import RawCorpus, plural
 from pixelcnn.data.tfds import PREFIX, read_tfds
-from replicator.runs.folders import shown
+from replicator.runs.folders import hashed, shown, some
 
 __all__ = ["Corpus", "DataError", "ImageRules", "ImageSet", "read_corpus"]
 
@@ -61,14 +61,9 @@ def _read_source(source: Path | str, rules: ImageRules) -> RawCorpus:
     return read_npz_pair(*files, rules) if files else read_folder(path, rules)
 
 
-def _hashed(name: str) -> float:
-    data = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
-    return int.from_bytes(data, "big") / 2.0**64
-
-
 def _hashed_splits(raw: RawCorpus, dev_share: float) -> list[str]:
     """A split for each image, by the hash of its name; train keeps one of each class."""
-    hashes = np.array([_hashed(name) for name in raw.names])
+    hashes = np.array([hashed(name) for name in raw.names])
     order = np.argsort(hashes, kind="stable")
     num_dev = int(np.sum(hashes < dev_share))
     if dev_share > 0.0 and len(order) > 1:

@@ -20,13 +20,12 @@ from pixelcnn.data.image_file import (
     suffixes,
 )
 from pixelcnn.data.metadata import SPLITS, Row, match, read_tables
-from pixelcnn.data.raw_corpus import RawCorpus, extremes, some
-from replicator.runs.folders import list_files, shown
+from pixelcnn.data.raw_corpus import RawCorpus, extremes
+from replicator.runs.folders import endings, list_files, shown, some
 from replicator.runs.threads import in_threads
 
 MOST_WORKERS = 4  # each may hold a whole photograph
 OTHER_DEV_NAMES = ("val", "valid", "validation", "test")
-NAMES_SHOWN = 5
 
 
 @dataclasses.dataclass(frozen=True)
@@ -42,11 +41,7 @@ class Entry:
 def _check_any(folder: Path, images: Sequence[str], names: Sequence[str]) -> None:
     if images:
         return
-    endings = collections.Counter(Path(name).suffix or "no ending" for name in names)
-    found = ", ".join(f"{count} {ending}" for ending, count in endings.most_common(NAMES_SHOWN))
-    raise DataError(
-        f"{shown(folder)}: no image file (found {shown(found) if names else 'no file at all'})."
-    )
+    raise DataError(f"{shown(folder)}: no image file (found {endings(names)}).")
 
 
 def _has_split_folders(folder: Path) -> bool:

@@ -5,8 +5,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-NAMES_SHOWN = 5
-
 
 @dataclasses.dataclass(frozen=True)
 class RawCorpus:
@@ -38,9 +36,3 @@ def extremes(sizes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
 def plural(count: int, thing: str) -> str:
     """`1 image`, `2 images`."""
     return f"{count} {thing}{'' if count == 1 else 's'}"
-
-
-def some(names: Sequence[str]) -> str:
-    """How many there are, and the first of them: `7: a, b, c, d, e, ...`."""
-    listed = ", ".join(names[:NAMES_SHOWN])
-    return f"{len(names)}: {listed}{', ...' if len(names) > NAMES_SHOWN else ''}"

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from pixelcnn.data.image_file import DataError, ImageRules
-from pixelcnn.data.raw_corpus import RawCorpus, extremes, some
+from pixelcnn.data.raw_corpus import RawCorpus, extremes
 from pixelcnn.data.reduction import fitted
-from replicator.runs.folders import shown
+from replicator.runs.folders import shown, some
 
 PREFIX = "tfds:"
 DEV_SPLITS = ("validation", "test")

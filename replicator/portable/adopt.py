@@ -1,6 +1,5 @@
 """Brings what run.py has trained back into a run directory."""
 
-import contextlib
 import json
 from pathlib import Path
 
@@ -8,6 +7,7 @@ from replicator.portable.manifest import read_manifest
 from replicator.runs.atomic_files import Arrays, write_text
 from replicator.runs.checkpoints import Checkpoints
 from replicator.runs.errors import UserError
+from replicator.runs.metrics import read_metrics
 from replicator.runs.run_directory import RunDirectory
 
 
@@ -45,8 +45,8 @@ def _copy_checkpoint(arrays: Arrays, folder: Path, run: RunDirectory) -> int:
     if newest >= step:
         raise UserError(f"{run.path} is at step {newest} already; {folder} has step {step}.")
     checkpoints.save(step, arrays)
-    newer = _metrics(folder / "metrics.jsonl", newest, step)
-    text = _metrics(run.path / "metrics.jsonl", -1, newest) + newer
+    newer = _metrics(folder, newest, step)
+    text = _metrics(run.path, -1, newest) + newer
     write_text(run.path / "metrics.jsonl", text)
     return step
 
@@ -71,11 +71,7 @@ def _check_arrays(arrays: Arrays, slots: list[dict]) -> None:
             )
 
 
-def _metrics(path: Path, after: int, until: int) -> str:
-    """The lines of a metrics.jsonl with after < step <= until."""
-    lines = path.read_text(encoding="utf-8").splitlines() if path.exists() else []
-    kept = ""
-    for line in lines:
-        with contextlib.suppress(ValueError, KeyError):  # the half line of a killed process
-            kept += f"{line}\n" if after < json.loads(line)["step"] <= until else ""
-    return kept
+def _metrics(folder: Path, after: int, until: int) -> str:
+    """The lines of a folder's metrics.jsonl with after < step <= until."""
+    records = [r for r in read_metrics(folder) if after < r["step"] <= until]
+    return "".join(f"{json.dumps(record)}\n" for record in records)

@@ -42,12 +42,3 @@ def manifest_of(folder: Path) -> dict[str, Any]:
 def write_manifest(folder: Path, manifest: dict[str, Any]) -> None:
     """Writes FOLDER/manifest.json."""
     write_text(folder / MANIFEST, json.dumps(manifest, indent=1) + "\n")
-
-
-def make_folder(folder: Path) -> Path:
-    """The folder, made if it is missing; UserError where it cannot be."""
-    try:
-        Path(folder).mkdir(parents=True, exist_ok=True)
-    except OSError as error:
-        raise UserError(f"Cannot make the folder {folder}: {error.strerror}.") from error
-    return Path(folder)

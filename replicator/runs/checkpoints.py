@@ -7,6 +7,7 @@ from pathlib import Path
 
 from replicator.runs.atomic_files import Arrays, read_npz, write_npz, write_text
 from replicator.runs.errors import UserError
+from replicator.runs.folders import make_folder
 
 STEP_FILE = re.compile(r"step_(\d+)\.npz")
 LEFTOVER = re.compile(r"\.[0-9a-f]{16}\.(npz|json)")  # temporary files of a process that was killed
@@ -43,10 +44,7 @@ class Checkpoints:
         Raises UserError if it cannot be written; what was there before still is.
         """
         path = self.path(step)
-        try:
-            self.folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"Cannot make the folder {self.folder}: {error.strerror}.") from error
+        make_folder(self.folder)
         write_npz(path, arrays)
         if not keep_all:
             self._prune()

@@ -1,7 +1,23 @@
-"""The files of a folder, and file names made printable."""
+"""Folders and the names of files in them: made, listed, hashed and made printable."""
 
+import collections
+import hashlib
 import os
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+
+from replicator.runs.errors import UserError
+
+NAMES_SHOWN = 5
+
+
+def make_folder(folder: Path) -> Path:
+    """The folder, made if it is missing; UserError where it cannot be."""
+    try:
+        Path(folder).mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise UserError(f"Cannot make the folder {folder}: {error.strerror}.") from error
+    return Path(folder)
 
 
 def list_files(folder: Path) -> tuple[list[str], list[str]]:
@@ -28,3 +44,26 @@ def shown(path: object) -> str:
     """The path as one line of printable text; other characters become `?`."""
     text = str(path).encode("utf-8", "replace").decode()
     return "".join(c if c.isprintable() else "?" for c in text)
+
+
+def first_of(names: Sequence[str]) -> str:
+    """The first few names, and dots where there are more: `a, b, c, d, e, ...`."""
+    return ", ".join(names[:NAMES_SHOWN]) + (", ..." if len(names) > NAMES_SHOWN else "")
+
+
+def some(names: Sequence[str]) -> str:
+    """How many there are, and the first of them: `7: a, b, c, d, e, ...`."""
+    return f"{len(names)}: {first_of(names)}"
+
+
+def endings(names: Iterable[str]) -> str:
+    """The most frequent endings of file names, counted: `7 .txt, 1 no ending`."""
+    counts = collections.Counter(Path(name).suffix or "no ending" for name in names)
+    found = ", ".join(f"{count} {ending}" for ending, count in counts.most_common(NAMES_SHOWN))
+    return shown(found) or "no file at all"
+
+
+def hashed(name: str) -> float:
+    """A number in [0, 1) that is spread evenly over names, the same on every machine."""
+    data = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
+    return int.from_bytes(data, "big") / 2.0**64

@@ -11,18 +11,21 @@ from typing import Any
 
 
 def lazy_exports(package: str, places: Mapping[str, str]) -> Callable[[str], Any]:
-    """Returns the `__getattr__` of a package that offers names of its modules.
+    """Returns the `__getattr__` of a package that offers names of its modules, and sets `__dir__`.
 
     Args:
       package: its `__name__`.
       places: from each public name to the module that defines it, relative to the package.
     """
 
+    module = sys.modules[package]
+
     def find(name: str) -> Any:
         if name not in places:
             raise AttributeError(f"module {package!r} has no attribute {name!r}")
         value = getattr(importlib.import_module(f"{package}.{places[name]}"), name)
-        setattr(sys.modules[package], name, value)  # asked for once
+        setattr(module, name, value)  # asked for once
         return value
 
+    setattr(module, "__dir__", lambda: sorted({*vars(module), *places}))  # noqa: B010, for mypy
     return find

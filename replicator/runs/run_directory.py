@@ -13,6 +13,7 @@ from typing import IO
 from replicator.runs.atomic_files import write_text
 from replicator.runs.checkpoints import Checkpoints
 from replicator.runs.errors import UserError
+from replicator.runs.folders import make_folder
 from replicator.runs.stored_config import completed, differences
 
 Keys = tuple[str, ...]
@@ -103,12 +104,7 @@ class RunDirectory:
 
     def folder(self, name: str) -> Path:
         """A folder inside the run, made if missing."""
-        folder = self.path / name
-        try:
-            folder.mkdir(parents=True, exist_ok=True)
-        except OSError as error:
-            raise UserError(f"Cannot make the folder {folder}: {error.strerror}.") from error
-        return folder
+        return make_folder(self.path / name)
 
     def lock(self) -> None:
         """Locks the run for this process; the operating system unlocks it when the process ends."""

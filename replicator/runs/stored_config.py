@@ -2,8 +2,13 @@
 
 import dataclasses
 import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any, TypeVar
 
 from replicator.runs.errors import UserError
+
+Config = TypeVar("Config")
 
 
 def differences(stored, given, path: str) -> list[str]:
@@ -49,13 +54,41 @@ def stored_config(kind, stored: dict):
     whole section must be there. Raises UserError that says what is wrong in it.
     """
     fields = dataclasses.fields(kind)
-    known = [f.name for f in fields if f.name in stored or f.default is dataclasses.MISSING]
     try:
+        known = [f.name for f in fields if f.name in stored or f.default is dataclasses.MISSING]
         return dataclass_from(kind, {name: stored[name] for name in known})
     except KeyError as error:
         raise UserError(f"The stored configuration has no {error}.") from error
     except (TypeError, ValueError, AttributeError) as error:
         raise UserError(f"The stored configuration is not one of this version: {error}") from error
+
+
+def checked_config(
+    stored: Any,
+    path: Path,
+    kinds: Sequence[str],
+    needed: set[str],
+    read: Callable[[dict], Config],
+) -> Config:
+    """What `read` makes of the config.json of a run or model, once it is known to be one.
+
+    Args:
+      stored: its content. path: of the run directory or model folder.
+      kinds: of models, one of which it must be of. needed: keys that must be there.
+
+    Raises UserError, naming the path, for another kind, a missing key, or what `read` refuses.
+    """
+    if not isinstance(stored, dict):
+        raise UserError(f"The configuration in {path} must be a JSON object.")
+    if stored.get("kind") not in kinds:
+        raise UserError(f"{path} holds a {stored.get('kind')}, not a {' or a '.join(kinds)}.")
+    missing = needed - stored.keys()
+    if missing:
+        raise UserError(f"The configuration in {path} has no '{min(missing)}'.")
+    try:
+        return read(stored)
+    except UserError as error:
+        raise UserError(f"{path}: {error}") from error
 
 
 def dataclass_from(kind, values: dict):

@@ -2,7 +2,6 @@
 
 import collections
 import dataclasses
-import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -10,14 +9,12 @@ from pathlib import Path
 import numpy as np
 
 from replicator.runs.errors import UserError
-from replicator.runs.folders import list_files, shown
+from replicator.runs.folders import endings, hashed, list_files, shown, some
 from replicator.runs.threads import in_threads
 from wavenet.data import file_info
 from wavenet.data.audio import SUFFIXES, AudioError
 from wavenet.data.file_info import FileInfo
 from wavenet.data.metadata import SPLITS, Row, Tables, match, read_tables
-
-NAMES_SHOWN = 5
 
 
 class DataError(UserError):
@@ -112,8 +109,7 @@ def _amount(recordings: Sequence[Recording]) -> str:
 
 
 def _some(names: Sequence[str]) -> str:
-    listed = ", ".join(shown(name) for name in names[:NAMES_SHOWN])
-    return f"{len(names)}: {listed}{', ...' if len(names) > NAMES_SHOWN else ''}"
+    return some([shown(name) for name in names])
 
 
 def _by_kind(left_out: Iterable[LeftOut]) -> dict[str, list[LeftOut]]:
@@ -131,11 +127,9 @@ def _find(folder: Path) -> tuple[list[str], list[str]]:
     names, notes = list_files(folder)
     sounds = [name for name in names if Path(name).suffix.lower() in SUFFIXES]
     if not sounds:
-        endings = collections.Counter(Path(name).suffix or "no ending" for name in names)
-        found = ", ".join(f"{count} {ending}" for ending, count in endings.most_common(NAMES_SHOWN))
         raise DataError(
             f"{shown(folder)}: no sound file (looked for {', '.join(SUFFIXES)}; "
-            f"found {shown(found) if names else 'no file at all'})."
+            f"found {endings(names)})."
         )
     return sounds, notes
 
@@ -180,14 +174,9 @@ def _rejection(name: str, measured: FileInfo | AudioError, rules: ScanRules) -> 
     return None
 
 
-def _hashed(name: str) -> float:
-    data = hashlib.blake2b(name.encode("utf-8", "surrogateescape"), digest_size=8).digest()
-    return int.from_bytes(data, "big") / 2.0**64
-
-
 def _by_hash(names: Sequence[str], dev_share: float) -> dict[str, str]:
-    ordered = sorted(names, key=_hashed)
-    num_dev = sum(_hashed(name) < dev_share for name in names)
+    ordered = sorted(names, key=hashed)
+    num_dev = sum(hashed(name) < dev_share for name in names)
     if dev_share > 0.0 and len(names) > 1:
         num_dev = min(max(num_dev, 1), len(names) - 1)
     return {name: "dev" if rank < num_dev else "train" for rank, name in enumerate(ordered)}

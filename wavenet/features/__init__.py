@@ -4,8 +4,9 @@ The names below are imported when they are first asked for: configurations need 
 alone, without SciPy.
 """
 
-import importlib
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from replicator.runs.lazy_exports import lazy_exports
 
 if TYPE_CHECKING:
     from wavenet.features.conventions import MelConvention as MelConvention
@@ -32,10 +33,4 @@ _PLACES = {
     "num_frames": "mel",
 }
 __all__ = list(_PLACES)
-
-
-def __getattr__(name: str) -> Any:
-    """A public name, from the module that defines it (PEP 562)."""
-    if name not in _PLACES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(importlib.import_module(f"{__name__}.{_PLACES[name]}"), name)
+__getattr__ = lazy_exports(__name__, _PLACES)
