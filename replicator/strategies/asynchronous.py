@@ -25,7 +25,13 @@ import tensorflow as tf
 from replicator.collectives.collective_order import CollectiveRecord
 from replicator.launch.tf_config import Task, read_tf_config
 from replicator.runs.errors import UserError
-from replicator.strategies.base import InputFn, Replicator, StepFn, check_num_steps
+from replicator.strategies.base import (
+    InputFn,
+    Replicator,
+    StepFn,
+    check_num_steps,
+    check_steps_per_call,
+)
 from replicator.strategies.server_processes import (
     accepts_connections,
     available_workers,
@@ -39,7 +45,7 @@ WORKER_SILENCE_SECONDS = 120.0
 SERVER_SILENCE_SECONDS = 30.0  # ... or a parameter server does not answer while one is awaited.
 EXIT_SECONDS = 10  # for which TensorFlow's threads may delay the exit once a process has ended
 STUCK_SECONDS = 60.0  # for which a server may be silent before this process is ended by force
-_POLL_SECONDS, _PREFETCHED_BATCHES = 1.0, 2
+_POLL_SECONDS = 1.0
 
 
 class ParameterServerReplicator(Replicator):
@@ -88,18 +94,9 @@ class ParameterServerReplicator(Replicator):
         with tf.variable_creator_scope(self._snapshots.create), self._strategy.scope():
             yield
 
-    def dataset(self, input_fn: InputFn):
-        """The dataset, which the chief reads."""
-        return input_fn(tf.distribute.InputContext()).prefetch(_PREFETCHED_BATCHES)
-
-    def batches(self, dataset: tf.data.Dataset):
-        """The dataset, which the chief reads; an update takes a whole batch."""
-        return dataset.prefetch(_PREFETCHED_BATCHES)
-
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> "AsynchronousStep":
         """Steps that workers make; see `AsynchronousStep`."""
-        if steps_per_call < 1:
-            raise ValueError(f"`steps_per_call` must be at least 1, got {steps_per_call}.")
+        check_steps_per_call(steps_per_call)
         return AsynchronousStep(self, step_fn, steps_per_call)
 
     def run(self, step_fn: StepFn, input_fn: InputFn, num_steps: int, steps_per_call: int = 1):

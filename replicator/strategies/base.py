@@ -24,6 +24,7 @@ from replicator.collectives.collective_order import (
 StepFn = Callable[[Any], Any]
 InputFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
 Call = Callable[[Any], Any]
+_PREFETCHED_BATCHES = 2  # made before they are asked for
 
 
 @dataclasses.dataclass
@@ -38,8 +39,8 @@ class _Replica:
 class Replicator(abc.ABC):
     """Runs a step function on replicas; the base class of all strategies.
 
-    The functions of factory.py make them. A subclass defines `scope`, `dataset`, `batches`,
-    `compile` and `_replica_id`, and, where it has more than one replica, `_sum`. Its `compile` runs
+    The functions of factory.py make them. A subclass defines `scope`, `compile` and `_replica_id`
+    and, where it has more than one replica, `dataset`, `batches` and `_sum`. Its `compile` runs
     the step function within `_step(index, record)`, where the primitives may be called.
 
     Attributes:
@@ -80,7 +81,6 @@ class Replicator(abc.ABC):
         """A context, outside steps, in which every variable can be read and set as a whole."""
         return contextlib.nullcontext()
 
-    @abc.abstractmethod
     def dataset(self, input_fn: InputFn):
         """An iterable of all replicas' input; `iter` of it is what a compiled step takes.
 
@@ -88,8 +88,8 @@ class Replicator(abc.ABC):
           input_fn: from a tf.distribute.InputContext (which of how many input pipelines this is) to
             a tf.data.Dataset of per-replica batches.
         """
+        return input_fn(tf.distribute.InputContext()).prefetch(_PREFETCHED_BATCHES)
 
-    @abc.abstractmethod
     def batches(self, dataset: tf.data.Dataset):
         """An iterable that gives every replica its rows of global batches.
 
@@ -102,6 +102,7 @@ class Replicator(abc.ABC):
           UserError: `num_replicas` does not divide the rows; where their number is not static, the
             step raises it.
         """
+        return dataset.prefetch(_PREFETCHED_BATCHES)
 
     @abc.abstractmethod
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
@@ -271,6 +272,12 @@ class Replicator(abc.ABC):
                 f"disagree on whether to call it; call it in the step itself."
             )
         replica.record.note(replica.index, call_text(primitive, tensors))
+
+
+def check_steps_per_call(steps_per_call: int) -> None:
+    """Raises ValueError unless it is positive."""
+    if steps_per_call < 1:
+        raise ValueError(f"`steps_per_call` must be at least 1, got {steps_per_call}.")
 
 
 def check_num_steps(num_steps: int, steps_per_call: int) -> None:

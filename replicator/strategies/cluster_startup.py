@@ -50,11 +50,16 @@ def _listener(address: str) -> socket.socket:
         raise UserError(f"Cannot listen at {address}, this task's own: {error}.") from None
 
 
-def refusal(address: str) -> Exception | None:
-    """Why no connection to HOST:PORT is accepted; None where one is."""
+def connected(address: str, seconds: float) -> socket.socket:
+    """A connection to HOST:PORT; OSError where none is accepted in so many seconds."""
     host, _, port = address.rpartition(":")
+    return socket.create_connection((host, int(port)), timeout=seconds)
+
+
+def refusal(address: str, seconds: float = _CONNECT_SECONDS) -> Exception | None:
+    """Why no connection to HOST:PORT is accepted; None where one is."""
     try:
-        socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS).close()
+        connected(address, seconds).close()
     except (OSError, OverflowError, ValueError) as error:
         return error
     return None

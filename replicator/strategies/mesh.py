@@ -17,12 +17,10 @@ from tensorflow.experimental import dtensor
 
 from replicator.collectives.collective_order import CollectiveRecord
 from replicator.runs.errors import UserError
-from replicator.strategies.base import Call, InputFn, Replicator, StepFn
+from replicator.strategies.base import Call, Replicator, StepFn, check_steps_per_call
 from replicator.strategies.layouts import BATCH, LayoutRules, Layouts, check_mesh
 from replicator.strategies.sharded_variables import ReadMode, ShardedVariable, ShardedVariableStore
 from replicator.strategies.synchronous import local, local_devices
-
-_PREFETCHED_BATCHES = 2  # batches made before they are asked for
 
 
 class ShardedReplicator(Replicator):
@@ -62,18 +60,9 @@ class ShardedReplicator(Replicator):
         """
         return self.store.gathered_variables()
 
-    def dataset(self, input_fn: InputFn):
-        """The dataset of global batches, from one input pipeline for all devices."""
-        return input_fn(tf.distribute.InputContext()).prefetch(_PREFETCHED_BATCHES)
-
-    def batches(self, dataset: tf.data.Dataset):
-        """The dataset; a step splits the rows of a batch along the mesh."""
-        return dataset.prefetch(_PREFETCHED_BATCHES)
-
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
         """A DTensor function of a step; see Replicator."""
-        if steps_per_call < 1:
-            raise ValueError(f"`steps_per_call` must be at least 1, got {steps_per_call}.")
+        check_steps_per_call(steps_per_call)
         return _CompiledStep(self, step_fn, steps_per_call)
 
     def compile_training(

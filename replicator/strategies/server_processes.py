@@ -1,7 +1,6 @@
 """Worker and parameter-server processes: whether they are reachable, and when they end."""
 
 import os
-import socket
 import sys
 import time
 from collections.abc import Callable, Iterable
@@ -11,6 +10,7 @@ import tensorflow as tf
 
 from replicator.launch.tf_config import Task
 from replicator.runs.errors import UserError
+from replicator.strategies.cluster_startup import connected, refusal
 
 START_SECONDS = 60.0  # for which the chief waits for workers and servers to start
 CHIEF_SECONDS = 600.0  # for which a server waits for a chief to start
@@ -23,26 +23,17 @@ _HTTP2_PREFACE = b"PRI * HTTP/2.0\r\n\r\nSM\r\n\r\n" + bytes([0, 0, 0, 4, 0, 0, 
 
 def accepts_connections(address: str) -> bool:
     """Whether a process listens at HOST:PORT; it may be suspended."""
-    try:
-        _connected(address).close()
-    except OSError:
-        return False
-    return True
+    return refusal(address, _CONNECT_SECONDS) is None
 
 
 def responds(address: str) -> bool:
     """Whether a gRPC server at HOST:PORT runs and answers."""
     try:
-        with _connected(address) as connection:
+        with connected(address, _CONNECT_SECONDS) as connection:
             connection.sendall(_HTTP2_PREFACE)
             return bool(connection.recv(1))
     except OSError:
         return False
-
-
-def _connected(address: str) -> socket.socket:
-    host, _, port = address.rpartition(":")
-    return socket.create_connection((host, int(port)), timeout=_CONNECT_SECONDS)
 
 
 def serve_until_chief_ends(task: Task) -> NoReturn:

@@ -9,7 +9,7 @@ import tensorflow as tf
 from replicator.collectives import primitives
 from replicator.collectives.collective_order import CollectiveRecord, shape_mismatch_error
 from replicator.runs.errors import UserError
-from replicator.strategies.base import Call, InputFn, Replicator, StepFn
+from replicator.strategies.base import Call, InputFn, Replicator, StepFn, check_steps_per_call
 from replicator.strategies.peer_errors import explaining_peer_errors
 from replicator.strategies.replica_rows import check_divisible, replica_batches, uneven_rows_error
 
@@ -113,8 +113,7 @@ class _CompiledStep:
         steps_per_call: int,
         outputs_are_equal: bool = False,
     ):
-        if steps_per_call < 1:
-            raise ValueError(f"`steps_per_call` must be at least 1, got {steps_per_call}.")
+        check_steps_per_call(steps_per_call)
         self._replicator, self._step_fn = replicator, step_fn
         self._steps_per_call, self._outputs_are_equal = steps_per_call, outputs_are_equal
         self._records: list[CollectiveRecord] = []
