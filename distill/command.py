@@ -12,13 +12,14 @@ import tyro
 
 from distill.presets import PRESETS, DistillConfig
 from replicator.runs.errors import UserError
-from replicator.training.command import TrainingOptions, check_outside, run_training
+from replicator.training.command import TrainingOptions, check_outside, parse_training, run_training
 from wavenet import command as wavenet_command
 from wavenet.command import training_data
 from wavenet.sample_arguments import SampleArguments
 
 if TYPE_CHECKING:
     from distill.model import StudentModel
+    from wavenet.model import SpeechModel
 
 
 @dataclasses.dataclass(frozen=True)
@@ -36,26 +37,23 @@ class DistillArguments(TrainingOptions):
 
 def run_distill(preset: str, arguments: list[str], parse) -> int:
     """Parses the rest of `onepass distill PRESET ...`, distils; 128 + a signal that stopped it."""
-    default = DistillArguments(tyro.MISSING, tyro.MISSING, PRESETS[preset].config)
-    given = parse(
-        DistillArguments, arguments, f"onepass distill {preset}", default, PRESETS[preset].about
-    )
+    words = ("distill", preset)
+    given = parse_training(DistillArguments, words, arguments, parse, PRESETS[preset])
     from distill.portable import adopt_run, export_run
     from distill.teacher import load_teacher
     from distill.training import distill
-    from replicator import strategies
 
-    replicator = strategies.from_environment(given.strategy)  # before TensorFlow does anything
-    teacher = load_teacher(given.teacher)
     data = given.data or training_data(given.teacher)
     _keep_apart(given.workdir, given.teacher, data)
-    what = (preset, given.config, teacher, given.teacher, data)
+
+    def what() -> "tuple[str, DistillConfig, SpeechModel, Path, Path]":
+        return preset, given.config, load_teacher(given.teacher), given.teacher, data
+
     return run_training(
         given,
         given.workdir,
-        replicator,
-        train=lambda: distill(*what, given.workdir, replicator=replicator),
-        export=lambda: export_run(*what, given.portable, given.workdir),
+        train=lambda replicator: distill(*what(), given.workdir, replicator=replicator),
+        export=lambda: export_run(*what(), given.portable, given.workdir),
         adopt=adopt_run,
         score="best STFT distance {:.3f}",
         samples="sounds",

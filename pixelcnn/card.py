@@ -1,6 +1,5 @@
 """Export of a run of an image model as a model folder: weights, model.json and a model card."""
 
-import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -8,35 +7,15 @@ import numpy as np
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
 from pixelcnn.model import ImageModel, load, model_of, spec_of
-from replicator.runs.atomic_files import Arrays, replacing
+from replicator.runs.atomic_files import Arrays
+from replicator.runs.card import ExportArguments, measure_table, origin, training_lines, write
 from replicator.runs.errors import UserError
-from replicator.runs.model_folder import averages, best_or_newest, save
-from replicator.runs.progress import duration
-from replicator.runs.provenance import git_revision, machine_name, training_seconds
+from replicator.runs.model_folder import averages, best_or_newest
 from replicator.runs.run_directory import RunDirectory
 
 OF_THE_MODEL = ("kind", "network", "output", "conditioning", "class_names", "statistics")
 OF_THE_IMAGES = ("size", "channels", "reduce")
 STORED = np.float16  # half the size; quality is measured with the rounded weights
-
-
-@dataclasses.dataclass(frozen=True)
-class ExportArguments:
-    """What to write a model folder from: model.json, weights.npz (average weights, in half
-    precision) and card.md."""
-
-    run: Path
-    """Run directory."""
-    out: Path
-    """Folder to write; made if missing."""
-    parts_from: tuple[Path, ...] = ()
-    """Runs that trained other parts of the same multiscale model."""
-    data_licence: str = "unknown"
-    """Licence of the images, and whose they are, for the card."""
-    note: str = ""
-    """Anything else that the card shall say of the training."""
-    machine: str | None = None
-    """What it was trained on; None: this machine."""
 
 
 def export(given: ExportArguments) -> str:
@@ -51,22 +30,9 @@ def export(given: ExportArguments) -> str:
         variable.assign(variable.numpy().astype(STORED).astype(np.float32))
     dataset = ImageDataset.for_evaluation(data, model.config, model.classes, model.statistics)
     figures = evaluate(model, dataset)
-    runs = (given.run, *given.parts_from)
-    facts = {
-        "data": Path(data).name,
-        "data_licence": given.data_licence,
-        "weights": int(sum(np.prod(v.shape) for v in model.network.trainable_variables)),
-        "training_seconds": round(sum(training_seconds(run) for run in runs)),
-        "machine": given.machine or machine_name(),
-        "command": f"onepass train {stored['preset']} --data {Path(data).name} --workdir run",
-        "note": given.note,
-        "git_revision": git_revision(),
-        "quality": figures,
-    }
-    spec = {**model.spec, **facts}
-    save(model.network, spec, stored, given.out, STORED)
-    with replacing(given.out / "card.md") as temporary:
-        temporary.write_text(card(spec))
+    command = f"onepass train {stored['preset']} --data {Path(data).name} --workdir run"
+    facts = origin(given, data, model.network, command) | {"quality": figures}
+    write(given.out, model.network, {**model.spec, **facts}, stored, card, STORED)
     return f"{figures['bits_per_dim']:.3f} bits per dimension on dev"
 
 
@@ -103,15 +69,10 @@ def _place(part: str) -> tuple[int, str]:
 def card(spec: dict) -> str:
     """Returns the model card, Markdown, of a model.json."""
     quality = spec["quality"]
-    measures = "\n".join(
-        f"| {name.replace('_', ' ')} | {m['mean']:.3f} | {m['low']:.3f} to {m['high']:.3f} |"
-        for name, m in quality["measures"].items()
-    )
     seconds = quality["seconds_per_picture"]
     timed = "" if seconds is None else f"| seconds an image, batch 1 | {seconds:.3f} | |\n"
     kind = "PixelCNN" if spec["kind"] == "pixelcnn" else "multiscale PixelCNN"
     condition = "" if spec["condition"] == "none" else f", conditioned on {spec['condition']}"
-    steps = "several runs" if spec["step"] is None else f"{spec['step']:,} steps"
     return f"""# {spec["preset"]}
 
 A {kind} of {spec["size"]}x{spec["size"]} images with {spec["channels"]} channels,
@@ -119,16 +80,14 @@ A {kind} of {spec["size"]}x{spec["size"]} images with {spec["channels"]} channel
 
 - Data: {spec["data"]}. {spec["data_licence"]}
 - Classes: {", ".join(spec["classes"]) or "none"}
-- Training: {steps} in {duration(spec["training_seconds"])} on {spec["machine"]}.
-- Command: `{spec["command"]}` {spec["note"]}
 - Weights are stored, and were measured, in half precision.
-- Revision when this folder was written: {spec["git_revision"]}
+{training_lines(spec)}
 
 Measured on {quality["dev"]["pictures"]} dev images that it was not trained on (the best of its
 checkpoints was chosen on them); the intervals are 95% bootstrap intervals over images:
 
 | | mean | interval |
 |---|---|---|
-{measures}
+{measure_table({"model": quality["measures"]}, "{mean:.3f} | {low:.3f} to {high:.3f}")}
 | lossless WebP, bits per dimension | {quality["codec"]["webp"]:.3f} | |
 {timed}"""

@@ -12,7 +12,7 @@ from pixelcnn.config import MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.presets import PRESETS
 from pixelcnn.sample_arguments import SampleArguments
 from replicator.runs.errors import UserError
-from replicator.training.command import TrainingOptions, run_training
+from replicator.training.command import TrainingOptions, parse_training, run_training
 
 if TYPE_CHECKING:
     from pixelcnn.model import ImageModel
@@ -49,22 +49,16 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     chosen = PRESETS[preset]
     of_pixelcnn = isinstance(chosen.config, PixelCNNTrainConfig)
     kind: Any = PixelCNNArguments if of_pixelcnn else MultiscaleArguments
-    default = kind(tyro.MISSING, tyro.MISSING, chosen.config)
-    given = parse(kind, arguments, f"onepass train {preset}", default, chosen.about)
+    given = parse_training(kind, ("train", preset), arguments, parse, chosen)
     from pixelcnn.portable import export_run
     from pixelcnn.training import train
-    from replicator import strategies
-    from replicator.portable.adopt import adopt
 
-    replicator = strategies.from_environment(given.strategy)  # before TensorFlow does anything
     what = (preset, given.config, given.data)
     return run_training(
         given,
         given.workdir,
-        replicator,
-        train=lambda: train(*what, given.workdir, replicator=replicator),
+        train=lambda replicator: train(*what, given.workdir, replicator=replicator),
         export=lambda: export_run(*what, given.portable, given.workdir),
-        adopt=adopt,
         score="best dev {:.3f} bits/dim",
         samples="images",
     )

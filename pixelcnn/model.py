@@ -25,6 +25,7 @@ from pixelcnn.training import config_from, kind_of
 from replicator.runs.atomic_files import Arrays
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import assign_weights, stored_model
+from replicator.runs.stored_config import checked_config
 
 ConditionValue = int | str | np.ndarray | None
 
@@ -285,13 +286,5 @@ def model_of(stored: dict, weights: Arrays, spec: dict, path: Path) -> ImageMode
 
 
 def _config(stored: Any, path: Path) -> AnyTrainConfig:
-    if not isinstance(stored, dict) or str(stored.get("kind")) not in KINDS:
-        held = stored.get("kind") if isinstance(stored, dict) else "nothing"
-        raise UserError(f"{path} holds a {held}, not a {' or a '.join(KINDS)}.")
-    missing = {"preset", "class_names", "statistics"} - stored.keys()
-    if missing:
-        raise UserError(f"The configuration in {path} has no '{min(missing)}'.")
-    try:
-        return config_from(stored)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+    needed = {"preset", "class_names", "statistics"}
+    return checked_config(stored, path, tuple(KINDS), needed, config_from)

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import tyro
 
 from replicator.runs.errors import UserError
-from replicator.training.command import TrainingOptions, run_training
+from replicator.training.command import TrainingOptions, parse_training, run_training
 from wavenet import shipped
 from wavenet.dev_parts import DevPart
 from wavenet.presets import PRESETS, TrainConfig
@@ -61,24 +61,17 @@ class EvaluateArguments:
 
 def run_train(preset: str, arguments: list[str], parse) -> int:
     """Parses the rest of `onepass train PRESET ...` and trains; 128 + a signal that stopped it."""
-    default = TrainArguments(tyro.MISSING, tyro.MISSING, PRESETS[preset].config)
-    given = parse(
-        TrainArguments, arguments, f"onepass train {preset}", default, PRESETS[preset].about
-    )
-    from replicator import strategies
-    from replicator.portable.adopt import adopt
+    words = ("train", preset)
+    given = parse_training(TrainArguments, words, arguments, parse, PRESETS[preset])
     from wavenet.portable import export_run
     from wavenet.training import train
 
-    replicator = strategies.from_environment(given.strategy)  # before TensorFlow does anything
     what = (preset, given.config, given.data)
     return run_training(
         given,
         given.workdir,
-        replicator,
-        train=lambda: train(*what, given.workdir, replicator=replicator),
+        train=lambda replicator: train(*what, given.workdir, replicator=replicator),
         export=lambda: export_run(*what, given.portable, given.workdir),
-        adopt=adopt,
         score="best dev {:.3f} bits/sample",
         samples="sounds",
     )

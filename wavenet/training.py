@@ -11,7 +11,7 @@ from replicator.runs.folders import shown
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import defaults, stored_config, to_json
 from replicator.strategies.coordination import chief_first, chief_only, variable_scope
-from replicator.training.command import check_outside
+from replicator.training.command import check_outside, resume_and_train
 from replicator.training.loop import Outcome, Trainer
 from replicator.training.state import TrainState
 from replicator.training.step import check_rows
@@ -78,19 +78,16 @@ def _train(
     with variable_scope(replicator):
         network = make_network(config)
         state = TrainState(network, config.optimizer, config.loop.num_steps)
-    trainer = Trainer(run, state, loss_function(network), config.loop, replicator)
-    for line in trainer.resume(lambda: begin(network, state, config, corpus, say)):
-        say(line)
-    say(
-        f"{sum(math.prod(w.shape) for w in state.weights):,} weights, receptive field "
-        f"{config.network.receptive_field} samples "
-        f"({1000 * config.network.receptive_field / config.data.sample_rate_hz:.0f} ms)"
-        + (f", going on from step {trainer.step}" if trainer.step else "")
+    past = config.network.receptive_field
+    return resume_and_train(
+        Trainer(run, state, loss_function(network), config.loop, replicator),
+        say,
+        f"{sum(math.prod(w.shape) for w in state.weights):,} weights, receptive field {past} "
+        f"samples ({1000 * past / config.data.sample_rate_hz:.0f} ms)",
+        lambda step: batches(corpus, config, step),
+        lambda: EvaluationCallback(network, state, corpus, config, run.folder("samples")),
+        lambda: begin(network, state, config, corpus, say),
     )
-    callback = None
-    if replicator.is_chief:
-        callback = EvaluationCallback(network, state, corpus, config, run.folder("samples"))
-    return trainer.train(batches(corpus, config, trainer.step), callback)
 
 
 def begin(network: Network, state: TrainState, config: TrainConfig, corpus: Corpus, say) -> None:

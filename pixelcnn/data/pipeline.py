@@ -1,6 +1,6 @@
 """Batches of a corpus as tf.data: endless and restartable to train on, or every image once."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 import numpy as np
 import tensorflow as tf
@@ -8,43 +8,13 @@ import tensorflow as tf
 from pixelcnn.data.batch_sampling import LANES, Arrays, example_seeds, example_words, image_batch
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.corpus import Corpus, ImageSet
-
-PARALLEL_BATCHES = 2
-BATCHES_AHEAD = 4
+from replicator.training.batches import as_dataset
 
 
-def as_dataset(make: Callable[[int], Arrays], first: int, stop: int, rows: int | None):
-    """make(first), make(first + 1), ..., make(stop - 1) as a dataset of dicts of tensors.
-
-    Args:
-      make: the batch of a number. All have the same keys, dtypes and shapes but for the rows.
-      first, stop: batch numbers.
-      rows: of every batch, or None where they differ.
-    """
-    example = make(first)
-
-    def values(step: np.int64) -> list[np.ndarray]:
-        arrays = make(int(step))
-        return [arrays[name] for name in example]
-
-    def tensors(step: tf.Tensor) -> dict[str, tf.Tensor]:
-        flat = tf.numpy_function(values, [step], [array.dtype for array in example.values()])
-        return {
-            name: tf.ensure_shape(tensor, [rows, *example[name].shape[1:]])
-            for name, tensor in zip(example, flat, strict=True)
-        }
-
-    steps = tf.data.Dataset.range(first, stop)
-    batches = steps.map(tensors, num_parallel_calls=PARALLEL_BATCHES, deterministic=True)
-    return batches.prefetch(BATCHES_AHEAD)
-
-
-def check_batches(batch_size: int, start_step: int = 0) -> None:
-    """Raises ValueError for a batch without rows or a step before the first."""
+def check_batches(batch_size: int) -> None:
+    """Raises ValueError for a batch without rows."""
     if batch_size < 1:
         raise ValueError(f"`batch_size` must be at least 1, got {batch_size}.")
-    if start_step < 0:
-        raise ValueError(f"`start_step` must be at least 0, got {start_step}.")
 
 
 def _members(corpus: Corpus, split: str) -> ImageSet:
@@ -107,7 +77,7 @@ def batches(
       example of every step; where the corpus has them "label" int32 [batch], "caption" int32
       [batch, 201], see `captions.encode_caption`, and "map" int32 [batch, height, width].
     """
-    check_batches(batch_size, start_step)
+    check_batches(batch_size)
     members = _members(corpus, split)
     size = members.images.shape[1]
     if crop is not None and not 1 <= crop <= size:
@@ -122,7 +92,7 @@ def batches(
                 batch[name] = _cropped(batch[name], cuts, crop)
         return batch
 
-    return as_dataset(make, start_step, np.iinfo(np.int64).max, batch_size)
+    return as_dataset(make, start_step, rows=batch_size)
 
 
 def whole(corpus: Corpus, split: str, batch_size: int) -> tf.data.Dataset:
@@ -139,4 +109,4 @@ def whole(corpus: Corpus, split: str, batch_size: int) -> tf.data.Dataset:
         chosen = np.arange(step * batch_size, min((step + 1) * batch_size, count))
         return _batch(stored, chosen, example_words(0, step, batch_size, 1)[0, : len(chosen)])
 
-    return as_dataset(make, 0, -(-count // batch_size), None)
+    return as_dataset(make, 0, -(-count // batch_size))

@@ -17,10 +17,11 @@ from pixelcnn.data.batch_sampling import (
 from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.metadata import SPLITS
 from pixelcnn.data.npz import check_shape, pair, read_arrays
-from pixelcnn.data.pipeline import as_dataset, check_batches
+from pixelcnn.data.pipeline import check_batches
 from pixelcnn.data.raw_corpus import plural
 from pixelcnn.data.reduction import fitted
 from replicator.runs.folders import shown
+from replicator.training.batches import as_dataset
 
 KEYS = ("frames", "actions", "states")
 LEAST_STD = 1e-6  # a channel that hardly moves is centred and otherwise left alone
@@ -227,7 +228,7 @@ def video_batches(
       height, width, channels], "action" float32 [batch, context, A] and "state" float32 [batch,
       context, S], those of steps t - context to t - 1; "seed" int32 [batch, 2].
     """
-    check_batches(batch_size, start_step)
+    check_batches(batch_size)
     episodes = _members(video, split, context)
 
     def make(step: int) -> Arrays:
@@ -235,7 +236,7 @@ def video_batches(
             episodes.stored, seed, step, batch_size=batch_size, context=context, jitter=jitter
         )
 
-    return as_dataset(make, start_step, np.iinfo(np.int64).max, batch_size)
+    return as_dataset(make, start_step, rows=batch_size)
 
 
 def _others(episodes: Episodes, context: int, seed: int) -> np.ndarray:
@@ -282,4 +283,4 @@ def whole_video(
         batch = moments(episodes.stored, chosen, acting[chosen], context)
         return {**batch, "seed": example_seeds(seeds)}
 
-    return as_dataset(make, 0, -(-count // batch_size), None)
+    return as_dataset(make, 0, -(-count // batch_size))

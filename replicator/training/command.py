@@ -4,11 +4,14 @@ Nothing here imports TensorFlow before it is needed, so that a help text need no
 """
 
 import dataclasses
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import tyro
+
 from replicator.runs.errors import UserError
+from replicator.training.config import Preset
 
 if TYPE_CHECKING:
     from replicator.strategies.base import Replicator
@@ -31,33 +34,50 @@ class TrainingOptions:
     tpu:ADDRESS. A run may be resumed on another."""
 
 
+def parse_training(kind, words: Sequence[str], arguments: list[str], parse, preset: Preset) -> Any:
+    """The options of a verb that trains, a `kind` of `TrainingOptions`.
+
+    Args:
+      kind: with data (or teacher), workdir and config first.
+      words: the verb and the preset's name.
+      arguments: the rest of the command line. parse: reads a dataclass from it.
+      preset: whose configuration the options change.
+    """
+    default = kind(tyro.MISSING, tyro.MISSING, preset.config)
+    return parse(kind, arguments, " ".join(["onepass", *words]), default, preset.about)
+
+
 def run_training(
     options: TrainingOptions,
     workdir: Path,
-    replicator: "Replicator",
     *,
-    train: "Callable[[], Outcome]",
+    train: "Callable[[Replicator], Outcome]",
     export: Callable[[], Any],
-    adopt: Callable[[Path, Path], int],
     score: str,
     samples: str,
+    adopt: Callable[[Path, Path], int] | None = None,
 ) -> int:
     """Exports, or adopts and trains, as the options say; returns the exit status.
 
     Args:
       options, workdir: of the command line.
-      replicator: what the training runs on.
-      train, export: what to do, with or without `--portable`.
-      adopt: takes the weights of a folder into a run directory; gives the step they are of.
+      train: with a replicator. export: with `--portable`, in place of it.
       score: what the best score is, with a place for it, as in "best dev {:.3f} bits/sample".
       samples: the folder that the next step is suggested to write to.
+      adopt: takes the weights of a folder into a run directory; gives the step they are of. None:
+        `replicator.portable.adopt`.
     """
+    from replicator import strategies
+    from replicator.portable.adopt import adopt as adopt_checkpoint
+
+    replicator = strategies.from_environment(options.strategy)  # before TensorFlow does anything
     if options.portable:
         export()
         return 0
     if options.adopt and replicator.is_chief:
-        print(f"{workdir} is at step {adopt(options.adopt, workdir)} now.")
-    outcome = train()
+        step = (adopt or adopt_checkpoint)(options.adopt, workdir)
+        print(f"{workdir} is at step {step} now.")
+    outcome = train(replicator)
     if replicator.is_chief:
         following = f"Next: onepass sample {workdir} --out {samples}"
         print(outcome.summary(workdir, score, following))

@@ -6,14 +6,13 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
-import numpy as np
 import tensorflow as tf
 
+from replicator.training.accumulation import Batch
+from replicator.training.batches import as_dataset
 from wavenet.data.batch_sampling import Augmentation, ClipSource, batch, clip_source
 from wavenet.data.corpus import Corpus, frames_of, recordings_of, silent_frame
 
-PARALLEL_BATCHES = 2
-BATCHES_AHEAD = 4
 Encode = Callable[[tf.Tensor], tf.Tensor]
 
 
@@ -68,32 +67,6 @@ def source_of(
     )
 
 
-def _spec(source: ClipSource, rows: int) -> dict[str, tf.TensorSpec]:
-    samples = source.left_samples + source.clip_samples
-    sound = tf.TensorSpec([rows, samples], tf.float32)
-    spec = {"waveform": sound, "mask": sound, "speaker": tf.TensorSpec([rows], tf.int32)}
-    if source.frames:
-        frames = samples // source.hop_samples + 2 * source.side_frames
-        spec["frames"] = tf.TensorSpec([rows, frames, len(source.padding)], tf.float32)
-    return spec
-
-
-def _arrays(
-    made: Callable[[int], dict[str, np.ndarray]], spec: dict[str, tf.TensorSpec], step: tf.Tensor
-) -> dict[str, tf.Tensor]:
-    """Batch `step`, made by NumPy, as tensors of the shapes in `spec`."""
-
-    def values(step: np.int64) -> list[np.ndarray]:
-        arrays = made(int(step))
-        return [arrays[name] for name in spec]
-
-    flat = tf.numpy_function(values, [step], [tensor.dtype for tensor in spec.values()])
-    return {
-        name: tf.ensure_shape(array, spec[name].shape)
-        for name, array in zip(spec, flat, strict=True)
-    }
-
-
 def clips(
     corpus: Corpus,
     split: str,
@@ -130,23 +103,12 @@ def clips(
       [batch, frames of those samples + 2 side_frames, channels], the silent frame in padding; with
       encode, "levels" int32, as the waveform.
     """
-    if start_step < 0:
-        raise ValueError(f"`start_step` must be at least 0, got {start_step}.")
     source = source_of(corpus, split, clip_samples, features, surroundings)
     made = functools.partial(
-        batch,
-        source,
-        seed,
-        batch_size=batch_size,
-        shard_index=shard_index,
-        num_shards=num_shards,
+        batch, source, seed, batch_size=batch_size, shard_index=shard_index, num_shards=num_shards
     )
-    spec = _spec(source, rows=len(made(0)["speaker"]))
 
-    def tensors(step: tf.Tensor) -> dict[str, tf.Tensor]:
-        arrays = _arrays(made, spec, step)
+    def with_levels(arrays: Batch) -> Batch:
         return arrays if encode is None else {**arrays, "levels": encode(arrays["waveform"])}
 
-    steps = tf.data.Dataset.range(start_step, np.iinfo(np.int64).max)
-    batches = steps.map(tensors, num_parallel_calls=PARALLEL_BATCHES, deterministic=True)
-    return batches.prefetch(BATCHES_AHEAD)
+    return as_dataset(made, start_step, rows=batch_size // num_shards, then=with_levels)

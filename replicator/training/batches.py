@@ -1,0 +1,50 @@
+"""Batches that NumPy makes, one for each number, as a tf.data pipeline."""
+
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from replicator.training.accumulation import Batch
+
+PARALLEL_BATCHES = 2
+BATCHES_AHEAD = 4
+ENDLESS = np.iinfo(np.int64).max
+
+
+def as_dataset(
+    make: Callable[[int], dict[str, np.ndarray]],
+    first: int,
+    stop: int = ENDLESS,
+    rows: int | None = None,
+    then: Callable[[Batch], Batch] | None = None,
+) -> tf.data.Dataset:
+    """make(first), make(first + 1), ..., make(stop - 1) as a dataset of dicts of tensors.
+
+    Args:
+      make: the batch of a number. All have the same keys, dtypes and shapes but for the rows.
+      first, stop: batch numbers.
+      rows: of every batch, or None where they differ.
+      then: what TensorFlow makes of a batch; None: nothing.
+
+    Raises ValueError for a number below 0.
+    """
+    if first < 0:
+        raise ValueError(f"`start_step` must be at least 0, got {first}.")
+    example = make(first)
+
+    def values(step: np.int64) -> list[np.ndarray]:
+        arrays = make(int(step))
+        return [arrays[name] for name in example]
+
+    def tensors(step: tf.Tensor) -> Batch:
+        flat = tf.numpy_function(values, [step], [array.dtype for array in example.values()])
+        batch = {
+            name: tf.ensure_shape(tensor, [rows, *example[name].shape[1:]])
+            for name, tensor in zip(example, flat, strict=True)
+        }
+        return batch if then is None else then(batch)
+
+    steps = tf.data.Dataset.range(first, stop)
+    batches = steps.map(tensors, num_parallel_calls=PARALLEL_BATCHES, deterministic=True)
+    return batches.prefetch(BATCHES_AHEAD)
