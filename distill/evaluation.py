@@ -26,13 +26,13 @@ from wavenet.copy_synthesis import (
     synthesised_samples,
     table,
 )
-from wavenet.data import Corpus, audio
+from wavenet.data import Corpus
 from wavenet.dev_parts import DevPart
 from wavenet.dev_recordings import dev_recordings
-from wavenet.evaluation import heading
+from wavenet.evaluation import heading, measured_on
 from wavenet.features import MelConvention
 from wavenet.model import SpeechModel
-from wavenet.optional_packages import left_out, left_out_line
+from wavenet.optional_packages import left_out_line
 
 DRAWS = 32
 
@@ -74,19 +74,12 @@ def evaluate(
     compared |= at_temperatures(model, seed, temperatures, "student")
     against = compare(compared, items, convention, seed, heard)
     student = against.pop("student")
-    samples = np.array([len(item["waveform"]) for item in items], np.float64)
-    flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
+    seconds = sum(synthesised_samples(i, rate_hz) for i in items) / rate_hz
     return {
         **closeness(model, teacher, items, seed),
         **student,
         "against": against,
-        "codec": {"flac": float(np.average(flac, weights=samples))},
-        "dev": {
-            "part": part,
-            "recordings": len(items),
-            "seconds": sum(synthesised_samples(i, rate_hz) for i in items) / rate_hz,
-        },
-        "not_measured": left_out(),
+        **measured_on(items, part, seconds, corpus),
     }
 
 

@@ -7,7 +7,7 @@ import tensorflow as tf
 from PIL import Image
 
 from distill.collapse import HealthMetrics, collapse_warnings
-from distill.generation import Request, generate
+from distill.generation import generate
 from distill.losses.kl_divergence import ENTROPY
 from distill.student import ParallelWaveNet
 from replicator.runs.metrics import MetricsLog
@@ -19,6 +19,7 @@ from wavenet.features import MelConvention, fundamental_frequency
 from wavenet.measures import log_mel_distance_db, multi_resolution_stft_distance
 from wavenet.model import SpeechModel
 from wavenet.plots import spectrogram_png
+from wavenet.speech_model import request_of
 
 DEV_SECONDS = 20.0  # of dev recordings evaluated while training; `evaluate` takes them all
 SHOWN_SECONDS = 3.0
@@ -74,12 +75,7 @@ class EvaluationCallback:
         return distance
 
     def _synthesise(self, item: dict, length: int) -> np.ndarray:
-        frames, speaker = condition_of(self.teacher.network, item)
-        request = Request(
-            length,
-            frames=None if frames is None else frames[None],
-            speaker=None if speaker is None else np.array([speaker], np.int32),
-        )
+        request = request_of(condition_of(self.teacher.network, item), length)
         return generate(self.student, request)[0]
 
     def _entropy(self) -> float:

@@ -5,7 +5,6 @@ A chunk's condition needs a few frames on either side of it and no more, so that
 comes early and an hour takes no more memory than a second.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Literal
 
@@ -15,28 +14,13 @@ import tensorflow as tf
 from distill.cpu import recursion
 from distill.cpu.engine import FlowEngine
 from distill.student import ParallelWaveNet
+from wavenet.network import check_condition
+from wavenet.speech_model import Request
 
 Backend = Literal["auto", "numba", "tensorflow"]
 CHUNK_SAMPLES = 32_000  # about; whole frames are taken
 WHOLE_SAMPLES = 160_000  # of a chunk where only the whole is wanted: memory stays bounded
 FIRST_SAMPLES = 1600  # of the first chunk, so that something is heard soon
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What to generate.
-
-    seed: names the noise. rows: which sounds of that seed, one a batch entry. frames: float32
-    [batch, frames, channels] or None. speaker: int32 [batch] or None. temperature: multiplies the
-    noise; 1 samples the model.
-    """
-
-    num_samples: int
-    seed: int = 0
-    rows: tuple[int, ...] = (0,)
-    frames: np.ndarray | None = None
-    speaker: np.ndarray | None = None
-    temperature: float = 1.0
 
 
 def generate(student: ParallelWaveNet, request: Request, backend: Backend = "auto") -> np.ndarray:
@@ -87,7 +71,7 @@ def condition_between(
     frame, end = first // hop, -(-last // hop)
     before = min(frame, side)
     window = tf.constant(request.frames[:, frame - before : end + side], tf.float32)
-    student.check_condition(window, speaker)
+    check_condition(student.config, window, speaker)
     who = [] if speaker is None else [tf.constant(speaker, tf.int32)]
     numbers = (tf.constant(number) for number in (count, before, (frame - before) * hop))
     return _compiled_condition(student)(window, phase_cycles, *numbers, *who)
@@ -162,10 +146,6 @@ def _tensorflow_runner(student: ParallelWaveNet, batch: int):
 
 
 def _check(student: ParallelWaveNet, request: Request) -> None:
-    if request.num_samples < 1:
-        raise ValueError(f"`num_samples` must be at least 1, got {request.num_samples}.")
-    if not request.temperature >= 0:
-        raise ValueError(f"`temperature` must be at least 0, got {request.temperature}.")
     if request.frames is None:
         return
     covered = request.frames.shape[1] * student.config.hop_samples

@@ -8,7 +8,7 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 
 from distill import shipped
-from distill.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
+from distill.generation import CHUNK_SAMPLES, Backend, generate, stream
 from distill.presets import DistillConfig
 from distill.student import ParallelWaveNet
 from distill.training import KIND
@@ -16,17 +16,18 @@ from replicator.runs.atomic_files import Arrays
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import assign_weights, stored_model
 from replicator.runs.model_spec import kind_of
-from replicator.runs.stored_config import dataclass_from
+from replicator.runs.stored_config import checked_config, stored_config
 from wavenet import model as wavenet_model
-from wavenet.feature_extractor import FeatureExtraction
 from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
+from wavenet.speech_model import TrainedSpeechModel, spec_of_speech
 
+OF_THE_TEACHER = ("teacher", "teacher_weights")  # what config.json says of it
 SHIPPED = {"shipped": shipped.student_folder, "shipped-student": shipped.student_folder}
 
 
 @dataclasses.dataclass(frozen=True)
-class StudentModel(FeatureExtraction):
+class StudentModel(TrainedSpeechModel):
     """A student ready to speak.
 
     network: the flows. config: what it was distilled as. data: what its teacher heard. gain_db:
@@ -43,21 +44,6 @@ class StudentModel(FeatureExtraction):
 
     backends: ClassVar = get_args(Backend)
     primable: ClassVar = False  # the noise of a recording is not known
-
-    @property
-    def hop_samples(self) -> int:
-        """Samples between two frames."""
-        return self.config.student.hop_samples
-
-    @property
-    def conditional(self) -> bool:
-        """Whether it needs frames."""
-        return self.config.student.feature_channels > 0
-
-    @property
-    def known_speakers(self) -> tuple[str, ...]:
-        """The names of the speakers that it can speak as; none for a model without speakers."""
-        return self.speakers[: self.config.student.speakers]
 
     def generate(
         self,
@@ -82,6 +68,7 @@ class StudentModel(FeatureExtraction):
 
         Raises UserError for frames that are none of this model's.
         """
+        condition = None if condition is None else self._checked(condition)
         request = self._request(condition, seed, num, num_samples, speaker, temperature)
         return generate(self.network, request, backend)
 
@@ -98,25 +85,9 @@ class StudentModel(FeatureExtraction):
         chunk_samples: int = CHUNK_SAMPLES,
     ) -> Iterator[np.ndarray]:
         """The same sounds in chunks float32 [num, about chunk_samples], as they are made."""
+        condition = None if condition is None else self._checked(condition)
         request = self._request(condition, seed, num, num_samples, speaker, temperature)
         return stream(self.network, request, backend, chunk_samples)
-
-    def _request(self, condition, seed, num, num_samples, speaker, temperature) -> Request:
-        if condition is not None:
-            condition = self._checked(condition)
-        if num_samples is None:
-            if condition is None:
-                raise ValueError("`num_samples` must be given when there is no `condition`.")
-            num_samples = len(condition) * self.hop_samples
-        number = self.speaker_number(speaker)
-        return Request(
-            num_samples,
-            seed,
-            tuple(range(num)),
-            None if condition is None else np.broadcast_to(condition, (num, *condition.shape)),
-            None if number is None else np.full([num], number, np.int32),
-            temperature,
-        )
 
     def _checked(self, condition) -> np.ndarray:
         """The frames as float32 [frames, channels], or a UserError that says what is wrong."""
@@ -174,23 +145,8 @@ def untrained(model: StudentModel) -> StudentModel:
 def spec_of(stored: dict, path: Path) -> dict[str, Any]:
     """What model.json says of a run's student, from its config.json."""
     config, data = _config(stored, path)
-    hop = config.student.hop_samples
-    mel, pitch = data.mel(hop), data.pitch(hop)
-    return {
-        "kind": KIND,
-        "preset": stored["preset"],
-        "sample_rate_hz": data.sample_rate_hz,
-        "hop_samples": hop,
-        "receptive_field_samples": config.student.receptive_field,
-        "gain_db": stored["gain_db"],
-        "features": {
-            "mel": mel.to_dict() if mel else None,
-            "f0": pitch.to_dict() if pitch else None,
-        },
-        "speakers": stored["speakers"],
-        "teacher": stored["teacher"],
-        "teacher_weights": stored["teacher_weights"],
-    }
+    spec = spec_of_speech(KIND, stored, data, config.student)
+    return {**spec, **{name: stored[name] for name in OF_THE_TEACHER}}
 
 
 def _model(stored: dict, weights: Arrays, spec: dict, path: Path) -> StudentModel:
@@ -201,21 +157,16 @@ def _model(stored: dict, weights: Arrays, spec: dict, path: Path) -> StudentMode
     return StudentModel(network, config, data, stored["gain_db"], speakers, spec)
 
 
-def _config(stored: dict, path: Path) -> tuple[DistillConfig, DataConfig]:
+def _config(stored: Any, path: Path) -> tuple[DistillConfig, DataConfig]:
     """What config.json says of a student and its data, once every key is known to be there."""
-    try:
-        missing = {"preset", "gain_db", "speakers", "teacher", "teacher_weights"} - stored.keys()
-        if missing:
-            raise KeyError(min(missing))
-        fields = {field.name: field.type for field in dataclasses.fields(DistillConfig)}
-        values = {
-            name: dataclass_from(kind, stored[name])
-            if isinstance(stored[name], dict)
-            else stored[name]
-            for name, kind in fields.items()
-        }
-        return DistillConfig(**values), dataclass_from(DataConfig, stored["data"])
-    except (KeyError, TypeError, ValueError, AttributeError) as error:
-        raise UserError(f"The configuration in {path} is not one of this version: {error}.") from (
-            error
-        )
+    needed = {"preset", "gain_db", "speakers", "data", *OF_THE_TEACHER}
+    return checked_config(
+        stored,
+        path,
+        (KIND,),
+        needed,
+        lambda stored: (
+            stored_config(DistillConfig, stored),
+            stored_config(DataConfig, stored.get("data", {})),
+        ),
+    )

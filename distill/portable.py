@@ -17,7 +17,7 @@ from distill.training import (
     corpus_for,
     defaults_of,
     new_student,
-    pretrain_pitch_estimator,
+    pretrain_pitch_reader,
     run_config,
 )
 from replicator.portable.adopt import adopt
@@ -72,7 +72,7 @@ def export_run(
     corpus = corpus_for(config, teacher, data, workdir, say)
     classifier = _classifier(folder, workdir, config, corpus, say)
     if not int(state.step.numpy()):
-        pretrain_pitch_estimator(student, config, teacher, corpus)
+        pretrain_pitch_reader(student, config, teacher, corpus)
         state.start(student.trainable_variables)
     _write(folder, student, state, config, teacher, corpus, classifier, stored, tensor_float_32)
     say(next_command(folder, state))

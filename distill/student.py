@@ -13,6 +13,7 @@ from likelihoods import noise as counter_noise
 from likelihoods.initial import Initial
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
+from wavenet.network import check_condition
 from wavenet.upsampling import FrameUpsampler
 
 
@@ -128,7 +129,7 @@ class ParallelWaveNet(tf.Module):
             end, count as neighbours only.
           start: position in the whole sound of the first frame's first sample.
         """
-        self.check_condition(frames, speaker)
+        check_condition(self.config, frames, speaker)
         hop, parts, draft = self.config.hop_samples, [], None
         source = prediction = None
         first = skipped_frames * hop
@@ -188,22 +189,6 @@ class ParallelWaveNet(tf.Module):
             return pasts
         tail = tf.zeros([batch, self.config.prediction_order], self.flows[0].outer_dtype)
         return [*pasts, [tail]]
-
-    def check_condition(self, frames, speaker) -> None:
-        """Returns nothing; ValueError for what `condition` does not take."""
-        channels = self.config.feature_channels
-        if (frames is None) != (channels == 0):
-            raise ValueError(
-                f"`frames` must be {'given' if channels else 'None'} for a student with "
-                f"feature_channels={channels}."
-            )
-        if channels and frames.shape[-1] != channels:
-            raise ValueError(f"`frames` must have {channels} channels, got {frames.shape[-1]}.")
-        if (speaker is None) != (self.config.speakers == 0):
-            raise ValueError(
-                f"`speaker` must be {'given' if self.config.speakers else 'None'} for a student "
-                f"with speakers={self.config.speakers}."
-            )
 
     def start_from_conditioner(self, theirs: Conditioner) -> None:
         """Copies a teacher's dense conditioner, and how it reads F0.

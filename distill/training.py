@@ -11,7 +11,6 @@ from distill.evaluation_callback import EvaluationCallback
 from distill.losses.objective import Objective
 from distill.losses.unit_classifier import UnitClassifier, copied, load, save, train_units
 from distill.presets import DistillConfig
-from distill.source.excitation import train_pitch_estimator
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, frozen_copy
 from replicator import Replicator, strategies
@@ -27,13 +26,14 @@ from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import Corpus
 from wavenet.data.pipeline import Surroundings, clips, source_of
 from wavenet.model import SpeechModel
+from wavenet.pitch_reader import train_pitch_reader
 from wavenet.presets import Feature
 from wavenet.training import FEATURES, prepare_corpus, scan_folder
 from wavenet.vocoder import VocoderWaveNet
 
 KIND = "parallel-wavenet"
 CHANGEABLE = ("loop", "data_folder", "teacher")
-ESTIMATOR_FRAMES = 96  # of a clip that the reader of F0 learns from
+READER_FRAMES = 96  # of a clip that the reader of F0 learns from
 UNITS = "units.npz"  # of a run: the classifier of the perceptual losses
 
 
@@ -103,7 +103,7 @@ def _distill(
     trainer = Trainer(run, state, objective, config.loop, replicator, frozen)
 
     def begin():
-        pretrain_pitch_estimator(begun, config, teacher, corpus)
+        pretrain_pitch_reader(begun, config, teacher, corpus)
         state.start(begun.trainable_variables)
 
     rate_hz, past = config.student.sample_rate_hz, config.student.receptive_field
@@ -122,17 +122,21 @@ def _distill(
     )
 
 
-def pretrain_pitch_estimator(
+def pretrain_pitch_reader(
     student: ParallelWaveNet, config: DistillConfig, teacher: SpeechModel, corpus: Corpus
 ) -> None:
     """Lets the reader of F0 learn its task before the flows rely on it."""
     if student.drafter is None or not config.pitch_steps:
         return
-    reader = student.drafter.reader
-    clip_samples = ESTIMATOR_FRAMES * config.student.hop_samples
+    channels = config.student.feature_channels
+    clip_samples = READER_FRAMES * config.student.hop_samples
     source = source_of(corpus, "train", clip_samples, corpus_features(config, teacher))
-    train_pitch_estimator(
-        reader, source, config.student.feature_channels, config.pitch_steps, config.seed
+    train_pitch_reader(
+        student.drafter.reader,
+        source,
+        config.pitch_steps,
+        config.seed,
+        lambda frames: frames[..., :channels],
     )
 
 

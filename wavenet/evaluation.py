@@ -67,18 +67,27 @@ def evaluate(
     mean_bits = weighted_mean(bits, samples, seed)
     compared = _compared(model, items[:copies], seed, temperatures, heard)
     measures = {"bits_per_sample": dataclasses.asdict(mean_bits), **compared.pop("measures")}
-    flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
     return {
         "bits_per_sample": mean_bits.mean,
         "measures": measures,
         **compared,
-        "codec": {"flac": float(np.average(flac, weights=samples))},
         **_untrained(model, items, seed),
-        "dev": {
-            "part": part,
-            "recordings": len(items),
-            "seconds": float(samples.sum()) / corpus.sample_rate_hz,
-        },
+        **measured_on(items, part, float(samples.sum()) / corpus.sample_rate_hz, corpus),
+    }
+
+
+def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus) -> dict:
+    """What all figures of a model of speech end in: codec, dev and not_measured, see `evaluate`.
+
+    Args:
+      items: of dev. part: that they are of. seconds: of them that were measured.
+      corpus: that they are from.
+    """
+    flac = [audio.flac_bits_per_sample(i["samples"], corpus.sample_rate_hz) for i in items]
+    samples = [len(item["waveform"]) for item in items]
+    return {
+        "codec": {"flac": float(np.average(flac, weights=samples))},
+        "dev": {"part": part, "recordings": len(items), "seconds": seconds},
         "not_measured": left_out(),
     }
 

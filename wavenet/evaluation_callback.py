@@ -15,7 +15,8 @@ from wavenet.dev_recordings import condition_of, dev_recordings, up_to
 from wavenet.network import WaveNet
 from wavenet.plots import spectrogram_png
 from wavenet.presets import TrainConfig
-from wavenet.samplers.generation import Request, generate
+from wavenet.samplers.generation import generate
+from wavenet.speech_model import request_of
 
 SAMPLE_SECONDS = 2.0
 DEV_SECONDS = 30.0  # of the dev recordings that checkpoints are chosen on
@@ -60,13 +61,7 @@ class EvaluationCallback:
         rate_hz = self.config.data.sample_rate_hz
         item = self.recordings[0]
         length = min(int(SAMPLE_SECONDS * rate_hz), len(item["waveform"]))
-        frames, speaker = condition_of(self.network, item)
-        request = Request(
-            length,
-            seed=0,
-            frames=None if frames is None else frames[None],
-            speaker=None if speaker is None else np.array([speaker], np.int32),
-        )
+        request = request_of(condition_of(self.network, item), length)
         levels = generate(self.network, request)[0]
         waveform = self.network.likelihood.decode(levels).numpy()
         path = self.folder / f"step_{step:08d}"

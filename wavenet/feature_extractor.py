@@ -33,6 +33,9 @@ class SpeechModelLike(Protocol):
     def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
         """Frames of a waveform that is amplified already."""
 
+    def speaker_number(self, name: str | None) -> int | None:
+        """The number of a speaker."""
+
 
 class FeatureExtraction:
     """A mixin for models of speech: frames by the model's own conventions, speakers by name."""

@@ -9,23 +9,23 @@ from typing import Any, ClassVar, get_args
 import numpy as np
 import tensorflow as tf
 
-from replicator.runs.errors import UserError
 from replicator.runs.model_folder import assign_weights, stored_model
+from replicator.runs.stored_config import checked_config
 from wavenet import shipped
 from wavenet.config import ComputeDtype
 from wavenet.data import audio
 from wavenet.density import Density
-from wavenet.feature_extractor import FeatureExtraction
 from wavenet.networks import Network, make_network
 from wavenet.presets import DataConfig, TrainConfig
-from wavenet.samplers.generation import CHUNK_SAMPLES, Backend, Request, generate, stream
+from wavenet.samplers.generation import CHUNK_SAMPLES, Backend, generate, stream
+from wavenet.speech_model import TrainedSpeechModel, spec_of_speech
 from wavenet.training import KIND, config_from
 
 SHIPPED = shipped.TEACHER
 
 
 @dataclasses.dataclass(frozen=True)
-class SpeechModel(FeatureExtraction):
+class SpeechModel(TrainedSpeechModel):
     """A network ready to generate sound.
 
     config: what it was trained as. gain_db: applied to recordings before anything else.
@@ -45,21 +45,6 @@ class SpeechModel(FeatureExtraction):
     def data(self) -> DataConfig:
         """What it was trained on."""
         return self.config.data
-
-    @property
-    def hop_samples(self) -> int:
-        """Samples between two frames."""
-        return self.config.network.hop_samples
-
-    @property
-    def conditional(self) -> bool:
-        """Whether it needs frames."""
-        return self.config.network.feature_channels > 0
-
-    @property
-    def known_speakers(self) -> tuple[str, ...]:
-        """The names of the speakers whose voice it has; none for a model without speakers."""
-        return self.speakers[: self.config.network.speakers]
 
     def generate(
         self,
@@ -84,7 +69,8 @@ class SpeechModel(FeatureExtraction):
           temperature: 1 samples the model; less comes closer to its mode.
           backend: see `wavenet.samplers.generation.stream`.
         """
-        request = self._request(condition, seed, num, num_samples, speaker, prime, temperature)
+        prime = None if prime is None else self._levels(prime)
+        request = self._request(condition, seed, num, num_samples, speaker, temperature, prime)
         return self.network.likelihood.decode(generate(self.network, request, backend)).numpy()
 
     def stream(
@@ -101,7 +87,8 @@ class SpeechModel(FeatureExtraction):
         chunk_samples: int = CHUNK_SAMPLES,
     ) -> Iterator[np.ndarray]:
         """The same sounds in chunks float32 [num, up to chunk_samples], as they are made."""
-        request = self._request(condition, seed, num, num_samples, speaker, prime, temperature)
+        prime = None if prime is None else self._levels(prime)
+        request = self._request(condition, seed, num, num_samples, speaker, temperature, prime)
         for levels in stream(self.network, request, backend, chunk_samples):
             yield self.network.likelihood.decode(levels).numpy()
 
@@ -121,23 +108,6 @@ class SpeechModel(FeatureExtraction):
     @functools.cached_property
     def _density(self) -> Density:
         return Density(self.network)
-
-    def _request(self, condition, seed, num, num_samples, speaker, prime, temperature) -> Request:
-        primed = 0 if prime is None else len(prime)
-        if num_samples is None:
-            if condition is None:
-                raise ValueError("`num_samples` must be given when there is no `condition`.")
-            num_samples = len(condition) * self.config.network.hop_samples - primed
-        number = self.speaker_number(speaker)
-        return Request(
-            num_samples,
-            seed,
-            tuple(range(num)),
-            None if condition is None else np.repeat(condition[None], num, 0),
-            None if number is None else np.full([num], number, np.int32),
-            None if prime is None else np.repeat(self._levels(prime)[None], num, 0),
-            temperature,
-        )
 
     def _levels(self, waveform) -> np.ndarray:
         return self.network.likelihood.encode(tf.constant(waveform, tf.float32)).numpy()
@@ -164,34 +134,10 @@ def load(path: Path, compute_dtype: ComputeDtype | None = None) -> SpeechModel:
 
 def _config(stored: Any, path: Path) -> TrainConfig:
     """What a run's config.json says of a WaveNet, once every key is known to be there."""
-    if not isinstance(stored, dict):
-        raise UserError(f"The configuration in {path} must be a JSON object.")
-    if stored.get("kind") != KIND:
-        raise UserError(f"{path} holds a {stored.get('kind')}, not a {KIND}.")
-    missing = {"preset", "gain_db", "speakers"} - stored.keys()
-    if missing:
-        raise UserError(f"The configuration in {path} has no '{min(missing)}'.")
-    try:
-        return config_from(stored)
-    except UserError as error:
-        raise UserError(f"{path}: {error}") from error
+    return checked_config(stored, path, (KIND,), {"preset", "gain_db", "speakers"}, config_from)
 
 
 def _spec(stored: dict, path: Path) -> dict[str, Any]:
     config = _config(stored, path)
-    hop = config.network.hop_samples
-    mel, pitch = config.data.mel(hop), config.data.pitch(hop)
-    return {
-        "kind": KIND,
-        "preset": stored["preset"],
-        "sample_rate_hz": config.data.sample_rate_hz,
-        "hop_samples": hop,
-        "levels": config.network.levels,
-        "receptive_field_samples": config.network.receptive_field,
-        "gain_db": stored["gain_db"],
-        "features": {
-            "mel": mel.to_dict() if mel else None,
-            "f0": pitch.to_dict() if pitch else None,
-        },
-        "speakers": stored["speakers"],
-    }
+    spec = spec_of_speech(KIND, stored, config.data, config.network)
+    return {**spec, "levels": config.network.levels}

@@ -171,23 +171,12 @@ class WaveNet(tf.Module):
         self.dtype = tf.as_dtype(config.compute_dtype)
         # A wave has 16 bits, more than bfloat16 holds.
         self.front_dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
-        residual, gate, skip = (
-            config.residual_channels,
-            config.gate_channels,
-            config.skip_channels,
-        )
+        residual, skip = config.residual_channels, config.skip_channels
         categorical = config.likelihood == "categorical"
         front_inputs = config.levels if categorical else config.front_width
         self.front_kernel = initial.kernel([front_inputs, residual], "front_kernel", gain=1.0)
         self.front_bias = initial.zeros([residual], "front_bias")
-        self.stack = ResidualStack(
-            initial,
-            (residual, gate, skip),
-            config.dilations,
-            config.filter_width,
-            config.gate_inputs,
-            "stack",
-        )
+        self.stack = stack_of(config, initial, config.gate_inputs)
         self.skip_bias = initial.zeros([skip], "skip_bias")
         self.head1_kernel = initial.kernel([skip, skip], "head1_kernel")
         self.head1_bias = initial.zeros([skip], "head1_bias")
@@ -199,13 +188,7 @@ class WaveNet(tf.Module):
             last = tf.one_hot(config.front_width - 1, config.front_width)
             self.prediction_kernel = tf.Variable(0.9 * last, name="prediction_kernel")
         self.upsampler = FrameUpsampler(config, initial) if config.feature_channels else None
-        self.speaker_embedding = None
-        if config.speakers and config.speaker_channels:
-            self.speaker_embedding = initial.kernel(
-                [config.speakers, config.speaker_channels],
-                "speaker_embedding",
-                gain=math.sqrt(config.speakers),
-            )
+        self.speaker_embedding = initial_embedding(config, initial)
         self.context_stack = ContextStack(config, initial) if config.context_layers else None
 
     def inputs(self, levels):
@@ -220,7 +203,9 @@ class WaveNet(tf.Module):
           speaker: int32 [batch].
           num_samples: length in samples; by default frames * hop_samples.
         """
-        self._check_condition(frames, speaker, num_samples)
+        check_condition(self.config, frames, speaker)
+        if self.config.speakers and frames is None and num_samples is None:
+            raise ValueError("`num_samples` must be given when there are no `frames`.")
         parts = []
         if self.upsampler is not None:
             local = self.upsampler(tf.cast(frames, self.dtype))
@@ -318,27 +303,48 @@ class WaveNet(tf.Module):
         return context if condition is None else tf.concat([condition, context], -1)
 
     def _speaker(self, speaker, num_samples):
-        row = tf.one_hot(speaker, self.config.speakers)
-        if self.speaker_embedding is not None:
-            row = tf.matmul(row, self.speaker_embedding)
+        row = speaker_row(self.config, self.speaker_embedding, speaker)
         return tf.repeat(tf.cast(row, self.dtype)[:, None], num_samples, 1)
 
-    def _check_condition(self, frames, speaker, num_samples):
-        channels = self.config.feature_channels
-        if (frames is None) != (channels == 0):
-            raise ValueError(
-                f"`frames` must be {'given' if channels else 'None'} for a network "
-                f"with feature_channels={channels}."
-            )
-        if channels and frames.shape[-1] != channels:
-            raise ValueError(f"`frames` must have {channels} channels, got {frames.shape[-1]}.")
-        if (speaker is None) != (self.config.speakers == 0):
-            raise ValueError(
-                f"`speaker` must be {'given' if self.config.speakers else 'None'} for "
-                f"a network with speakers={self.config.speakers}."
-            )
-        if self.config.speakers and not channels and num_samples is None:
-            raise ValueError("`num_samples` must be given when there are no `frames`.")
+
+def stack_of(config: WaveNetConfig, initial: Initial, condition_channels: int) -> ResidualStack:
+    """The residual layers of a configuration, which read so many channels of a condition."""
+    channels = (config.residual_channels, config.gate_channels, config.skip_channels)
+    return ResidualStack(
+        initial, channels, config.dilations, config.filter_width, condition_channels, "stack"
+    )
+
+
+def initial_embedding(config: WaveNetConfig, initial: Initial) -> tf.Variable | None:
+    """The learned embedding of speakers [speakers, channels]; None where there is none."""
+    if not config.speakers or not config.speaker_channels:
+        return None
+    shape, gain = [config.speakers, config.speaker_channels], math.sqrt(config.speakers)
+    return initial.kernel(shape, "speaker_embedding", gain)
+
+
+def speaker_row(config: WaveNetConfig, embedding: tf.Variable | None, speaker):
+    """What the gates read of a speaker int32 [batch], [batch, channels]."""
+    row = tf.one_hot(speaker, config.speakers)
+    return row if embedding is None else tf.matmul(row, embedding)
+
+
+def check_condition(config, frames, speaker) -> None:
+    """Returns nothing; ValueError for frames or a speaker that a network does not read.
+
+    config: of the network, with `feature_channels` and `speakers`.
+    """
+    for name, value, field in (
+        ("frames", frames, "feature_channels"),
+        ("speaker", speaker, "speakers"),
+    ):
+        count = getattr(config, field)
+        if (value is None) != (count == 0):
+            needed = "given" if count else "None"
+            raise ValueError(f"`{name}` must be {needed} for a network with {field}={count}.")
+    channels = config.feature_channels
+    if channels and frames.shape[-1] != channels:
+        raise ValueError(f"`frames` must have {channels} channels, got {frames.shape[-1]}.")
 
 
 def causal_taps(hidden, width: int, dilation: int) -> list[tf.Tensor]:

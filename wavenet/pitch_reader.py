@@ -5,10 +5,17 @@ import math
 import tensorflow as tf
 
 from likelihoods.initial import Initial
+from replicator.runs.progress import Progress
+from replicator.training.config import OptimizerConfig
+from replicator.training.state import TrainState
+from wavenet.data.batch_sampling import ClipSource, batch
 
 REFERENCE_HZ = 200.0  # that of `log_f0_features`
 LOWEST_HZ, HIGHEST_HZ = 60.0, 600.0
 WIDTHS = (5, 5, 3)  # frames that each layer reads
+GAINS = (4.0, math.sqrt(2.0), math.sqrt(2.0))
+READER_CLIPS = 16
+READER_OPTIMIZER = OptimizerConfig(2e-3, 50, "cosine", average_decay=0.99)
 
 
 class PitchReader(tf.Module):
@@ -17,27 +24,40 @@ class PitchReader(tf.Module):
     Args:
       features: channels of a frame.
       channels: of its layers.
+      padded: every layer pads its frames with zeros, and each frame gets an answer; otherwise the
+        `side_frames` on either side get none.
     """
 
-    def __init__(self, features: int, initial: Initial, channels: int = 96, name="pitch_reader"):
+    def __init__(
+        self,
+        features: int,
+        initial: Initial,
+        channels: int = 96,
+        padded: bool = False,
+        name="pitch_reader",
+    ):
         super().__init__(name=name)
-        inputs = (features, channels, channels)
-        gains = (4.0, math.sqrt(2.0), math.sqrt(2.0))
+        self.padded, inputs = padded, (features, channels, channels)
         self.kernels = [
             initial.kernel([width, size, channels], f"kernel_{i}", gain)
-            for i, (width, size, gain) in enumerate(zip(WIDTHS, inputs, gains, strict=True))
+            for i, (width, size, gain) in enumerate(zip(WIDTHS, inputs, GAINS, strict=True))
         ]
         self.biases = [initial.zeros([channels], f"bias_{i}") for i in range(len(WIDTHS))]
         self.head_kernel = initial.kernel([channels, 2], "head_kernel", gain=0.1)
         self.head_bias = initial.zeros([2], "head_bias")
 
     def __call__(self, frames):
-        """log2(F0 / 200 Hz) and the logit of voicing, [batch, frames - 2 side_frames] each.
+        """log2(F0 / 200 Hz) and the logit of voicing, [batch, frames] each.
 
-        frames: float [batch, frames, features], with `side_frames` more on either side.
+        Without padding they are those of [batch, frames - 2 side_frames].
+
+        frames: float [batch, frames, features].
         """
         hidden = frames
         for kernel, bias in zip(self.kernels, self.biases, strict=True):
+            if self.padded:
+                side = kernel.shape[0] // 2
+                hidden = tf.pad(hidden, [[0, 0], [side, side], [0, 0]])
             sums = tf.nn.conv1d(hidden, tf.cast(kernel, hidden.dtype), 1, "VALID")
             hidden = tf.nn.relu(sums + tf.cast(bias, sums.dtype))
         raw = tf.matmul(hidden, tf.cast(self.head_kernel, hidden.dtype))
@@ -45,13 +65,18 @@ class PitchReader(tf.Module):
         low, high = (math.log2(hz / REFERENCE_HZ) for hz in (LOWEST_HZ, HIGHEST_HZ))
         return tf.clip_by_value(raw[..., 0], low, high), raw[..., 1]
 
+    def pitch(self, frames):
+        """F0 features [batch, frames, 2], as `log_f0_features`, without a gradient."""
+        octaves, logit = self(tf.cast(frames, tf.float32))
+        return tf.stop_gradient(tf.stack([octaves, tf.cast(logit > 0.0, tf.float32)], -1))
+
     @property
     def side_frames(self) -> int:
         """Frames on either side that one frame's answer depends on."""
         return sum(width // 2 for width in WIDTHS)
 
 
-def pitch_loss(octaves, logit, pitch):
+def pitch_loss(octaves, logit, pitch, voiced_share=None):
     """How badly F0 is read, []: an error in semitones where voiced, and a cross-entropy.
 
     The error counts squared up to a semitone and as it is beyond: an octave missed is one mistake.
@@ -59,9 +84,44 @@ def pitch_loss(octaves, logit, pitch):
     Args:
       octaves, logit: [batch, frames], of a `PitchReader`.
       pitch: [batch, frames, 2], log2(F0 / 200 Hz) and 0 or 1, of `log_f0_features`.
+      voiced_share: the voiced share of the frames, if not of these: of a batch that they are of.
     """
     truth, voiced = tf.unstack(pitch, axis=-1)
     off = tf.abs(12.0 * (octaves - truth))
     error = tf.reduce_mean(voiced * tf.minimum(tf.square(off), off))
     doubt = tf.reduce_mean(tf.nn.sigmoid_cross_entropy_with_logits(voiced, logit))
-    return error / tf.maximum(tf.reduce_mean(voiced), 1e-3) + doubt
+    share = tf.reduce_mean(voiced) if voiced_share is None else voiced_share
+    return error / tf.maximum(share, 1e-3) + doubt
+
+
+def train_pitch_reader(
+    reader: PitchReader, source: ClipSource, steps: int, seed: int, prepare
+) -> float:
+    """Teaches the reader F0 and voicing on clips of frames; the last value of `pitch_loss`.
+
+    Args:
+      source: of `wavenet.data.pipeline.source_of`, whose frames end in the two F0 channels.
+      steps: updates of 16 clips.
+      seed: of the order of clips.
+      prepare: from the frames [batch, frames, channels] to what the reader is given.
+    """
+    state = TrainState(reader, READER_OPTIMIZER, steps)
+    side = 0 if reader.padded else reader.side_frames
+
+    @tf.function(autograph=False)
+    def update(frames):
+        def loss(_):
+            octaves, logit = reader(prepare(frames))
+            return pitch_loss(octaves, logit, frames[:, side : frames.shape[1] - side, -2:]), {}
+
+        values, metrics = state.update(loss, {})
+        state.assign(values)
+        return metrics["loss"]
+
+    value = math.inf
+    with Progress(steps, "learning to read F0", "step") as progress:
+        for step in range(steps):
+            value = float(update(batch(source, seed, step, READER_CLIPS)["frames"]))
+            progress.advance(loss=value)
+    state.use_average()
+    return value

@@ -7,21 +7,16 @@ import numpy as np
 import tensorflow as tf
 
 from replicator.runs.model_folder import assign_weights, stored_weights
-from replicator.runs.progress import Progress
-from replicator.training.config import OptimizerConfig
-from replicator.training.state import TrainState
 from wavenet import shipped
 from wavenet.conditioner import Conditioner
-from wavenet.data.batch_sampling import batch
 from wavenet.data.corpus import Corpus, frames_of, recordings_of
 from wavenet.data.pipeline import source_of
 from wavenet.networks import Network
-from wavenet.pitch_reader import PitchReader, pitch_loss
+from wavenet.pitch_reader import PitchReader, train_pitch_reader
 from wavenet.presets import TrainConfig
 from wavenet.vocoder import VocoderWaveNet
 
-READER_CLIPS, READER_FRAMES = 16, 80
-READER_OPTIMIZER = OptimizerConfig(2e-3, 50, "cosine", average_decay=0.99)
+READER_FRAMES = 80  # of a clip that the reader of F0 learns from
 LEAST_DEVIATION = 0.02  # of a band, in units of `above_silence`
 CENTS_PER_OCTAVE = 1200.0
 
@@ -68,27 +63,16 @@ def train_reader(
     conditioner: Conditioner, reader: PitchReader, corpus: Corpus, config: TrainConfig
 ) -> None:
     """Teaches the conditioner's reader F0 and voicing, on clips of the corpus's frames."""
-    bands, side = conditioner.mel.bands, reader.side_frames
-    state = TrainState(reader, READER_OPTIMIZER, config.pitch_steps)
+    bands = conditioner.mel.bands
     clip_samples = READER_FRAMES * config.network.hop_samples
     source = source_of(corpus, "train", clip_samples, ("mel", "f0"))
-
-    @tf.function(autograph=False)
-    def update(frames):
-        def loss(_):
-            octaves, logit = reader(conditioner.standardised(frames[..., :bands]))
-            return pitch_loss(octaves, logit, frames[:, side:-side, -2:]), {}
-
-        values, metrics = state.update(loss, {})
-        state.assign(values)
-        return metrics["loss"]
-
-    with Progress(config.pitch_steps, "learning to read F0", "step") as progress:
-        for step in range(config.pitch_steps):
-            frames = batch(source, config.seed, step, READER_CLIPS)["frames"]
-            value = float(update(frames))
-            progress.advance(loss=value)
-    state.use_average()
+    train_pitch_reader(
+        reader,
+        source,
+        config.pitch_steps,
+        config.seed,
+        lambda frames: conditioner.standardised(frames[..., :bands]),
+    )
 
 
 def reader_error(

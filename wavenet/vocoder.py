@@ -11,7 +11,6 @@ and the layers run once every B samples, a bunch; a small head, causal within th
 sample's mixture (bunched LPCNet, arXiv 2008.04574). Every density is exact.
 """
 
-import math
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -21,7 +20,7 @@ from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.linear_prediction import predictions
-from wavenet.network import ResidualStack, gated
+from wavenet.network import check_condition, gated, initial_embedding, speaker_row, stack_of
 
 AHEAD = 4  # of the pitch taps, how many lie later than one period ago
 
@@ -45,31 +44,14 @@ class VocoderWaveNet(tf.Module):
         self.config, self.likelihood = config, config.make_likelihood()
         self.dtype = tf.as_dtype(config.compute_dtype)
         self.front_dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
-        residual, gate, skip = (
-            config.residual_channels,
-            config.gate_channels,
-            config.skip_channels,
-        )
+        residual = config.residual_channels
         self.conditioner = Conditioner(config, initial, mel)
-        self.speaker_embedding = None
-        if config.speakers and config.speaker_channels:
-            self.speaker_embedding = initial.kernel(
-                [config.speakers, config.speaker_channels],
-                "speaker_embedding",
-                gain=math.sqrt(config.speakers),
-            )
+        self.speaker_embedding = initial_embedding(config, initial)
         inputs = 2 * config.front_width + config.pitch_taps
         self.front_kernel = initial.kernel([inputs, residual], "front_kernel")
         self.front_bias = initial.zeros([residual], "front_bias")
-        self.stack = ResidualStack(
-            initial,
-            (residual, gate, skip),
-            config.dilations,
-            config.filter_width,
-            self.gate_channels,
-            "stack",
-        )
-        self.skip_bias = initial.zeros([skip], "skip_bias")
+        self.stack = stack_of(config, initial, self.gate_channels)
+        self.skip_bias = initial.zeros([config.skip_channels], "skip_bias")
         self._make_head(initial)
 
     def _make_head(self, initial: Initial) -> None:
@@ -118,21 +100,11 @@ class VocoderWaveNet(tf.Module):
           frames, speaker: as for `condition`.
           side_frames: of `frames` on either side that get no row, see `Conditioner`.
         """
-        if frames is None or frames.shape[-1] != self.config.feature_channels:
-            channels = None if frames is None else frames.shape[-1]
-            raise ValueError(
-                f"`frames` must have {self.config.feature_channels} channels, got {channels}."
-            )
-        if (speaker is None) != (self.config.speakers == 0):
-            needed = "given" if self.config.speakers else "None"
-            raise ValueError(f"`speaker` must be {needed} for this network.")
+        check_condition(self.config, frames, speaker)
         made = self.conditioner(frames, side_frames)
         local = made.local
         if self.config.speakers:
-            row = tf.one_hot(speaker, self.config.speakers)
-            if self.speaker_embedding is not None:
-                row = tf.matmul(row, self.speaker_embedding)
-            row = tf.cast(row, local.dtype)
+            row = tf.cast(speaker_row(self.config, self.speaker_embedding, speaker), local.dtype)
             local = tf.concat([local, tf.repeat(row[:, None], tf.shape(local)[1], 1)], -1)
         scalars = tf.stack([made.log_gain, made.log_level, made.period], -1)
         return tf.concat([local, made.coefficients, scalars], -1)
@@ -144,9 +116,7 @@ class VocoderWaveNet(tf.Module):
 
     def split(self, condition) -> Condition:
         """The parts of a condition [batch, rows, channels]."""
-        local = self.gate_channels
-        order = self.config.prediction_order
-        sizes = [local, order, 1, 1, 1]
+        sizes = [self.gate_channels, self.config.prediction_order, 1, 1, 1]
         parts = tf.split(condition, sizes, -1)
         return Condition(parts[0], parts[1], *(part[..., 0] for part in parts[2:]))
 

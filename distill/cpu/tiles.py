@@ -106,17 +106,11 @@ def _front(packed, chunk, scratch, sound, place, start, rows):
     weights = _address(packed.memory)
     for row in range(0, rows, ROWS):
         product_rows(
-            target + row * row_bytes,
-            weights + flow.front,
-            weights + flow.front_bias,
-            _address(scratch.zeros),
-            0,
-            noise + FLOAT_BYTES * row,
-            FLOAT_BYTES,
-            sizes.front_width,
-            _FLOOR,
-            sizes.residual_vectors,
-        )
+            target + row * row_bytes, weights + flow.front, weights + flow.front_bias,
+            _address(scratch.zeros), 0,
+            noise + FLOAT_BYTES * row, FLOAT_BYTES, sizes.front_width,
+            _FLOOR, sizes.residual_vectors,
+        )  # fmt: skip
 
 
 @compiled
@@ -137,30 +131,18 @@ def _layer(packed, chunk, scratch, sound, place, rows):
     weights = _address(packed.memory)
     for row in range(0, rows, ROWS):
         gate_rows(
-            units,
-            weights + layer.gate,
-            weights + layer.gate_bias,
-            source + row * row_bytes,
-            row_bytes,
-            layer.dilation * row_bytes,
-            sizes.width,
-            sizes.residual_inputs,
-            condition + row * FLOAT_BYTES * sizes.condition_inputs,
-            sizes.condition_inputs,
+            units, weights + layer.gate, weights + layer.gate_bias,
+            source + row * row_bytes, row_bytes, layer.dilation * row_bytes,
+            sizes.width, sizes.residual_inputs,
+            condition + row * FLOAT_BYTES * sizes.condition_inputs, sizes.condition_inputs,
             sizes.gate_vectors,
-        )
+        )  # fmt: skip
         product_rows(
-            target + row * row_bytes,
-            weights + layer.residual,
-            weights + layer.residual_bias,
-            source + row * row_bytes,
-            row_bytes,
-            units,
-            unit_bytes,
-            sizes.gate_inputs,
-            floor,
-            sizes.residual_vectors,
-        )
+            target + row * row_bytes, weights + layer.residual, weights + layer.residual_bias,
+            source + row * row_bytes, row_bytes,
+            units, unit_bytes, sizes.gate_inputs,
+            floor, sizes.residual_vectors,
+        )  # fmt: skip
 
 
 @compiled
@@ -172,29 +154,17 @@ def _head(packed, scratch, flow, rows):
     zeros, outputs = _address(scratch.zeros), _address(scratch.outputs)
     for row in range(0, rows, ROWS):
         product_rows(
-            between,
-            weights + flow.head1,
-            weights + flow.head1_bias,
-            zeros,
-            0,
-            hidden + row * row_bytes,
-            row_bytes,
-            sizes.residual_inputs,
-            0.0,
-            sizes.residual_vectors,
-        )
+            between, weights + flow.head1, weights + flow.head1_bias,
+            zeros, 0,
+            hidden + row * row_bytes, row_bytes, sizes.residual_inputs,
+            0.0, sizes.residual_vectors,
+        )  # fmt: skip
         product_rows(
-            outputs + row * VECTOR_BYTES,
-            weights + flow.head2,
-            weights + flow.head2_bias,
-            zeros,
-            0,
-            between,
-            row_bytes,
-            sizes.residual_inputs,
-            _FLOOR,
-            1,
-        )
+            outputs + row * VECTOR_BYTES, weights + flow.head2, weights + flow.head2_bias,
+            zeros, 0,
+            between, row_bytes, sizes.residual_inputs,
+            _FLOOR, 1,
+        )  # fmt: skip
 
 
 @compiled

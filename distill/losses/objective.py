@@ -12,7 +12,6 @@ from distill.losses.perceptual import feature_energies, feature_loss, style_ener
 from distill.losses.power import magnitude_loss, multi_loss, squared_loss
 from distill.losses.unit_classifier import UnitClassifier
 from distill.presets import LossConfig
-from distill.source.excitation import pitch_loss
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
 from likelihoods import Gaussian
@@ -20,6 +19,7 @@ from likelihoods import noise as counter_noise
 from replicator import Replicator
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.features import MelConvention
+from wavenet.pitch_reader import pitch_loss
 
 Terms = dict[str, tuple[float, tf.Tensor]]
 SpectralLoss = Callable[..., tf.Tensor]  # of a sound and a recording
@@ -73,12 +73,9 @@ class Objective:
         drafter = self.student.drafter
         if drafter is not None:
             # Trained beforehand: its error is logged, its gradient is zero, its weights stay.
-            value = pitch_loss(
-                drafter.reader,
-                self.frames(batch),
-                batch["frames"][..., -2:],
-                batch.get("voiced_share"),
-            )
+            octaves, logit = drafter.reader(self.frames(batch))
+            pitch = batch["frames"][..., -2:]
+            value = pitch_loss(octaves, logit, pitch, batch.get("voiced_share"))
             terms["pitch"] = (0.0, value)
         loss = tf.add_n([weight * value for weight, value in terms.values()])
         values = {name: value for name, (_, value) in terms.items()}

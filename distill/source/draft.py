@@ -9,17 +9,12 @@ of the student given the frames stays exact.
 import tensorflow as tf
 
 from distill.config import DRAFT_SIDE, StudentConfig
-from distill.source.excitation import (
-    REFERENCE_HZ,
-    PitchEstimator,
-    pulse_train,
-    running_phase,
-    upsampled,
-)
+from distill.source.excitation import pulse_train, running_phase, upsampled
 from distill.source.inversion import MelInversion
 from likelihoods import noise as counter_noise
 from likelihoods.initial import Initial
 from wavenet.features import MelConvention
+from wavenet.pitch_reader import REFERENCE_HZ, PitchReader
 
 NOISE = 0.1  # of the noise in voiced stretches, the pulses having mean square 1
 SEED = 0x0D2AF7  # of that noise: the draft of given frames is always the same
@@ -37,7 +32,7 @@ class Drafter(tf.Module):
 
     def __init__(self, config: StudentConfig, initial: Initial, mel: MelConvention, name="drafter"):
         super().__init__(name=name)
-        self.reader = PitchEstimator(config, initial)
+        self.reader = PitchReader(config.feature_channels, initial, padded=True)
         self._inversion = MelInversion(mel, config.draft_passes)
         self._mel, self._rate_hz = mel, config.sample_rate_hz
 

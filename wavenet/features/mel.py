@@ -49,10 +49,7 @@ def mel_filters(convention: MelConvention) -> np.ndarray:
     points_hz = mel_to_hz(np.linspace(low_mel, high_mel, convention.bands + 2), convention.scale)
     bins = np.arange(convention.fft_size // 2 + 1)[:, None]
     bins_hz = bins * (convention.sample_rate_hz / convention.fft_size)
-    low, middle, high = points_hz[:-2], points_hz[1:-1], points_hz[2:]
-    rising = (bins_hz - low) / (middle - low)
-    falling = (high - bins_hz) / (high - middle)
-    filters = np.maximum(0.0, np.minimum(rising, falling))
+    filters = triangles(points_hz, bins_hz)
     if not np.all(filters.any(axis=0)):
         empty = int(np.argmin(filters.any(axis=0)))
         raise ValueError(
@@ -60,10 +57,21 @@ def mel_filters(convention: MelConvention) -> np.ndarray:
             f"{convention.fft_size}: band {empty} is empty."
         )
     if convention.normalisation == "area":
-        filters = filters * (2.0 / (high - low))
+        filters = filters * (2.0 / (points_hz[2:] - points_hz[:-2]))
     filters = filters.astype(np.float32)
     filters.setflags(write=False)
     return filters
+
+
+def triangles(points_hz: np.ndarray, bins_hz: np.ndarray) -> np.ndarray:
+    """[bins, bands]: triangles of height one, each between three neighbouring points.
+
+    Args:
+      points_hz: [bands + 2], ascending. bins_hz: [bins, 1].
+    """
+    low, middle, high = points_hz[:-2], points_hz[1:-1], points_hz[2:]
+    rising, falling = (bins_hz - low) / (middle - low), (high - bins_hz) / (high - middle)
+    return np.maximum(0.0, np.minimum(rising, falling))
 
 
 def _padded(waveform: np.ndarray, frames: int, convention: MelConvention) -> np.ndarray:

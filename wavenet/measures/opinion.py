@@ -15,7 +15,7 @@ import scipy.fft
 import scipy.signal
 
 from wavenet.data import audio
-from wavenet.features.mel import hz_to_mel, mel_to_hz
+from wavenet.features.mel import hz_to_mel, mel_to_hz, triangles
 from wavenet.measures.waveforms import checked
 from wavenet.optional_packages import require
 
@@ -69,11 +69,8 @@ def _dnsmos_filters() -> np.ndarray:
     """Slaney's triangles [bins, bands]; the lowest lie between two bins, and see nothing."""
     highest = hz_to_mel(np.array(RATE_HZ / 2.0))
     points_hz = np.asarray(mel_to_hz(np.linspace(0.0, highest, DNSMOS_BANDS + 2)))
-    low, middle, high = points_hz[:-2], points_hz[1:-1], points_hz[2:]
     bins_hz = np.arange(DNSMOS_WINDOW // 2 + 1)[:, None] * (RATE_HZ / DNSMOS_WINDOW)
-    rising, falling = (bins_hz - low) / (middle - low), (high - bins_hz) / (high - middle)
-    triangles = np.maximum(0.0, np.minimum(rising, falling))
-    return triangles * (2.0 / (high - low))
+    return triangles(points_hz, bins_hz) * (2.0 / (points_hz[2:] - points_hz[:-2]))
 
 
 def plcmos(sound: np.ndarray, sample_rate_hz: int) -> float:

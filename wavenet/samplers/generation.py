@@ -4,7 +4,6 @@ A sound is named by its seed and row: whatever the batch, the chunks or the samp
 sample t is the same, so that the waveform is too.
 """
 
-import dataclasses
 from collections.abc import Iterator
 from typing import Literal
 
@@ -16,29 +15,11 @@ from wavenet.samplers import naive
 from wavenet.samplers.numba.sampler import NumbaSampler, NumbaVocoderSampler
 from wavenet.samplers.vocoder import VocoderSampler
 from wavenet.samplers.xla import XlaSampler
+from wavenet.speech_model import Request
 from wavenet.vocoder import VocoderWaveNet
 
 Backend = Literal["auto", "numba", "xla", "naive"]
 CHUNK_SAMPLES = 1024
-
-
-@dataclasses.dataclass(frozen=True)
-class Request:
-    """What to generate.
-
-    seed: names the noise. rows: which sounds of that seed, one a batch entry. frames: float32
-    [batch, frames, channels], covering the prime as well, or None. speaker: int32 [batch] or None.
-    prime: int32 levels [batch, samples] that the sound goes on from, or None. temperature: 1
-    samples the model, less comes closer to its mode.
-    """
-
-    num_samples: int
-    seed: int = 0
-    rows: tuple[int, ...] = (0,)
-    frames: np.ndarray | None = None
-    speaker: np.ndarray | None = None
-    prime: np.ndarray | None = None
-    temperature: float = 1.0
 
 
 def generate(network: Network, request: Request, backend: Backend = "auto") -> np.ndarray:
@@ -140,10 +121,6 @@ def _xla_sampler(network: Network) -> XlaSampler | VocoderSampler:
 
 
 def _check(network: Network, request: Request) -> None:
-    if request.num_samples < 1:
-        raise ValueError(f"`num_samples` must be at least 1, got {request.num_samples}.")
-    if request.temperature < 0:
-        raise ValueError(f"`temperature` must be at least 0, got {request.temperature}.")
     block = network.config.block_samples
     if primed_samples(request) % block:
         raise ValueError(

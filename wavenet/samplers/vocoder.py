@@ -9,8 +9,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from wavenet.conditioner import Condition
-from wavenet.network import gated
-from wavenet.samplers.xla import Rings
+from wavenet.samplers.xla import LayerStep, Rings
 from wavenet.vocoder import AHEAD, VocoderWaveNet
 
 
@@ -31,8 +30,6 @@ class VocoderState(NamedTuple):
 
 class VocoderSampler:
     """Generates with a network's current weights; compiled once for each chunk shape."""
-
-    state_type = VocoderState
 
     def __init__(self, network: VocoderWaveNet):
         self.network = network
@@ -78,7 +75,8 @@ class VocoderSampler:
         batch = tf.shape(noise)[0] if rows is None else rows
         made = network.split(tf.cast(condition, network.front_dtype))
         step = BunchStep(network, self.rings, made, noise, temperature, self.history)
-        gates = step.gate_offsets(batch, time // bunch)
+        local = tf.cast(made.local, network.dtype)[:, ::bunch]
+        gates = step.gate_offsets(local, batch, time // bunch)
         room = [[0, time], [0, 0]]
         buffers = tuple(tf.pad(x, room) for x in (state.wave, state.residual, state.scaled))
         outputs = network.likelihood.num_parameters
@@ -89,7 +87,7 @@ class VocoderSampler:
         start = state.position // bunch
 
         def body(n, buffers, queues, levels, parameters):
-            skips, queues = step.layers(start + n, n * bunch, buffers, queues, gates[n])
+            skips, queues = step.of_bunch(start + n, n * bunch, buffers, queues, gates[n])
             given = network.from_layers(skips)
             for i, part in enumerate(tf.split(given, bunch, -1)):
                 level, now, buffers = step.sample(n * bunch + i, buffers, part)
@@ -121,8 +119,10 @@ class VocoderSampler:
         return VocoderState(tf.shape(levels)[1], wave, residual, scaled, queues)
 
 
-class BunchStep:
+class BunchStep(LayerStep):
     """One step of the layers and the samples of its bunch, over the condition of a chunk."""
+
+    network: VocoderWaveNet
 
     def __init__(
         self,
@@ -133,50 +133,21 @@ class BunchStep:
         temperature,
         history: int,
     ):
-        self.network, self.rings, self.made, self.history = network, rings, made, history
-        self.noise, self.temperature = noise, temperature
-        config, dtype = network.config, network.dtype
-        self.stack = network.stack.layers
-        self.gate_kernels = [
-            tf.cast(tf.reshape(layer.gate_kernel, [-1, 2 * layer.gate_channels]), dtype)
-            for layer in self.stack
-        ]
-        self.residual_kernels = [tf.cast(layer.residual_kernel, dtype) for layer in self.stack[:-1]]
-        skips = tf.cast(tf.concat([layer.skip_kernel for layer in self.stack], 0), dtype)
-        self.skip_kernel = skips * network.stack.skip_scale
-        self.front_width, self.head_width = config.front_width, config.head_width
+        super().__init__(network, rings)
+        self.made, self.history, self.noise, self.temperature = made, history, noise, temperature
+        self.front_width = network.config.front_width
+        self.head_width = network.config.head_width
         self.gain, self.shrink = tf.exp(-made.log_gain), tf.exp(-made.log_level)
 
-    def gate_offsets(self, batch: int, steps: int):
-        """What the condition and the biases add to every gate, [steps, batch, layers, 2 gate]."""
-        local = tf.cast(self.made.local, self.network.dtype)
-        local = tf.transpose(local[:, :: self.network.config.bunch_samples], [1, 0, 2])
-        bias = tf.stack([layer.gate_bias for layer in self.stack])
-        kernel = tf.stack([layer.condition_kernel for layer in self.stack])
-        kernel = tf.reshape(tf.transpose(kernel, [1, 0, 2]), [local.shape[-1], -1])
-        offsets = tf.matmul(local, tf.cast(kernel, local.dtype))
-        return tf.reshape(offsets, [steps, batch, *bias.shape]) + tf.cast(bias, local.dtype)
-
-    def layers(self, number, first, buffers, queues, gates):
+    def of_bunch(self, number, first, buffers, queues, gates):
         """The layers' skips [batch, skip] for the bunch that begins at `first`, and the queues."""
-        taps = tf.gather(queues, self.rings.reads(number))
         _, residual, scaled = buffers
         hidden = self.network.front(
             self._last(residual, first, self.front_width),
             self._last(scaled, first, self.front_width),
             self._pitch_taps(residual, first),
         )
-        hiddens, units = [], []
-        for i, layer in enumerate(self.stack):
-            hiddens.append(hidden)
-            inputs = tf.concat([*tf.unstack(taps[i]), hidden], -1)
-            units.append(gated(tf.matmul(inputs, self.gate_kernels[i]) + gates[:, i]))
-            if i < len(self.stack) - 1:
-                hidden = layer.residual(hidden, tf.matmul(units[-1], self.residual_kernels[i]))
-        queues = tf.tensor_scatter_nd_update(
-            queues, self.rings.writes(number)[:, None], tf.stack(hiddens)
-        )
-        return tf.matmul(tf.concat(units, -1), self.skip_kernel), queues
+        return self.skips(number, hidden, queues, gates)
 
     def sample(self, time, buffers, given):
         """The level of one sample int32 [batch], its parameters, and the buffers with it.

@@ -13,6 +13,7 @@ import tensorflow as tf
 
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet, gated
+from wavenet.networks import Network
 
 
 class SamplerState(NamedTuple):
@@ -179,10 +180,10 @@ class Rings:
         return tf.transpose(tf.roll(recent, time % length, 1), [1, 0, 2])
 
 
-class Step:
-    """One time step on a batch, with the weights laid out for few, larger products."""
+class LayerStep:
+    """The layers of one step on a batch, with the weights laid out for few, larger products."""
 
-    def __init__(self, network: WaveNet, rings: Rings):
+    def __init__(self, network: Network, rings: Rings):
         self.network, self.rings, self.layers = network, rings, network.stack.layers
         dtype = network.dtype
         self.gate_kernels = [
@@ -206,23 +207,36 @@ class Step:
         offsets = tf.reshape(offsets, [time, batch, *bias.shape])
         return offsets + tf.cast(bias, condition.dtype)
 
-    def __call__(self, position, past, queues, gates):
-        """The parameters of this step, float32 [batch, parameters], and the queues after it."""
+    def skips(self, position, hidden, queues, gates):
+        """The scaled sum of skips [batch, skip] of a step, and the queues after it.
+
+        Args:
+          position: of the step. hidden: the first layer's input, [batch, residual].
+          queues: past inputs of all layers. gates: of the step, from `gate_offsets`.
+        """
         taps = tf.gather(queues, self.rings.reads(position))
-        hidden, prediction = self._front(past)
         hiddens, units = [], []
-        for i in range(len(self.layers)):
+        for i, layer in enumerate(self.layers):
             hiddens.append(hidden)
             inputs = tf.concat([*tf.unstack(taps[i]), hidden], -1)
             units.append(gated(tf.matmul(inputs, self.gate_kernels[i]) + gates[:, i]))
             if i < len(self.layers) - 1:
-                hidden = self.layers[i].residual(
-                    hidden, tf.matmul(units[-1], self.residual_kernels[i])
-                )
-        skips = tf.matmul(tf.concat(units, -1), self.skip_kernel)
+                hidden = layer.residual(hidden, tf.matmul(units[-1], self.residual_kernels[i]))
         queues = tf.tensor_scatter_nd_update(
             queues, self.rings.writes(position)[:, None], tf.stack(hiddens)
         )
+        return tf.matmul(tf.concat(units, -1), self.skip_kernel), queues
+
+
+class Step(LayerStep):
+    """One time step of a `WaveNet` on a batch."""
+
+    network: WaveNet
+
+    def __call__(self, position, past, queues, gates):
+        """The parameters of this step, float32 [batch, parameters], and the queues after it."""
+        hidden, prediction = self._front(past)
+        skips, queues = self.skips(position, hidden, queues, gates)
         return self.network.head(skips, prediction), queues
 
     def shift(self, past, level):

@@ -4,14 +4,10 @@ import numpy as np
 import pytest
 import tensorflow as tf
 
-from distill.config import StudentConfig
 from distill.losses.power import magnitude_loss, multi_loss, squared_loss
 from distill.source.excitation import (
-    PitchEstimator,
-    pitch_loss,
     pulse_train,
     running_phase,
-    train_pitch_estimator,
     upsampled,
 )
 from distill.source.inversion import MelInversion
@@ -20,6 +16,7 @@ from wavenet import shipped
 from wavenet.data import audio, clip_source
 from wavenet.features import MelConvention, above_silence, mel_spectrogram
 from wavenet.measures import log_mel_distance_db
+from wavenet.pitch_reader import PitchReader, pitch_loss, train_pitch_reader
 
 RATE_HZ = 16_000
 MEL = MelConvention(RATE_HZ, 200, bands=80)
@@ -70,11 +67,10 @@ def test_reader_learns_f0_and_voicing_of_synthetic_frames():
     source = clip_source(
         [np.zeros(3000, np.int16)], [0], 50, frames=[rows], padding=rows[0] * 0, hop_samples=1
     )
-    config = StudentConfig(feature_channels=20, upsample_factors=(1,))
-    reader = PitchEstimator(config, Initial(0))
-    before = float(pitch_loss(reader, frames[None], rows[None, :, -2:]))
-    train_pitch_estimator(reader, source, 20, 250, 0)
-    assert float(pitch_loss(reader, frames[None], rows[None, :, -2:])) < 0.1 * before
+    reader = PitchReader(20, Initial(0), padded=True)
+    before = float(pitch_loss(*reader(frames[None]), rows[None, :, -2:]))
+    train_pitch_reader(reader, source, 250, 0, lambda frames: frames[..., :20])
+    assert float(pitch_loss(*reader(frames[None]), rows[None, :, -2:])) < 0.1 * before
     pitch = reader.pitch(tf.constant(frames[None])).numpy()[0]
     assert np.mean(pitch[:, 1] == voiced) > 0.97
     off = np.abs(pitch[:, 0] - octaves)[voiced == 1]

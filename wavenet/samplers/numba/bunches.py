@@ -82,15 +82,11 @@ def front(plan, arrays, chunk, step, place):
         copy(output + row * plan.residual_bytes, plan.front_bias, plan.residual_vectors)
     _read_past(plan, arrays, chunk, step, place, plan.front_width)
     multiply(
-        output,
-        plan.residual_bytes,
+        output, plan.residual_bytes,
         plan.front,
-        plan.inputs,
-        plan.input_bytes,
-        plan.rows,
-        2 * plan.front_width + plan.pitch_taps,
-        plan.residual_vectors,
-    )
+        plan.inputs, plan.input_bytes,
+        plan.rows, 2 * plan.front_width + plan.pitch_taps, plan.residual_vectors,
+    )  # fmt: skip
 
 
 @compiled
@@ -100,15 +96,11 @@ def give(plan):
     rectify(plan.skips, plan.rows * plan.skip_vectors)
     clear(plan.gates, plan.rows * vectors)
     multiply(
-        plan.gates,
-        plan.bunch * 2 * plan.unit_bytes,
+        plan.gates, plan.bunch * 2 * plan.unit_bytes,
         plan.given,
-        plan.skips,
-        plan.skip_bytes,
-        plan.rows,
-        plan.skip_inputs,
-        vectors,
-    )
+        plan.skips, plan.skip_bytes,
+        plan.rows, plan.skip_inputs, vectors,
+    )  # fmt: skip
 
 
 @compiled
@@ -117,41 +109,29 @@ def head(plan, index):
     gate_bytes = 2 * plan.unit_bytes
     stride, gates = plan.bunch * gate_bytes, plan.gates + index * gate_bytes
     multiply(
-        gates,
-        stride,
+        gates, stride,
         plan.recent,
-        plan.inputs,
-        plan.input_bytes,
-        plan.rows,
-        2 * plan.head_width + plan.pitch_taps,
-        2 * plan.unit_vectors,
-    )
+        plan.inputs, plan.input_bytes,
+        plan.rows, 2 * plan.head_width + plan.pitch_taps, 2 * plan.unit_vectors,
+    )  # fmt: skip
     bias = plan.given_bias + index * gate_bytes
     for row in range(plan.rows):
         gate(plan.head_units + row * plan.unit_bytes, gates + row * stride, bias, plan.unit_vectors)
         copy(plan.hidden + row * plan.unit_bytes, plan.head1_bias, plan.unit_vectors)
         copy(plan.outputs + row * plan.output_bytes, plan.head2_bias, plan.output_vectors)
     multiply(
-        plan.hidden,
-        plan.unit_bytes,
+        plan.hidden, plan.unit_bytes,
         plan.head1,
-        plan.head_units,
-        plan.unit_bytes,
-        plan.rows,
-        plan.unit_inputs,
-        plan.unit_vectors,
-    )
+        plan.head_units, plan.unit_bytes,
+        plan.rows, plan.unit_inputs, plan.unit_vectors,
+    )  # fmt: skip
     rectify(plan.hidden, plan.rows * plan.unit_vectors)
     multiply(
-        plan.outputs,
-        plan.output_bytes,
+        plan.outputs, plan.output_bytes,
         plan.head2,
-        plan.hidden,
-        plan.unit_bytes,
-        plan.rows,
-        plan.unit_inputs,
-        plan.output_vectors,
-    )
+        plan.hidden, plan.unit_bytes,
+        plan.rows, plan.unit_inputs, plan.output_vectors,
+    )  # fmt: skip
 
 
 @compiled
@@ -240,11 +220,5 @@ def _buffers(plan) -> Buffers:
 
 
 def _arrays(weights: PackedWeights, buffers: Buffers) -> BunchArrays:
-    return BunchArrays(
-        history=buffers["history"],
-        inputs=buffers["inputs"],
-        outputs=buffers["outputs"],
-        chances=buffers["chances"],
-        dilations=weights.dilations,
-        ring_starts=weights.ring_starts,
-    )
+    own = {name: buffers[name] for name in ("history", "inputs", "outputs", "chances")}
+    return BunchArrays(**own, **weights.rings)

@@ -87,15 +87,11 @@ def add_past(plan, dilation, ring, layer, time):
         weights = plan.past + (layer * (plan.width - 1) + tap) * tap_bytes
         inputs = _ring_slot(plan, ring, span, clock - lag)
         multiply(
-            sums,
-            2 * plan.gate_bytes,
+            sums, 2 * plan.gate_bytes,
             weights,
-            inputs,
-            plan.residual_bytes,
-            block * plan.rows,
-            plan.residual_inputs,
-            2 * plan.gate_vectors,
-        )
+            inputs, plan.residual_bytes,
+            block * plan.rows, plan.residual_inputs, 2 * plan.gate_vectors,
+        )  # fmt: skip
 
 
 @compiled
@@ -111,15 +107,11 @@ def add_conditions(plan, layer, time, steps, condition):
     for row in range(rows):
         copy(out + row * gate_bytes, plan.gate_bias + layer * gate_bytes, 2 * plan.gate_vectors)
     multiply(
-        out,
-        gate_bytes,
+        out, gate_bytes,
         plan.condition + layer * plan.condition_bytes,
-        condition,
-        4 * plan.condition_inputs,
-        rows,
-        plan.condition_inputs,
-        2 * plan.gate_vectors,
-    )
+        condition, 4 * plan.condition_inputs,
+        rows, plan.condition_inputs, 2 * plan.gate_vectors,
+    )  # fmt: skip
 
 
 @compiled
@@ -131,15 +123,11 @@ def aside(plan, dilation, ring, layer, time, steps_left, condition):
     units = plan.units + layer * plan.rows * plan.gate_bytes
     weights = plan.skip + layer * plan.gate_inputs * plan.skip_bytes
     multiply(
-        plan.skips,
-        plan.skip_bytes,
+        plan.skips, plan.skip_bytes,
         weights,
-        units,
-        plan.gate_bytes,
-        plan.rows,
-        plan.gate_inputs,
-        plan.skip_vectors,
-    )
+        units, plan.gate_bytes,
+        plan.rows, plan.gate_inputs, plan.skip_vectors,
+    )  # fmt: skip
     add_past(plan, dilation, ring, layer, time + 1)
     if plan.condition_inputs and steps_left and _clock(time + 1, layer) % BLOCK == 0:
         add_conditions(plan, layer, time + 1, steps_left, condition)
@@ -155,15 +143,11 @@ def lead(plan, dilations, rings, layer, time):
     gate_bytes = 2 * plan.gate_bytes
     weights = plan.present + layer * plan.present_bytes
     multiply(
-        sums,
-        gate_bytes,
+        sums, gate_bytes,
         weights,
-        inputs,
-        plan.residual_bytes,
-        plan.rows,
-        plan.residual_inputs,
-        2 * plan.gate_vectors,
-    )
+        inputs, plan.residual_bytes,
+        plan.rows, plan.residual_inputs, 2 * plan.gate_vectors,
+    )  # fmt: skip
     condition, condition_stride = plan.gate_bias + layer * gate_bytes, 0
     if plan.condition_inputs:
         condition, condition_stride = _gate_slot(plan, plan.conditions, layer, clock), gate_bytes
@@ -187,15 +171,11 @@ def lead(plan, dilations, rings, layer, time):
             plan.residual_vectors,
         )
     multiply(
-        output,
-        plan.residual_bytes,
+        output, plan.residual_bytes,
         weights + plan.residual_inputs * gate_bytes,
-        units,
-        plan.gate_bytes,
-        plan.rows,
-        plan.gate_inputs,
-        plan.residual_vectors,
-    )
+        units, plan.gate_bytes,
+        plan.rows, plan.gate_inputs, plan.residual_vectors,
+    )  # fmt: skip
 
 
 @compiled

@@ -43,15 +43,11 @@ def front(plan, arrays, time):
             )
     if plan.likelihood != CATEGORICAL:
         multiply(
-            output,
-            plan.residual_bytes,
+            output, plan.residual_bytes,
             plan.front,
-            plan.history,
-            4 * plan.front_width,
-            plan.rows,
-            plan.front_width,
-            plan.residual_vectors,
-        )
+            plan.history, 4 * plan.front_width,
+            plan.rows, plan.front_width, plan.residual_vectors,
+        )  # fmt: skip
 
 
 @compiled
@@ -62,26 +58,18 @@ def head(plan):
         copy(plan.hidden + row * plan.skip_bytes, plan.head1_bias, plan.skip_vectors)
         copy(plan.outputs + row * plan.output_bytes, plan.head2_bias, plan.output_vectors)
     multiply(
-        plan.hidden,
-        plan.skip_bytes,
+        plan.hidden, plan.skip_bytes,
         plan.head1,
-        plan.skips,
-        plan.skip_bytes,
-        plan.rows,
-        plan.skip_inputs,
-        plan.skip_vectors,
-    )
+        plan.skips, plan.skip_bytes,
+        plan.rows, plan.skip_inputs, plan.skip_vectors,
+    )  # fmt: skip
     rectify(plan.hidden, plan.rows * plan.skip_vectors)
     multiply(
-        plan.outputs,
-        plan.output_bytes,
+        plan.outputs, plan.output_bytes,
         plan.head2,
-        plan.hidden,
-        plan.skip_bytes,
-        plan.rows,
-        plan.skip_inputs,
-        plan.output_vectors,
-    )
+        plan.hidden, plan.skip_bytes,
+        plan.rows, plan.skip_inputs, plan.output_vectors,
+    )  # fmt: skip
 
 
 @compiled
@@ -134,12 +122,5 @@ def _buffers(plan) -> Buffers:
 
 
 def _arrays(prediction: np.ndarray, weights: PackedWeights, buffers: Buffers) -> Arrays:
-    return Arrays(
-        history=buffers["history"],
-        latest=buffers["latest"],
-        outputs=buffers["outputs"],
-        chances=buffers["chances"],
-        prediction=prediction,
-        dilations=weights.dilations,
-        ring_starts=weights.ring_starts,
-    )
+    own = {name: buffers[name] for name in ("history", "latest", "outputs", "chances")}
+    return Arrays(**own, prediction=prediction, **weights.rings)

@@ -74,6 +74,11 @@ class PackedWeights:
     ring_steps: int
     """Length of all queues."""
 
+    @property
+    def rings(self) -> dict[str, np.ndarray]:
+        """What the step reads of the queues."""
+        return {"dilations": self.dilations, "ring_starts": self.ring_starts}
+
 
 def pack(network) -> PackedWeights:
     """The present weights of a `WaveNet`; what it learns later does not reach them."""

@@ -1,0 +1,108 @@
+"""What every trained model of speech has in common, and how it is stored."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from replicator.runs.field_rules import at_least
+from wavenet.feature_extractor import FeatureExtraction, SpeechModelLike
+from wavenet.presets import DataConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class Request:
+    """What to generate.
+
+    seed: names the noise. rows: which sounds of that seed, one a batch entry. frames: float32
+    [batch, frames, channels], covering the prime as well, or None. speaker: int32 [batch] or None.
+    prime: int32 levels [batch, samples] that the sound goes on from, or None; a student has none.
+    temperature: 1 samples the model, less comes closer to its mode.
+    """
+
+    num_samples: int
+    seed: int = 0
+    rows: tuple[int, ...] = (0,)
+    frames: np.ndarray | None = None
+    speaker: np.ndarray | None = None
+    prime: np.ndarray | None = None
+    temperature: float = 1.0
+
+    def __post_init__(self):
+        """Raises ValueError for no samples, or a temperature below 0."""
+        at_least(self, 1, "num_samples")
+        at_least(self, 0, "temperature")
+
+
+def request_of(condition: tuple, num_samples: int) -> Request:
+    """One sound of seed 0; condition: the frames and the speaker of a recording, None for none."""
+    frames, speaker = condition
+    return Request(
+        num_samples,
+        frames=None if frames is None else frames[None],
+        speaker=None if speaker is None else np.array([speaker], np.int32),
+    )
+
+
+class TrainedSpeechModel(FeatureExtraction):
+    """A mixin for a network with its speakers: what it reads, and what it is asked for."""
+
+    network: Any
+    speakers: tuple[str, ...]
+
+    @property
+    def hop_samples(self) -> int:
+        """Samples between two frames."""
+        return self.network.config.hop_samples
+
+    @property
+    def conditional(self) -> bool:
+        """Whether it needs frames."""
+        return self.network.config.feature_channels > 0
+
+    @property
+    def known_speakers(self) -> tuple[str, ...]:
+        """The names of the speakers whose voice it has; none for a model without speakers."""
+        return self.speakers[: self.network.config.speakers]
+
+    def _request(
+        self: SpeechModelLike, condition, seed, num, num_samples, speaker, temperature, prime=None
+    ) -> Request:
+        """The request of `generate`, by its arguments; prime: levels [samples] or None."""
+        if num_samples is None:
+            if condition is None:
+                raise ValueError("`num_samples` must be given when there is no `condition`.")
+            num_samples = len(condition) * self.hop_samples - (0 if prime is None else len(prime))
+        number = self.speaker_number(speaker)
+        return Request(
+            num_samples,
+            seed,
+            tuple(range(num)),
+            None if condition is None else np.repeat(condition[None], num, 0),
+            None if number is None else np.full([num], number, np.int32),
+            None if prime is None else np.repeat(prime[None], num, 0),
+            temperature,
+        )
+
+
+def spec_of_speech(kind: str, stored: dict, data: DataConfig, network) -> dict[str, Any]:
+    """What model.json says of any model of speech.
+
+    Args:
+      kind: of the model. stored: the run's config.json.
+      data: what it was trained on. network: its configuration.
+    """
+    mel, pitch = data.mel(network.hop_samples), data.pitch(network.hop_samples)
+    return {
+        "kind": kind,
+        "preset": stored["preset"],
+        "sample_rate_hz": data.sample_rate_hz,
+        "hop_samples": network.hop_samples,
+        "receptive_field_samples": network.receptive_field,
+        "gain_db": stored["gain_db"],
+        "features": {
+            "mel": mel.to_dict() if mel else None,
+            "f0": pitch.to_dict() if pitch else None,
+        },
+        "speakers": stored["speakers"],
+    }
