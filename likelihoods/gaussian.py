@@ -24,7 +24,7 @@ _QUADRATURE = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Gaussian:
+class Gaussian(level_grid.LinearLevels):
     """Normal density, integrated over the bins of the level grid.
 
     The parameters [..., 2] are [mean, log_scale] in the units of `scale`, where the grid spans
@@ -99,18 +99,6 @@ class Gaussian:
     ) -> tf.Tensor:
         """float32 [rows, length, 1] standard normals; arguments as for `noise.bits`."""
         return counter_noise.normal(seed, rows, start, length)[..., :1]
-
-    def encode(self, waveform: tf.Tensor) -> tf.Tensor:
-        """int32 [...] nearest levels of a waveform [...]; outside [-1, 1] the outer levels."""
-        return level_grid.nearest(waveform, self.levels)
-
-    def decode(self, levels: tf.Tensor) -> tf.Tensor:
-        """float32 [...] waveform in [-1, 1]."""
-        return level_grid.value_of(levels, self.levels)
-
-    def scale(self, levels: tf.Tensor) -> tf.Tensor:
-        """float32 [...] in [-1, 1], the same as `decode`."""
-        return level_grid.value_of(levels, self.levels)
 
     def split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
         """Mean and log-scale, [...] each, the log-scale clamped."""

@@ -39,3 +39,21 @@ def nearest(values: tf.Tensor, num_levels: int) -> tf.Tensor:
     """int32 level whose bin holds each value; values outside [-1, 1] fall to the outer levels."""
     position = (real(tf.convert_to_tensor(values)) + 1.0) * (0.5 * (num_levels - 1))
     return tf.cast(tf.clip_by_value(tf.round(position), 0.0, num_levels - 1.0), tf.int32)
+
+
+class LinearLevels:
+    """A mixin for likelihoods whose levels lie at equal distances."""
+
+    levels: int
+
+    def encode(self, waveform: tf.Tensor) -> tf.Tensor:
+        """int32 [...] nearest levels of a waveform [...]; outside [-1, 1] the outer levels."""
+        return nearest(waveform, self.levels)
+
+    def decode(self, levels: tf.Tensor) -> tf.Tensor:
+        """float32 [...] waveform in [-1, 1]."""
+        return value_of(levels, self.levels)
+
+    def scale(self, levels: tf.Tensor) -> tf.Tensor:
+        """float32 [...] in [-1, 1], what a network reads; the same as `decode`."""
+        return value_of(levels, self.levels)

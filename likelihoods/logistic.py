@@ -15,7 +15,7 @@ _SMALLEST_WIDTH = 1e-30
 
 
 @dataclasses.dataclass(frozen=True)
-class LogisticMixture:
+class LogisticMixture(level_grid.LinearLevels):
     """Mixture of logistic densities, each integrated over the bins of the level grid.
 
     The parameters [..., 3 * components] are [logits | means | log_scales]; means and scales are in
@@ -100,18 +100,6 @@ class LogisticMixture:
         words = counter_noise.bits(seed, rows, start, length)
         uniform = counter_noise.uniform_from_bits(words[..., 0])
         return tf.stack([uniform, counter_noise.logistic_from_bits(words[..., 1])], axis=-1)
-
-    def encode(self, waveform: tf.Tensor) -> tf.Tensor:
-        """int32 [...] nearest levels of a waveform [...]; outside [-1, 1] the outer levels."""
-        return level_grid.nearest(waveform, self.levels)
-
-    def decode(self, levels: tf.Tensor) -> tf.Tensor:
-        """float32 [...] waveform in [-1, 1]."""
-        return level_grid.value_of(levels, self.levels)
-
-    def scale(self, levels: tf.Tensor) -> tf.Tensor:
-        """float32 [...] in [-1, 1], the same as `decode`."""
-        return level_grid.value_of(levels, self.levels)
 
     def split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Logits, means and log-scales, [..., components] each, the last one clamped."""

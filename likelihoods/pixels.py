@@ -13,7 +13,7 @@ PAIRS = {1: (), 3: ((1, 0), (2, 0), (2, 1))}  # (channel, earlier channel that m
 
 
 @dataclasses.dataclass(frozen=True)
-class PixelMixture:
+class PixelMixture(level_grid.LinearLevels):
     """Mixture of logistics over a pixel's channels, taken in the order R, G, B.
 
     A component is chosen once for the pixel; within it the mean of a channel moves linearly with
@@ -101,13 +101,12 @@ class PixelMixture:
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
         """float32 [rows, length, 1 + channels]; arguments as for `noise.bits`."""
-        words = counter_noise.words(seed, rows, start, length, self.noise_channels)
+        return self.noise_of(counter_noise.words(seed, rows, start, length, self.noise_channels))
+
+    def noise_of(self, words: tf.Tensor) -> tf.Tensor:
+        """float32 [..., 1 + channels] of random words uint32 [..., 1 + channels]."""
         uniform = counter_noise.uniform_from_bits(words[..., :1])
         return tf.concat([uniform, counter_noise.logistic_from_bits(words[..., 1:])], -1)
-
-    def scale(self, levels: tf.Tensor) -> tf.Tensor:
-        """float32 [...] in [-1, 1], what a network reads."""
-        return level_grid.value_of(levels, self.levels)
 
     def _mean(self, channel, means, coefficients, values):
         """The mean of a channel, [..., components], given the values [..., 1] before it."""

@@ -12,7 +12,6 @@ weight to the last. In a gate's panels every filter vector has its gate vector b
 import math
 
 import numpy as np
-from llvmlite import ir
 from numba import types
 from numba.core import cgutils
 
@@ -26,9 +25,12 @@ from wavenet.samplers.numba.kernels import (
     WORDS,
     clip,
     compiled,
+    integer,
     intrinsic,
     multiply_add,
     number,
+    panel_widths,
+    pointer_at,
     spread,
     whole,
 )
@@ -41,17 +43,6 @@ GATE_VECTORS = tuple(width // 2 for width in PANEL_VECTORS if width > 1)  # of f
 FILTER_UNIT, GATE_UNIT = 2 / math.log(2), -1 / math.log(2)
 _FILTER_LIMIT = 10 * FILTER_UNIT  # tanh(10) rounds to 1
 _GATE_LIMIT = 86.0  # 2^-86 + 1 rounds to 1, and 2^86 does not overflow
-
-_INT = ir.IntType(64)
-
-
-def panel_widths(vectors: int, widths: tuple[int, ...] = PANEL_VECTORS) -> list[int]:
-    """The widths of the panels that hold `vectors` vectors, in their order."""
-    chosen = []
-    for width in widths:
-        chosen += [width] * (vectors // width)
-        vectors %= width
-    return chosen
 
 
 def pack_outputs(matrix: np.ndarray) -> np.ndarray:
@@ -83,14 +74,6 @@ def _packed(parts: list[np.ndarray], widths: tuple[int, ...]) -> np.ndarray:
 # --- pieces of LLVM code ---------------------------------------------------------------------
 
 
-def _int(value: int):
-    return ir.Constant(_INT, value)
-
-
-def _pointer(builder, address, kind=VECTOR):
-    return builder.inttoptr(address, kind.as_pointer())
-
-
 def _element(builder, pointer, index, kind=VECTOR):
     """Loads the element `index` of the array at `pointer`."""
     return builder.load(builder.gep(pointer, [index], source_etype=kind), align=FLOAT_BYTES)
@@ -99,7 +82,7 @@ def _element(builder, pointer, index, kind=VECTOR):
 def _row_pointers(builder, address, stride, kind=VECTOR):
     """Pointers to `ROWS` rows."""
     return [
-        _pointer(builder, builder.add(address, builder.mul(stride, _int(row))), kind)
+        pointer_at(builder, builder.add(address, builder.mul(stride, integer(row))), kind)
         for row in range(ROWS)
     ]
 
@@ -107,11 +90,11 @@ def _row_pointers(builder, address, stride, kind=VECTOR):
 def _add_products(builder, sums, weights, x, x_stride, inputs):
     """Adds x [ROWS, inputs] times the panel at `weights` to sums [ROWS][vectors], stack slots."""
     vectors = len(sums[0])
-    weights = _pointer(builder, weights)
+    weights = pointer_at(builder, weights)
     x_rows = _row_pointers(builder, x, x_stride, FLOAT)
     with cgutils.for_range(builder, inputs) as loop:
-        first = builder.mul(loop.index, _int(vectors))
-        panel = [_element(builder, weights, builder.add(first, _int(v))) for v in range(vectors)]
+        first = builder.mul(loop.index, integer(vectors))
+        panel = [_element(builder, weights, builder.add(first, integer(v))) for v in range(vectors)]
         for x_row, row_sums in zip(x_rows, sums, strict=True):
             scalar = spread(builder, _element(builder, x_row, loop.index, FLOAT))
             for slot, weight in zip(row_sums, panel, strict=True):
@@ -122,7 +105,7 @@ def _store_rows(builder, y, y_stride, rows):
     """Stores rows [ROWS][vectors]."""
     for pointer, row in zip(_row_pointers(builder, y, y_stride), rows, strict=True):
         for v, value in enumerate(row):
-            at = builder.gep(pointer, [_int(v)], source_etype=VECTOR)
+            at = builder.gep(pointer, [integer(v)], source_etype=VECTOR)
             builder.store(value, at, align=FLOAT_BYTES)
 
 
@@ -168,7 +151,7 @@ def _at_least(builder, x, low):
 def _each_width(builder, widths, width):
     """Yields each of `widths`, inside the branch that is taken for it."""
     for candidate in widths:
-        with builder.if_then(builder.icmp_signed("==", width, _int(candidate))):
+        with builder.if_then(builder.icmp_signed("==", width, integer(candidate))):
             yield candidate
 
 
@@ -190,16 +173,18 @@ def _gate_panel(
     def emit(context, builder, signature, arguments):
         z, stride, weights, bias, x, x_stride, lag, taps, inputs, c, c_inputs, width = arguments
         for units in _each_width(builder, GATE_VECTORS, width):
-            biases = [_element(builder, _pointer(builder, bias), _int(v)) for v in range(2 * units)]
+            biases = [
+                _element(builder, pointer_at(builder, bias), integer(v)) for v in range(2 * units)
+            ]
             sums = _slots(builder, [biases] * ROWS)
-            tap_bytes = builder.mul(inputs, _int(2 * units * VECTOR_BYTES))
+            tap_bytes = builder.mul(inputs, integer(2 * units * VECTOR_BYTES))
             with cgutils.for_range(builder, taps) as loop:
-                lags = builder.sub(builder.sub(taps, _int(1)), loop.index)
+                lags = builder.sub(builder.sub(taps, integer(1)), loop.index)
                 tap = builder.sub(x, builder.mul(lag, lags))
                 panel = builder.add(weights, builder.mul(tap_bytes, loop.index))
                 _add_products(builder, sums, panel, tap, x_stride, inputs)
             panel = builder.add(weights, builder.mul(tap_bytes, taps))
-            c_stride = builder.mul(c_inputs, _int(FLOAT_BYTES))
+            c_stride = builder.mul(c_inputs, integer(FLOAT_BYTES))
             _add_products(builder, sums, panel, c, c_stride, c_inputs)
             made = [
                 [_unit(builder, row[v], row[units + v]) for v in range(units)]
@@ -220,14 +205,14 @@ def _product_panel(
     def emit(context, builder, signature, arguments):
         y, stride, weights, bias, base, base_stride, x, x_stride, inputs, floor, width = arguments
         for vectors in _each_width(builder, PANEL_VECTORS, width):
-            biases = _pointer(builder, bias)
+            biases = pointer_at(builder, bias)
             first = [
                 [
                     multiply_add(
                         builder,
-                        _element(builder, row, _int(v)),
+                        _element(builder, row, integer(v)),
                         number(math.sqrt(0.5)),
-                        _element(builder, biases, _int(v)),
+                        _element(builder, biases, integer(v)),
                     )
                     for v in range(vectors)
                 ]

@@ -12,6 +12,7 @@ from distill.cpu.kernels import ROWS, pack_gates, pack_outputs
 from distill.flows import Flow, FlowLayer
 from wavenet.samplers.numba import kernels
 from wavenet.samplers.numba.kernels import LANES, aligned, padded
+from wavenet.samplers.numba.weights import wide
 
 TILE_ROWS = 80 * ROWS
 """Most time steps of a tile: its activations and one layer's weights fit a core's own cache."""
@@ -118,22 +119,16 @@ def _layer_parts(layer: FlowLayer) -> dict[str, np.ndarray]:
         "gate": pack_gates(np.concatenate(kernels)),
         "gate_bias": pack_gates(np.asarray(layer.gate_bias)[None]),
         "residual": pack_outputs(np.asarray(layer.residual_kernel) * half_power),
-        "residual_bias": _wide(np.asarray(layer.residual_bias) * half_power),
+        "residual_bias": wide(np.asarray(layer.residual_bias) * half_power),
     }
 
 
 def _flow_parts(flow: Flow) -> dict[str, np.ndarray]:
     return {
         "front": pack_outputs(np.asarray(flow.front_kernel)),
-        "front_bias": _wide(flow.front_bias),
+        "front_bias": wide(flow.front_bias),
         "head1": pack_outputs(np.asarray(flow.head1_kernel)),
-        "head1_bias": _wide(flow.head1_bias),
+        "head1_bias": wide(flow.head1_bias),
         "head2": pack_outputs(np.asarray(flow.head2_kernel)),
-        "head2_bias": _wide(flow.head2_bias),
+        "head2_bias": wide(flow.head2_bias),
     }
-
-
-def _wide(bias) -> np.ndarray:
-    """The bias [channels] with zeros up to whole vectors."""
-    bias = np.asarray(bias, np.float32)
-    return np.pad(bias, (0, -len(bias) % LANES))

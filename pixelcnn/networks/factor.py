@@ -17,12 +17,13 @@ from typing import Any
 import tensorflow as tf
 
 from likelihoods.initial import Initial
+from likelihoods.levels import value_of
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import FactorConfig, OutputConfig
 from pixelcnn.networks.groups import STRIDES, cut, merged
 from pixelcnn.networks.layers import cast_like, convolved, matmul
 from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import Hidden, make_output, scaled
+from pixelcnn.networks.outputs import Hidden, make_output
 from pixelcnn.networks.pixelcnn import ConditionTerm, PixelCNN, gated, passing
 
 REACH = 1  # tiles to each side that the first convolution reads
@@ -143,6 +144,6 @@ class Factor(tf.Module):
         return Hidden(units, cut(hidden.prediction, self.config.patch))
 
     def _merged(self, groups):
-        values = [scaled(group, self.output_config.levels) for group in groups]
+        values = [value_of(group, self.output_config.levels) for group in groups]
         # The channel of ones tells what is known from padding and from a group not drawn yet.
         return merged([tf.concat([v, tf.ones_like(v[..., :1])], -1) for v in values])

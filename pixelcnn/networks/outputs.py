@@ -12,7 +12,6 @@ import tensorflow as tf
 from likelihoods import PixelMixture, noise
 from likelihoods.categorical import sample_categorical
 from likelihoods.initial import Initial
-from likelihoods.levels import value_of
 from pixelcnn.networks.config import OutputConfig
 from pixelcnn.networks.layers import matmul
 
@@ -51,13 +50,7 @@ class MixtureOutput(tf.Module):
 
     def sample(self, hidden: Hidden, words, temperature=1.0):
         """int32 [..., channels], pixels, from uint32 [..., noise_words]."""
-        noises = tf.concat(
-            [
-                noise.uniform_from_bits(words[..., :1]),
-                noise.logistic_from_bits(words[..., 1:]),
-            ],
-            -1,
-        )
+        noises = self.likelihood.noise_of(words)
         return self.likelihood.sample(self._parameters(hidden), noises, temperature)
 
     def _parameters(self, hidden):
@@ -132,11 +125,6 @@ def make_output(config: OutputConfig, units: int, initial: Initial) -> Output:
     """The output that the configuration asks for."""
     kind = MixtureOutput if config.likelihood == "logistic" else SoftmaxOutput
     return kind(config, units, initial)
-
-
-def scaled(levels, num_levels: int):
-    """float32 [...] in [-1, 1], what a network reads of levels int32 [...]."""
-    return value_of(levels, num_levels)
 
 
 def _spread(likelihood: PixelMixture):

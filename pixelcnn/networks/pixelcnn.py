@@ -16,11 +16,12 @@ import numpy as np
 import tensorflow as tf
 
 from likelihoods.initial import Initial
+from likelihoods.levels import value_of
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.layers import cast_like, convolved, matmul
 from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import Hidden, make_output, scaled
+from pixelcnn.networks.outputs import Hidden, make_output
 
 FRONT_ROWS, FRONT_REACH = 3, 3  # rows above that v starts from, columns to each side
 PLACE = 2  # map channels that tell where a pixel is
@@ -177,7 +178,7 @@ class PixelCNN(tf.Module):
 
     def inputs(self, levels):
         """The image in [-1, 1] with a channel of ones, which tells padding from grey."""
-        values = scaled(levels, self.output_config.levels)
+        values = value_of(levels, self.output_config.levels)
         return tf.concat([values, tf.ones_like(values[..., :1])], -1)
 
     def placed(self, condition: Condition, levels) -> Condition:

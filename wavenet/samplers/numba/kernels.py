@@ -90,19 +90,20 @@ def pack_matrix(matrix) -> np.ndarray:
     return np.concatenate(panels)
 
 
-def panel_widths(vectors: int) -> list[int]:
-    """The widths of the panels that hold `vectors` vectors of outputs."""
-    widths = []
-    for width in _PANEL_VECTORS:
-        widths += [width] * (vectors // width)
+def panel_widths(vectors: int, widths: tuple[int, ...] = _PANEL_VECTORS) -> list[int]:
+    """The widths, widest first, of the panels that hold `vectors` vectors of outputs."""
+    chosen = []
+    for width in widths:
+        chosen += [width] * (vectors // width)
         vectors %= width
-    return widths
+    return chosen
 
 
 # --- pieces of LLVM code ---------------------------------------------------------------------
 
 
-def _int(value: int):
+def integer(value: int):
+    """The 64-bit constant."""
     return ir.Constant(_INT, value)
 
 
@@ -116,16 +117,17 @@ def whole(value: int):
     return ir.Constant(WORDS, [value] * LANES)
 
 
-def _pointer(builder, address, kind):
+def pointer_at(builder, address, kind=VECTOR):
+    """A pointer to values of a kind at an address."""
     return builder.inttoptr(address, kind.as_pointer())
 
 
 def _load(builder, address):
-    return builder.load(_pointer(builder, address, VECTOR), align=FLOAT_BYTES)
+    return builder.load(pointer_at(builder, address, VECTOR), align=FLOAT_BYTES)
 
 
 def _store(builder, value, address):
-    builder.store(value, _pointer(builder, address, VECTOR), align=FLOAT_BYTES)
+    builder.store(value, pointer_at(builder, address, VECTOR), align=FLOAT_BYTES)
 
 
 def spread(builder, scalar):
@@ -173,7 +175,7 @@ def _expm1(builder, x):
 def _each_vector(builder, count):
     """Loops over the byte offsets of `count` vectors."""
     return cgutils.for_range_slice(
-        builder, _int(0), builder.mul(count, _int(VECTOR_BYTES)), _int(VECTOR_BYTES), _INT
+        builder, integer(0), builder.mul(count, integer(VECTOR_BYTES)), integer(VECTOR_BYTES), _INT
     )
 
 
@@ -183,28 +185,30 @@ def _each_vector(builder, count):
 def _emit_panel(builder, rows, panels, vectors, arguments):
     """Adds `rows` rows of x times neighbouring panels to rows of y, all sums in registers."""
     y, y_stride, w, x, x_stride, inputs = arguments
-    panel_bytes = builder.mul(inputs, _int(vectors * VECTOR_BYTES))
-    panel_at = [builder.add(w, builder.mul(panel_bytes, _int(p))) for p in range(panels)]
+    panel_bytes = builder.mul(inputs, integer(vectors * VECTOR_BYTES))
+    panel_at = [builder.add(w, builder.mul(panel_bytes, integer(p))) for p in range(panels)]
     y_at = [
         [
-            builder.add(builder.add(y, builder.mul(y_stride, _int(row))), _int(v * VECTOR_BYTES))
+            builder.add(
+                builder.add(y, builder.mul(y_stride, integer(row))), integer(v * VECTOR_BYTES)
+            )
             for v in range(panels * vectors)
         ]
         for row in range(rows)
     ]
-    x_at = [builder.add(x, builder.mul(x_stride, _int(row))) for row in range(rows)]
+    x_at = [builder.add(x, builder.mul(x_stride, integer(row))) for row in range(rows)]
     # LLVM turns these stack slots into registers.
     sums = [[cgutils.alloca_once_value(builder, _load(builder, at)) for at in row] for row in y_at]
     with cgutils.for_range(builder, inputs) as loop:
-        row_bytes = builder.mul(loop.index, _int(vectors * VECTOR_BYTES))
+        row_bytes = builder.mul(loop.index, integer(vectors * VECTOR_BYTES))
         weights = [
-            _load(builder, builder.add(builder.add(at, row_bytes), _int(v * VECTOR_BYTES)))
+            _load(builder, builder.add(builder.add(at, row_bytes), integer(v * VECTOR_BYTES)))
             for at in panel_at
             for v in range(vectors)
         ]
-        x_bytes = builder.mul(loop.index, _int(FLOAT_BYTES))
+        x_bytes = builder.mul(loop.index, integer(FLOAT_BYTES))
         for at, row_sums in zip(x_at, sums, strict=True):
-            scalar = builder.load(_pointer(builder, builder.add(at, x_bytes), FLOAT))
+            scalar = builder.load(pointer_at(builder, builder.add(at, x_bytes), FLOAT))
             repeated = spread(builder, scalar)
             for slot, weight in zip(row_sums, weights, strict=True):
                 total = multiply_add(builder, repeated, weight, builder.load(slot))
@@ -222,8 +226,8 @@ def _add_panel(typing_context, y, y_stride, w, x, x_stride, inputs, rows, vector
         *operands, rows, vectors = arguments
         shapes = [(1, 2, 4)] + [(row, 1, width) for row in _ROWS for width in _PANEL_VECTORS]
         for shape in shapes:
-            same_rows = builder.icmp_signed("==", rows, _int(shape[0]))
-            same_width = builder.icmp_signed("==", vectors, _int(shape[1] * shape[2]))
+            same_rows = builder.icmp_signed("==", rows, integer(shape[0]))
+            same_width = builder.icmp_signed("==", vectors, integer(shape[1] * shape[2]))
             with builder.if_then(builder.and_(same_rows, same_width)):
                 _emit_panel(builder, *shape, operands)
         return context.get_dummy_value()
@@ -362,7 +366,7 @@ def publish(typing_context, counter, value):
     """Sets the int64 at `counter`; whoever sees the value sees all that was written before."""
 
     def emit(context, builder, signature, arguments):
-        pointer = _pointer(builder, arguments[0], _INT)
+        pointer = pointer_at(builder, arguments[0], _INT)
         builder.store_atomic(arguments[1], pointer, "release", 8)
         return context.get_dummy_value()
 
@@ -372,7 +376,7 @@ def publish(typing_context, counter, value):
 @intrinsic
 def _observe(typing_context, counter):
     def emit(context, builder, signature, arguments):
-        return builder.load_atomic(_pointer(builder, arguments[0], _INT), "acquire", 8)
+        return builder.load_atomic(pointer_at(builder, arguments[0], _INT), "acquire", 8)
 
     return types.int64(types.int64), emit
 
