@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from replicator.runs.field_rules import at_least
+from replicator.runs.field_rules import at_least, require
 from wavenet.feature_extractor import FeatureExtraction, SpeechModelLike
 from wavenet.presets import DataConfig
 
@@ -31,7 +31,7 @@ class Request:
     def __post_init__(self):
         """Raises ValueError for no samples, or a temperature below 0."""
         at_least(self, 1, "num_samples")
-        at_least(self, 0, "temperature")
+        require(self.temperature >= 0, "temperature", "at least 0", self.temperature)
 
 
 def request_of(condition: tuple, num_samples: int) -> Request:
