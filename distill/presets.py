@@ -154,14 +154,9 @@ def _in_residual_domain(student: StudentConfig, theirs: WaveNetConfig, path: Pat
 
 
 _CPU = StudentConfig(
-    flows=(5, 5, 10),
-    filter_width=2,
-    front_width=16,
-    condition_channels=32,
-    draft_passes=12,
-    initial_scale=0.003,
-    sample_rate_hz=16_000,
-)
+    flows=(5, 5, 10), filter_width=2, front_width=16, condition_channels=32, draft_passes=12,
+    initial_scale=0.003, sample_rate_hz=16_000,
+)  # fmt: skip
 
 _CPU_LOSS = LossConfig(draws=8, squared=2.0, multi=10.0, feature=2.0, style=1.0)
 _CPU_CLIPS = ClipConfig(clip_samples=8000, batch_size=2)

@@ -127,53 +127,23 @@ class TrainConfig:
 
 
 _SMALL = WaveNetConfig(
-    layers=16,
-    stacks=2,
-    filter_width=2,
-    residual_channels=32,
-    gate_channels=32,
-    skip_channels=32,
-    front_width=16,
-    linear_prediction=True,
-    input_gain=4.0,
-    components=3,
-    condition_channels=16,
+    layers=16, stacks=2, filter_width=2, residual_channels=32, gate_channels=32, skip_channels=32,
+    front_width=16, linear_prediction=True, input_gain=4.0, components=3, condition_channels=16,
     upsample_factors=(16, 16),
-)
+)  # fmt: skip
 
 _CPU = WaveNetConfig(
-    layers=20,
-    stacks=2,
-    filter_width=2,
-    residual_channels=64,
-    gate_channels=64,
-    skip_channels=64,
-    front_width=32,
-    linear_prediction=True,
-    input_gain=4.0,
-    components=5,
-    condition_channels=32,
+    layers=20, stacks=2, filter_width=2, residual_channels=64, gate_channels=64, skip_channels=64,
+    front_width=32, linear_prediction=True, input_gain=4.0, components=5, condition_channels=32,
     upsample_factors=(15, 20),
-)
+)  # fmt: skip
 
 _VOCODER = WaveNetConfig(
-    layers=8,
-    stacks=1,
-    filter_width=2,
-    residual_channels=128,
-    gate_channels=128,
-    skip_channels=128,
-    front_width=16,
-    components=5,
-    conditioner_units=256,
-    condition_channels=64,
-    upsample_factors=(200,),
-    bunch_samples=4,
-    prediction_order=24,
-    pitch_taps=10,
-    head_channels=64,
+    layers=8, stacks=1, filter_width=2, residual_channels=128, gate_channels=128, skip_channels=128,
+    front_width=16, components=5, conditioner_units=256, condition_channels=64,
+    upsample_factors=(200,), bunch_samples=4, prediction_order=24, pitch_taps=10, head_channels=64,
     compute_dtype="bfloat16",
-)
+)  # fmt: skip
 
 _VOCODER_OPTIMIZER = OptimizerConfig(
     learning_rate=2e-3,
