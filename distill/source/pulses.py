@@ -4,7 +4,8 @@ import tensorflow as tf
 
 from distill.config import DRAFT_SIDE
 from distill.source.draft import taps
-from distill.source.excitation import REFERENCE_HZ, pulse_train, running_phase, upsampled
+from distill.source.excitation import pulse_train, running_phase, upsampled
+from wavenet.pitch_reader import REFERENCE_HZ
 
 LEVEL = 3.0  # root mean square of the pulses, that of the noise being 1.8: they must stand out
 
