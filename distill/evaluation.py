@@ -134,7 +134,8 @@ def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) ->
     """
     frames, speaker = _given(model, item, length)
     condition = _condition(model, frames, speaker, length)
-    assert condition.prediction is not None
+    if condition.prediction is None:
+        raise ValueError("A student without a prediction filters no source.")
     noise = counter_noise.normal(seed, [0], 0, length)[..., 0]
     source = noise
     if condition.source is not None:

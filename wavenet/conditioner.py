@@ -147,11 +147,10 @@ class Conditioner(tf.Module):
             return tf.stop_gradient(tf.cast(frames[..., bands:], self.dtype))
         side = self.reader.side_frames
         mel = tf.pad(tf.cast(frames[..., :bands], self.dtype), [[0, 0], [side, side], [0, 0]])
-        return self._read(mel)
+        return self._read(self.reader, mel)
 
-    def _read(self, mel):
-        assert self.reader is not None
-        octaves, logit = self.reader(self.standardised(mel))
+    def _read(self, reader: PitchReader, mel):
+        octaves, logit = reader(self.standardised(mel))
         return tf.stop_gradient(tf.stack([octaves, tf.sigmoid(logit)], -1))
 
     def _cast(self, weights):
@@ -163,7 +162,7 @@ class Conditioner(tf.Module):
         mel = frames[..., :bands]
         if self.reader is None:
             return mel, frames[..., bands:] if self.given_pitch else None
-        pitch = self._read(mel)
+        pitch = self._read(self.reader, mel)
         still = tf.add_n([0.0 * tf.reduce_sum(v) for v in self.reader.variables])
         still = self._cast(still)
         side = self.reader.side_frames

@@ -182,7 +182,8 @@ class StreamingResidual(StreamingStudent):
     def conditioning(self, frames, speaker, samples, phase, skipped, start) -> Conditioning:
         """See `StreamingModel`."""
         made, phase = self._student.condition(frames, speaker, samples, phase, skipped, start)
-        assert made.channels is not None and made.prediction is not None
+        if made.channels is None or made.prediction is None:
+            raise ValueError("The condition of a residual has channels and a prediction.")
         source = tf.zeros_like(made.channels[..., 0]) if made.source is None else made.source
         by_row = tf.concat([made.prediction.log_gain[..., None], made.prediction.coefficients], -1)
         spread = tf.repeat(by_row, self._student.config.row_samples, 1)[:, :samples]
