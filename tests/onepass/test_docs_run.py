@@ -1,8 +1,8 @@
 """Every command of README and docs/ is run: page by page, in order, at smoke size.
 
 A line is run as the page has it, but for what SMALLER replaces. Each page has a folder of its own
-with DATA in it; what a line makes is there for the next one. A server is started by the line that
-says so, and stopped at the end of its page.
+with `data` in it; what a line makes is there for the next one. A server is started by the line that
+says so, and stopped by the next such line or at the end of its page.
 """
 
 import os
@@ -57,6 +57,7 @@ SMALLER = (
     (r"^(onepass sample .*)--num \d+", r"\1--num 2"),
     (r"^onepass sample teacher .*--num.*$", r"\g<0> --seconds 0.1"),
     (r"--prime-rows \d+", "--prime-rows 4"),
+    (r"--probe-port \d+", "--probe-port 0"),
     (r"\bCLAIM\b", "claim"),  # a name that Kubernetes could have
     (r"^onepass quickstart", "onepass quickstart --seconds 0.2 --spoken 1 --no-train"),
     # Each length and each number of rows is compiled, and warmed when it is loaded.
@@ -73,6 +74,7 @@ ONLY_PARSED = {
     r"^python -m (pytest|examples\.)": "they are the tests, or those of tests/examples",
     r"^python3 -m venv|^pip install|^\. ": "the environment is that of the tests",
     r"^(kubectl|sh serve\.sh|export) ": "they need a cluster or a container",
+    r"^(openssl|chmod) ": "the token that they make is in the folder",
     r"^XLA_FLAGS=": "tests/pixelcnn and tests/wavenet train on several devices of JAX",
     r"^curl http://127.0.0.1:8501/v1/models/digits$": "it asks TensorFlow Serving",
     r'"temperature": \[1, 1, 1\]': "it asks TensorFlow Serving",
@@ -120,6 +122,7 @@ def data(tmp_path_factory):
     sound, rate_hz = soundfile.read(next(shipped.glob("dev/*")))
     for name in ("SPEECH.wav", "recording.wav"):
         soundfile.write(folder / name, sound[: rate_hz // 2], rate_hz)
+    (folder / "token").write_text("a token of enough letters")
     write_images(folder / "IMAGES")
     shutil.copytree(folder / "IMAGES", folder / "images")
     shutil.copy(folder / "IMAGES" / "0" / "0.png", folder / "FILE.png")
@@ -170,6 +173,7 @@ class Shell:
             assert done.returncode == 0, f"{line}\n{done.stdout[-2000:]}{done.stderr[-2000:]}"
 
     def _serve(self, words):
+        self.close()
         given = ["serve", *words, "--port", 0, "--grpc-port", 0]
         self._server = Process(COMMAND, self._folder / "server.log", *given)
         deadline = time.monotonic() + LIMIT_SECONDS
@@ -180,7 +184,7 @@ class Shell:
         self._port = ready[3]
 
     def close(self):
-        """Asserts that a server which is told to leave does so in good order."""
+        """Asserts that a server which gets SIGTERM leaves in good order."""
         if self._server is not None:
             self._server.signal(signal.SIGTERM)
             assert self._server.ended(60) == 0, self._server.output()
