@@ -25,6 +25,7 @@ from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import evaluation_callback as wavenet_watching
 from wavenet import training as wavenet_training
 from wavenet.data import audio
+from wavenet.features import MelConvention
 
 SMALL = DistillConfig(
     StudentConfig(
@@ -480,4 +481,7 @@ def test_every_preset_makes_a_student_of_its_rate(name):
         assert config.flows == (10, 10, 10, 30)
         assert config.residual_channels == config.gate_channels == 64
     small = dataclasses.replace(config, residual_channels=2, gate_channels=2, draft_passes=0)
-    assert len(ParallelWaveNet(small).flows) == len(config.flows)
+    if config.domain == "residual":  # what a run takes from its teacher
+        small = dataclasses.replace(small, prediction_order=4, conditioner_units=2)
+    mel = MelConvention(config.sample_rate_hz, config.sample_rate_hz // 80, bands=80)
+    assert len(ParallelWaveNet(small, mel=mel).flows) == len(config.flows)
