@@ -9,6 +9,7 @@ from replicator.runs.field_rules import at_least, require
 Noise = Literal["logistic", "normal"]
 Domain = Literal["wave", "residual"]
 Source = Literal["none", "pulses"]
+RECENT = 8  # newest samples that the head of a bunch reads
 DRAFT_SIDE = 7  # samples of draft or source on either side that the flows see at once
 
 
@@ -34,6 +35,9 @@ class StudentConfig:
     """Gated units in a layer."""
     front_width: int = 1
     """Past samples that the first convolution of a flow reads."""
+    bunch_samples: int = 1
+    """Samples for which a flow's layers run once; a small head gives each sample its own location
+    and scale."""
     initial_scale: float = 0.05
     """Scale of the noise that comes out of an untrained student, full scale being 1."""
     min_log_scale: float = -7.0
@@ -77,12 +81,18 @@ class StudentConfig:
         require(len(self.flows) >= 1, "flows", "at least one", self.flows)
         require(min(self.flows, default=0) >= 1, "flows", "at least 1 layer each", self.flows)
         require(self.filter_width in (2, 3), "filter_width", "2 or 3", self.filter_width)
-        at_least(self, 1, "cycle", "front_width", "residual_channels", "gate_channels")
+        at_least(self, 1, "cycle", "front_width", "bunch_samples")
+        at_least(self, 1, "residual_channels", "gate_channels")
         require(self.initial_scale > 0, "initial_scale", "positive", self.initial_scale)
         at_least(self, 0, "feature_channels", "draft_passes", "speakers")
         require(self.frame_width % 2 == 1, "frame_width", "odd", self.frame_width)
         if self.feature_channels:
             require(len(self.upsample_factors) > 0, "upsample_factors", "given", ())
+        if self.bunch_samples > 1:
+            wide = self.front_width >= RECENT
+            require(wide, "front_width", f"at least {RECENT} for bunches", self.front_width)
+            whole = self.hop_samples % self.bunch_samples == 0 or not self.feature_channels
+            require(whole, "bunch_samples", f"a divisor of {self.hop_samples}", self.bunch_samples)
         wave = self.domain == "wave"
         at_least(self, 0, "prediction_order", "conditioner_units")
         for name in ("prediction_order", "conditioner_units"):
@@ -91,14 +101,15 @@ class StudentConfig:
         require(wave or not self.draft_passes, "draft_passes", "0 for the residual", self.domain)
 
     def dilations(self, layers: int) -> tuple[int, ...]:
-        """The dilation of each layer of a flow, in samples."""
+        """The dilation of each layer of a flow, in bunches."""
         return tuple(2 ** (layer % self.cycle) for layer in range(layers))
 
     @property
     def receptive_field(self) -> int:
         """Past noise samples that one sample depends on, all flows together."""
         past = sum(sum(self.dilations(layers)) for layers in self.flows)
-        return (self.filter_width - 1) * past + self.front_width * len(self.flows)
+        past *= self.bunch_samples * (self.filter_width - 1)
+        return past + self.front_width * len(self.flows)
 
     @property
     def hop_samples(self) -> int:

@@ -5,6 +5,10 @@
 (van den Oord et al. 2017, arXiv 1711.10433, section 3.2, equations 5 and 6; Kingma et al. 2016.) mu
 and s come from a WaveNet without skip connections that reads z shifted by one sample. Several flows
 make one of the same form, with mu_tot = sum_i mu_i prod_{j>i} s_j and s_tot = prod_i s_i.
+
+With bunches of B samples the layers run once a bunch, on what is before it, and a small gated head
+reads the newest samples too (bunched LPCNet, arXiv 2008.04574, for flows): a Bth of the work for
+the same depth, B times the field of view, and every sample still depends on all before it.
 """
 
 import math
@@ -12,7 +16,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from distill.config import StudentConfig
+from distill.config import RECENT, StudentConfig
 from likelihoods.initial import Initial
 from wavenet.network import SQRT_HALF, gated
 
@@ -95,6 +99,11 @@ class Flow(tf.Module):
             FlowLayer(config, initial, dilation, name=f"layer_{i:02d}")
             for i, dilation in enumerate(config.dilations(layers))
         ]
+        bunch = config.bunch_samples
+        if bunch > 1:
+            self.bunch_kernel = initial.kernel([channels, bunch * 2 * channels], "bunch_kernel")
+            self.bunch_bias = initial.zeros([bunch, 2 * channels], "bunch_bias")
+            self.recent_kernel = initial.kernel([RECENT, 2 * channels], "recent_kernel")
         self.head1_kernel = initial.kernel([channels, channels], "head1_kernel")
         self.head1_bias = initial.zeros([channels], "head1_bias")
         self.head2_kernel = initial.kernel([channels, 2], "head2_kernel", gain=0.1)
@@ -117,17 +126,23 @@ class Flow(tf.Module):
           condition: [batch, time, channels] in the compute dtype, or None.
           past: from `empty_past`, or from the call for the time before.
         """
-        joined, front = _joined(past[0], tf.cast(noise, self.outer_dtype))
-        kernel = tf.cast(self.front_kernel, self.outer_dtype)[:, None, :]
-        # The sample of the moment itself is left out: z_<t only.
-        hidden = tf.nn.conv1d(joined[:, :-1, None], kernel, 1, "VALID")
-        hidden = tf.cast(hidden + tf.cast(self.front_bias, self.outer_dtype), self.dtype)
+        bunch, dtype = self.config.bunch_samples, self.outer_dtype
+        time = tf.shape(noise)[1] if noise.shape[1] is None else noise.shape[1]
+        noise = tf.cast(noise, dtype)
+        whole = tf.pad(noise, [[0, 0], [0, -time % bunch]]) if bunch > 1 else noise
+        joined, front = _joined(past[0], whole)
+        kernel = tf.cast(self.front_kernel, dtype)[:, None, :]
+        # The samples of the moment itself are left out: z_<t only.
+        hidden = tf.nn.conv1d(joined[:, :-1, None], kernel, bunch, "VALID")
+        hidden = tf.cast(hidden + tf.cast(self.front_bias, dtype), self.dtype)
+        if condition is not None:
+            condition = condition[:, ::bunch]
         pasts = [front]
         for layer, before in zip(self.layers, past[1:], strict=True):
             hidden, later = layer(hidden, condition, before)
             pasts.append(later)
-        location, log_scale = self._head(hidden)
-        output = tf.cast(noise, location.dtype) * tf.exp(log_scale) + location
+        location, log_scale = (x[:, :time] for x in self._head(hidden, joined))
+        output = noise * tf.exp(log_scale) + location
         return FlowOutput(output, location, log_scale), pasts
 
     def forward(self, noise, condition=None) -> FlowOutput:
@@ -151,13 +166,34 @@ class Flow(tf.Module):
         """Of noise, location and scale: float32, or float64 where `compute_dtype` is."""
         return tf.float64 if self.dtype == tf.float64 else tf.float32
 
-    def _head(self, hidden):
+    def _head(self, hidden, joined):
+        """Location and log-scale of every sample, [batch, time] each.
+
+        joined: the noise with its past.
+        """
         dtype = hidden.dtype
-        hidden = tf.matmul(tf.nn.relu(hidden), tf.cast(self.head1_kernel, dtype))
+        if self.config.bunch_samples == 1:
+            hidden = tf.nn.relu(hidden)
+        else:
+            hidden = gated(self._from_layers(hidden) + self._from_recent(joined))
+        hidden = tf.matmul(hidden, tf.cast(self.head1_kernel, dtype))
         hidden = tf.nn.relu(hidden + tf.cast(self.head1_bias, dtype))
         raw = tf.cast(tf.matmul(hidden, tf.cast(self.head2_kernel, dtype)), self.outer_dtype)
         raw += tf.cast(self.head2_bias, raw.dtype)
         return raw[..., 0], tf.maximum(raw[..., 1], self.config.min_log_scale)
+
+    def _from_layers(self, hidden):
+        """What the layers give to the gates of every sample of a bunch, [batch, time, 2 units]."""
+        dtype, gates = hidden.dtype, self.bunch_bias.shape[-1]
+        raw = tf.matmul(tf.nn.relu(hidden), tf.cast(self.bunch_kernel, dtype))
+        raw += tf.cast(tf.reshape(self.bunch_bias, [-1]), dtype)
+        return tf.reshape(raw, [tf.shape(hidden)[0], -1, gates])
+
+    def _from_recent(self, joined):
+        """What the newest samples before each give to its gates, [batch, time, 2 units]."""
+        recent = joined[:, self.config.front_width - RECENT : -1, None]
+        kernel = tf.cast(self.recent_kernel, recent.dtype)[:, None, :]
+        return tf.cast(tf.nn.conv1d(recent, kernel, 1, "VALID"), self.dtype)
 
 
 def compose(steps: list[FlowOutput]) -> FlowOutput:

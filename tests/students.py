@@ -37,6 +37,9 @@ KINDS = {
 }
 
 
+KINDS["residual, bunches"] = {**KINDS["residual"], "bunch_samples": 4, "front_width": 9}
+
+
 def student_of(kind: str, **options) -> ParallelWaveNet:
     """A student of a kind, every variable of it moved off its initial value."""
     student = ParallelWaveNet(StudentConfig(**(SMALL | KINDS[kind] | options)), mel=MEL)

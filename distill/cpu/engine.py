@@ -80,7 +80,7 @@ class FlowEngine:
 
         Args:
           state: from `initial_state` or the run before; it is used up.
-          noise: float32 [batch, time].
+          noise: float32 [batch, time], whole bunches unless it is the last.
           condition: [batch, time, channels] of these samples, or None.
         Raises:
           ValueError: a shape that does not fit the flows or the state, or a used state.
@@ -93,17 +93,20 @@ class FlowEngine:
         given = as_compiled(given, np.float32)
         check_shape("condition", given, (*noise.shape, channels))
         state.used_up = True
-        chunk = self._chunk(state, noise, given)
-        self._run_tiles(chunk)
         front, time = state.fronts.shape[-1], noise.shape[1]
+        bunch = int(self._packed.sizes["bunch"])
+        whole = np.pad(noise, [(0, 0), (0, -time % bunch)])
+        chunk = self._chunk(state, whole, np.ascontiguousarray(given[:, ::bunch]))
+        self._run_tiles(chunk, whole.shape[1] // bunch)
         fronts = chunk.noises[:, :-1, time : time + front].copy()
         output = np.ascontiguousarray(chunk.noises[:, -1, front : front + time])
-        flowed = FlowOutput(output, chunk.location, chunk.log_scale)
+        flowed = FlowOutput(output, chunk.location[:, :time], chunk.log_scale[:, :time])
         return flowed, FlowState(fronts, state.windows, state.used)
 
     def _chunk(self, state: FlowState, noise, condition) -> Chunk:
         batch, flows, front = state.fronts.shape
-        noises = np.zeros([batch, flows + 1, front + noise.shape[1] + ROWS], np.float32)
+        beyond = ROWS * int(self._packed.sizes["bunch"])
+        noises = np.zeros([batch, flows + 1, front + noise.shape[1] + beyond], np.float32)
         noises[:, :-1, :front] = state.fronts
         noises[:, 0, front : front + noise.shape[1]] = noise
         return Chunk(
@@ -115,9 +118,8 @@ class FlowEngine:
             used=state.used,
         )
 
-    def _run_tiles(self, chunk: Chunk) -> None:
-        batch, time = chunk.location.shape
-        schedule = _schedule(batch, time, self.threads)
+    def _run_tiles(self, chunk: Chunk, bunches: int) -> None:
+        schedule = _schedule(len(chunk.location), bunches, self.threads)
         with ThreadPoolExecutor(schedule.threads) as workers:
             futures = [
                 workers.submit(run_tiles, self._packed, chunk, schedule, self._scratch(), thread)
@@ -134,19 +136,20 @@ class FlowEngine:
             condition=aligned([TILE_ROWS, int(sizes["condition_inputs"])]),
             units=aligned([ROWS, units]),
             hidden=aligned([TILE_ROWS, channels]),
+            layered=aligned([TILE_ROWS, channels]),
             outputs=aligned([TILE_ROWS, LANES]),
             scales=aligned([-(-TILE_ROWS // LANES) * LANES]),
             zeros=aligned([channels]),
         )
 
 
-def _schedule(sounds: int, time: int, threads: int) -> TileSchedule:
+def _schedule(sounds: int, bunches: int, threads: int) -> TileSchedule:
     """Tiles of nearly one length, so many that every thread gets as many."""
-    tiles = -(-time // TILE_ROWS)
+    tiles = -(-bunches // TILE_ROWS)
     if sounds % threads:
         tiles = -(-tiles // threads) * threads
-    rows = max(1, -(-time // max(1, tiles)))
+    rows = max(1, -(-bunches // max(1, tiles)))
     rows = -(-rows // ROWS) * ROWS
-    tiles = -(-time // rows)
+    tiles = -(-bunches // rows)
     threads = max(1, min(threads, sounds * tiles))
     return TileSchedule(rows, tiles, threads, new_progress(threads))

@@ -13,6 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
+from distill.config import RECENT
 from distill.cpu.kernels import ROWS, gate_rows, product_rows
 from wavenet.samplers.numba.kernels import (
     FLOAT_BYTES,
@@ -34,12 +35,12 @@ class Chunk(NamedTuple):
     """The chunk: what is read and filled for each sound."""
 
     noises: np.ndarray
-    """float32 [sounds, flows + 1, front_width + time + ROWS]: the past and then the noise of each
-    flow; the next flow's is filled, and in the end the output."""
+    """float32 [sounds, flows + 1, front_width + time + ROWS bunches]: the past and then the noise
+    of each flow; the next flow's is filled, and in the end the output."""
     condition: np.ndarray
-    """float32 [sounds, time, channels]."""
+    """float32 [sounds, bunches, channels]."""
     location: np.ndarray
-    """float32 [sounds, time], zeros: of all flows, filled."""
+    """float32 [sounds, time], zeros: of all flows, filled; whole bunches."""
     log_scale: np.ndarray
     """Alike."""
     windows: np.ndarray
@@ -52,6 +53,7 @@ class TileSchedule(NamedTuple):
     """How threads share the tiles."""
 
     tile_rows: int
+    """Bunches of a tile."""
     tiles: int
     """Of one sound."""
     threads: int
@@ -65,6 +67,8 @@ class Scratch(NamedTuple):
     condition: np.ndarray
     units: np.ndarray
     hidden: np.ndarray
+    layered: np.ndarray
+    """Alike: what the layers of a bunch give to the gates of its samples."""
     outputs: np.ndarray
     """[rows, LANES]: location and log-scale."""
     scales: np.ndarray
@@ -102,20 +106,21 @@ def _front(packed, chunk, scratch, sound, place, start, rows):
     sizes, flow = packed.sizes, packed.flows[packed.layers[place].flow]
     row_bytes = sizes.residual_vectors * VECTOR_BYTES
     target = _reserve_rows(packed, chunk, sound, place, rows)
-    noise = _address(chunk.noises[sound, packed.layers[place].flow]) + FLOAT_BYTES * start
+    bunch_bytes = FLOAT_BYTES * sizes.bunch
+    noise = _address(chunk.noises[sound, packed.layers[place].flow]) + bunch_bytes * start
     weights = _address(packed.memory)
     for row in range(0, rows, ROWS):
         product_rows(
             target + row * row_bytes, weights + flow.front, weights + flow.front_bias,
             _address(scratch.zeros), 0,
-            noise + FLOAT_BYTES * row, FLOAT_BYTES, sizes.front_width,
+            noise + bunch_bytes * row, bunch_bytes, sizes.front_width,
             _FLOOR, sizes.residual_vectors,
         )  # fmt: skip
 
 
 @compiled
 def _layer(packed, chunk, scratch, sound, place, rows):
-    """The next layer's input, or the rectified `hidden` after the last one."""
+    """The next layer's input, or after the last one `hidden`, of bunches `layered`, rectified."""
     sizes, layer = packed.sizes, packed.layers[place]
     row_bytes, unit_bytes = (
         sizes.residual_vectors * VECTOR_BYTES,
@@ -124,7 +129,7 @@ def _layer(packed, chunk, scratch, sound, place, rows):
     source = _address(chunk.windows[sound]) + row_bytes * (
         layer.window + chunk.used[sound, place] - rows
     )
-    target, floor = _address(scratch.hidden), 0.0
+    target, floor = _address(scratch.hidden if sizes.bunch == 1 else scratch.layered), 0.0
     if not layer.last:
         target, floor = _reserve_rows(packed, chunk, sound, place + 1, rows), _FLOOR
     condition, units = _address(scratch.condition), _address(scratch.units)
@@ -168,16 +173,38 @@ def _head(packed, scratch, flow, rows):
 
 
 @compiled
+def _gates_of_bunch(packed, chunk, scratch, sound, number, member, start, rows):
+    """`hidden` of one sample of every bunch, from the rectified `layered` and the newest noise."""
+    sizes, flow = packed.sizes, packed.flows[number]
+    channels = sizes.residual_vectors * LANES
+    row_bytes, bunch_bytes = channels * FLOAT_BYTES, FLOAT_BYTES * sizes.bunch
+    first = start * sizes.bunch + sizes.front_width - RECENT + member
+    noise = _address(chunk.noises[sound, number]) + FLOAT_BYTES * first
+    inputs, weights = RECENT + channels, _address(packed.memory)
+    for row in range(0, rows, ROWS):
+        gate_rows(
+            _address(scratch.hidden) + row * row_bytes,
+            weights + flow.bunch + member * inputs * 2 * row_bytes,
+            weights + flow.bunch_bias + member * 2 * row_bytes,
+            noise + bunch_bytes * row, bunch_bytes, 0, 1, RECENT,
+            _address(scratch.layered) + row * row_bytes, channels, sizes.residual_vectors,
+        )  # fmt: skip
+
+
+@compiled
 def _compose(sizes, chunk, scratch, sound, flow, start, rows):
-    """The flow's output, and location and scale of all flows so far, from the flow's outputs."""
-    lowest = np.float32(sizes.min_log_scale)
+    """The flow's output, and location and scale of all flows so far, from the flow's outputs.
+
+    start: the first sample; there is a row for each sample a bunch apart.
+    """
+    lowest, bunch = np.float32(sizes.min_log_scale), sizes.bunch
     for row in range(rows):
         log_scale = scratch.outputs[row, 1]
         scratch.scales[row] = lowest if log_scale < lowest else log_scale
-        chunk.log_scale[sound, start + row] += scratch.scales[row]
+        chunk.log_scale[sound, start + bunch * row] += scratch.scales[row]
     exponential(_address(scratch.scales), -(-rows // LANES))
     for row in range(rows):
-        t, scale, location = start + row, scratch.scales[row], scratch.outputs[row, 0]
+        t, scale, location = start + bunch * row, scratch.scales[row], scratch.outputs[row, 0]
         chunk.location[sound, t] = chunk.location[sound, t] * scale + location
         t += sizes.front_width
         chunk.noises[sound, flow + 1, t] = chunk.noises[sound, flow, t] * scale + location
@@ -187,7 +214,7 @@ def _compose(sizes, chunk, scratch, sound, flow, start, rows):
 def run_tiles(packed, chunk, schedule, scratch, thread):
     """Makes every tile whose turn is this thread's; the others must be in here at the same time."""
     sizes, layers = packed.sizes, len(packed.layers)
-    time = chunk.location.shape[1]
+    time = chunk.location.shape[1] // sizes.bunch
     counters, counter_bytes = _address(schedule.progress), 8 * _LINE
     for tile in range(thread, len(chunk.location) * schedule.tiles, schedule.threads):
         sound, start = tile // schedule.tiles, tile % schedule.tiles * schedule.tile_rows
@@ -203,6 +230,12 @@ def run_tiles(packed, chunk, schedule, scratch, thread):
                 _front(packed, chunk, scratch, sound, place, start, rows)
             _layer(packed, chunk, scratch, sound, place, rows)
             if layer.last:
-                _head(packed, scratch, packed.flows[layer.flow], rows)
-                _compose(sizes, chunk, scratch, sound, layer.flow, start, rows)
+                for member in range(sizes.bunch):
+                    if sizes.bunch > 1:
+                        _gates_of_bunch(
+                            packed, chunk, scratch, sound, layer.flow, member, start, rows
+                        )
+                    _head(packed, scratch, packed.flows[layer.flow], rows)
+                    first = start * sizes.bunch + member
+                    _compose(sizes, chunk, scratch, sound, layer.flow, first, rows)
             publish(counters + thread * counter_bytes, tile * layers + place + 1)

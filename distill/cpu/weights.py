@@ -15,7 +15,7 @@ from wavenet.samplers.numba.kernels import LANES, aligned, padded
 from wavenet.samplers.numba.weights import wide
 
 TILE_ROWS = 80 * ROWS
-"""Most time steps of a tile: its activations and one layer's weights fit a core's own cache."""
+"""Most bunches of a tile: its activations and one layer's weights fit a core's own cache."""
 
 # Numba's cache looks at one file only. The name of this field, a part of every compiled function's
 # signature, has it look at the kernels as well.
@@ -27,14 +27,17 @@ SIZES = np.dtype(
         (name, np.int64)
         for name in (
             *("front_width", "width", "condition_inputs", "residual_inputs", "residual_vectors"),
-            *("gate_inputs", "gate_vectors", _KERNELS),
+            *("gate_inputs", "gate_vectors", "bunch", _KERNELS),
         )
     ]
     + [("min_log_scale", np.float64)]
 )
 """What all layers have in common."""
 
-_FLOW_PARTS = ("front", "front_bias", "head1", "head1_bias", "head2", "head2_bias")
+_FLOW_PARTS = (
+    *("front", "front_bias", "bunch", "bunch_bias"),
+    *("head1", "head1_bias", "head2", "head2_bias"),
+)
 _LAYER_PARTS = ("gate", "gate_bias", "residual", "residual_bias")
 
 FLOW = np.dtype([(name, np.int64) for name in _FLOW_PARTS])
@@ -106,6 +109,7 @@ def _sizes(config) -> np.void:
     sizes["residual_vectors"] = padded(config.residual_channels) // LANES
     sizes["gate_inputs"] = config.gate_channels
     sizes["gate_vectors"] = padded(config.gate_channels) // LANES
+    sizes["bunch"] = config.bunch_samples
     sizes["min_log_scale"] = config.min_log_scale
     return sizes
 
@@ -127,8 +131,23 @@ def _flow_parts(flow: Flow) -> dict[str, np.ndarray]:
     return {
         "front": pack_outputs(np.asarray(flow.front_kernel)),
         "front_bias": wide(flow.front_bias),
+        **_bunch_parts(flow),
         "head1": pack_outputs(np.asarray(flow.head1_kernel)),
         "head1_bias": wide(flow.head1_bias),
         "head2": pack_outputs(np.asarray(flow.head2_kernel)),
         "head2_bias": wide(flow.head2_bias),
+    }
+
+
+def _bunch_parts(flow: Flow) -> dict[str, np.ndarray]:
+    """What gates each sample of a bunch, one sample's weights after the other's."""
+    if flow.config.bunch_samples == 1:
+        return {"bunch": np.zeros(0, np.float32), "bunch_bias": np.zeros(0, np.float32)}
+    bias, recent = np.asarray(flow.bunch_bias), np.asarray(flow.recent_kernel)
+    layered = np.asarray(flow.bunch_kernel).reshape(-1, *bias.shape)
+    padding = np.zeros([padded(len(layered)) - len(layered), bias.shape[1]], np.float32)
+    kernels = [np.concatenate([recent, layered[:, j], padding]) for j in range(len(bias))]
+    return {
+        "bunch": np.concatenate([pack_gates(kernel).ravel() for kernel in kernels]),
+        "bunch_bias": np.concatenate([pack_gates(each[None]).ravel() for each in bias]),
     }

@@ -1,5 +1,7 @@
 """Inverse autoregressive flows: their inverse, their determinant, their order in time."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 import tensorflow as tf
@@ -19,11 +21,25 @@ CONFIG = StudentConfig(
     compute_dtype="float64",
 )
 TIME = 12
+CONFIGS = {
+    "single samples": CONFIG,
+    "bunches of 4": dataclasses.replace(CONFIG, bunch_samples=4, front_width=9),
+}
 
 
-def flow(seed: int = 0) -> Flow:
-    made = Flow(CONFIG, Initial(seed), layers=3)
-    return lively(made, seed)
+@pytest.fixture(params=CONFIGS)
+def config(request):
+    return CONFIGS[request.param]
+
+
+@pytest.fixture
+def flow(config):
+    """Makes a flow of a seed."""
+
+    def flow(seed: int = 0) -> Flow:
+        return lively(Flow(config, Initial(seed), layers=3), seed)
+
+    return flow
 
 
 def lively(module: tf.Module, seed: int):
@@ -39,13 +55,13 @@ def noise(batch: int = 2, time: int = TIME, seed: int = 0):
     return tf.constant(np.random.default_rng(seed).logistic(size=(batch, time)))
 
 
-def test_inverse_undoes_the_flow():
+def test_inverse_undoes_the_flow(flow):
     z = noise()
     made = flow().forward(z)
     np.testing.assert_allclose(flow().inverse(made.output), z, atol=1e-9)
 
 
-def test_log_determinant_is_that_of_the_numeric_jacobian():
+def test_log_determinant_is_that_of_the_numeric_jacobian(flow):
     z, step = noise(batch=1).numpy(), 1e-6
     made = flow()
     columns = []
@@ -61,7 +77,7 @@ def test_log_determinant_is_that_of_the_numeric_jacobian():
     np.testing.assert_allclose(own, log_determinant, atol=1e-6)
 
 
-def test_location_and_scale_depend_on_earlier_noise_only():
+def test_location_and_scale_depend_on_earlier_noise_only(flow):
     z = noise(batch=1)
     made = flow()
     for t in range(1, TIME):
@@ -74,7 +90,7 @@ def test_location_and_scale_depend_on_earlier_noise_only():
         assert gradient[t - 1] != 0.0
 
 
-def test_composition_is_the_flows_one_after_another():
+def test_composition_is_the_flows_one_after_another(flow):
     first, second, z = flow(1), flow(2), noise()
     one = first.forward(z)
     two = second.forward(one.output)
@@ -83,21 +99,23 @@ def test_composition_is_the_flows_one_after_another():
     np.testing.assert_allclose(z * tf.exp(whole.log_scale) + whole.location, two.output, atol=1e-12)
 
 
-def test_total_scale_of_an_untrained_student_is_the_initial_one():
-    student = ParallelWaveNet(CONFIG)
+def test_total_scale_of_an_untrained_student_is_the_initial_one(config):
+    student = ParallelWaveNet(config)
     z = student.noise(0, tf.range(4), 0, 400)
     scale = tf.exp(student.sample(z).log_scale)
     assert abs(float(tf.reduce_mean(scale)) - CONFIG.initial_scale) < 0.3 * CONFIG.initial_scale
 
 
-def test_log_scale_is_bounded_below():
+def test_log_scale_is_bounded_below(flow):
     made = flow()
     made.head2_bias.assign([0.0, -100.0])
     assert float(tf.reduce_min(made.forward(noise()).log_scale)) == CONFIG.min_log_scale
 
 
-@pytest.mark.parametrize("cuts", [(1,), (5,), (3, 4, 9)])
-def test_chunks_with_carried_past_are_the_whole(cuts):
+@pytest.mark.parametrize("cuts", [(1,), (5,), (3, 4, 9), (4,), (4, 8)])
+def test_chunks_with_carried_past_are_the_whole(flow, cuts):
+    if any(cut % flow().config.bunch_samples for cut in cuts):
+        pytest.skip("chunks are whole bunches")
     made, z = flow(), noise()
     whole, past, parts = made.forward(z), made.empty_past(2), []
     for start, end in zip((0, *cuts), (*cuts, TIME), strict=True):
@@ -114,8 +132,21 @@ def test_chunks_with_carried_past_are_the_whole(cuts):
         ("filter_width", 4, "2 or 3"),
         ("initial_scale", 0.0, "positive"),
         ("frame_width", 4, "odd"),
+        ("bunch_samples", 0, "at least 1"),
     ],
 )
 def test_impossible_students_are_refused_by_name(field, value, rule):
     with pytest.raises(ValueError, match=f"`{field}` must be {rule}"):
         StudentConfig(**{field: value})
+
+
+def test_a_sound_may_end_within_a_bunch(flow):
+    made, z = flow(), noise()
+    whole = made.forward(z)
+    for time in (1, 5, 11):
+        np.testing.assert_allclose(made.forward(z[:, :time]).output, whole.output[:, :time])
+
+
+def test_bunches_need_enough_of_the_past():
+    with pytest.raises(ValueError, match="`front_width` must be at least 8 for bunches"):
+        dataclasses.replace(CONFIG, bunch_samples=2)

@@ -29,7 +29,7 @@ def request_of(student: ParallelWaveNet, rows=(0,), **options) -> Request:
 
 
 @pytest.mark.parametrize("backend", ["numba", "tensorflow"])
-@pytest.mark.parametrize("kind", ["draft", "plain", "residual"])
+@pytest.mark.parametrize("kind", ["draft", "plain", "residual", "residual, bunches"])
 def test_sound_in_chunks_is_the_whole_within_one_step(kind, backend):
     student = student_of(kind)
     request = request_of(student)
@@ -100,7 +100,7 @@ def test_bfloat16_stays_close_to_float32():
     assert np.sqrt(np.mean((single - half) ** 2)) < 0.03 * np.sqrt(np.mean(single**2))
 
 
-@pytest.mark.parametrize("kind", ["draft", "speakers", "residual"])
+@pytest.mark.parametrize("kind", ["draft", "speakers", "residual, bunches"])
 def test_every_weight_matters_to_the_sound(kind):
     student = student_of(kind)
     speaker = tf.constant([1]) if student.config.speakers else None

@@ -34,6 +34,17 @@ STUDENTS = {
         speakers=2,
         speaker_channels=9,
     ),
+    "bunches of 4, speakers": StudentConfig(
+        flows=(2, 5),
+        filter_width=2,
+        residual_channels=24,
+        gate_channels=17,
+        front_width=11,
+        bunch_samples=4,
+        min_log_scale=-1.0,
+        speakers=2,
+        speaker_channels=5,
+    ),
     "no condition": StudentConfig(
         flows=(9,),
         filter_width=2,
@@ -43,7 +54,7 @@ STUDENTS = {
         min_log_scale=-0.3,
     ),
 }
-SAMPLES = 3 * TILE_ROWS + 11
+SAMPLES = 3 * TILE_ROWS + 12
 
 
 @pytest.fixture(scope="module", params=STUDENTS)
@@ -69,7 +80,11 @@ def condition_of(student, batch, samples=SAMPLES):
 
 
 def flowed(student, batch=2, cuts=(), threads=1, noise=None):
-    """Output, location and log-scale [3, batch, time], made in the chunks between `cuts`."""
+    """Output, location and log-scale [3, batch, time], made in the chunks between `cuts`.
+
+    Cuts lie between bunches: before the one that they would fall into.
+    """
+    cuts = [cut - cut % student.config.bunch_samples for cut in cuts]
     engine = FlowEngine(student.flows, threads)
     state = engine.initial_state(batch)
     noise = noise_of(student, batch) if noise is None else noise
