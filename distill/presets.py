@@ -180,16 +180,28 @@ PRESETS: dict[str, Preset[DistillConfig]] = {
         DistillConfig(_CPU, _CPU_LOSS, _CPU_CLIPS, _CPU_OPTIMIZER, LoopConfig(num_steps=1_900)),
     ),
     "student-residual-16k": Preset(
-        "Flows of 5, 5 and 10 layers make the residual of the mel's linear prediction from pulses "
-        "and noise, for a teacher of wavenet-vocoder-16k; not run to its end yet, so no figure is "
-        "promised.",
+        "Flows of 6, 6 and 10 layers, run once every four samples, make the residual of the mel's "
+        "linear prediction from pulses and noise, for a teacher of wavenet-vocoder-16k; not run to "
+        "its end yet, so no figure is promised.",
         DistillConfig(
             dataclasses.replace(
-                _CPU, domain="residual", source="pulses", draft_passes=0, initial_scale=0.2
+                _CPU,
+                flows=(6, 6, 10),
+                bunch_samples=4,
+                domain="residual",
+                source="pulses",
+                draft_passes=0,
+                initial_scale=0.2,
             ),
             _CPU_LOSS,
             ClipConfig(clip_samples=6_800, left_samples=1_200, batch_size=4),
-            dataclasses.replace(_CPU_OPTIMIZER, clip_norm=1.0),
+            dataclasses.replace(
+                _CPU_OPTIMIZER,
+                decay="cooldown",
+                cooldown_steps=5_000,
+                clip_norm=1.0,
+                average_decay=0.999,
+            ),
             LoopConfig(num_steps=25_000),
         ),
     ),
