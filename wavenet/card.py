@@ -6,11 +6,12 @@ from pathlib import Path
 import tensorflow as tf
 
 from replicator.runs.card import ExportArguments, measure_table, origin, training_lines, write
+from replicator.runs.command_flags import changed_flags
 from replicator.runs.run_directory import RunDirectory
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import load
-from wavenet.presets import TrainConfig
-from wavenet.training import scan_folder
+from wavenet.presets import PRESETS, TrainConfig
+from wavenet.training import config_from, scan_folder
 
 COPIES = 20  # dev recordings at most that the distances of the card are measured on
 
@@ -20,13 +21,24 @@ def export(given: ExportArguments) -> str:
     # What bfloat16 saves in training it does not save in sampling, where float32 is exact.
     stored, model = RunDirectory.open(given.run).config(), load(given.run, "float32")
     data = Path(stored["data_folder"])
+    if stored.get("start_from"):
+        stored["start_from"] = Path(stored["start_from"]).name
+    command = f"onepass train {stored['preset']} --data {data.name} --workdir run"
+    command += _settings(stored)
     network = {**stored["network"], "compute_dtype": "float32"}
     stored = {**stored, "network": network, "data_folder": data.name}
     figures = evaluate(model, dev_corpus(model, data), copies=COPIES)
-    command = f"onepass train {stored['preset']} --data {data.name} --workdir run"
     facts = provenance(given, data, model.config, model.network, command)
     write(given.out, model.network, {**model.spec, **facts, "quality": figures}, stored, card)
     return f"{figures['bits_per_sample']:.3f} bits per sample on dev"
+
+
+def _settings(stored: dict) -> str:
+    """The flags that a run was given beside its preset's name."""
+    preset = PRESETS.get(stored["preset"])
+    if preset is None:
+        return ""
+    return changed_flags(preset.config.resolved(len(stored["speakers"])), config_from(stored))
 
 
 def provenance(

@@ -37,6 +37,7 @@ def test_card_names_licence_command_and_measured_figures(exported):
     card = (exported / "model" / "card.md").read_text()
     assert "CC0 of a voice." in card
     assert spec["command"] in card
+    assert "--loop.evaluate-every-steps 4" in spec["command"]
     assert spec["features"]["mel"]["hop_samples"] == 256
     measured = spec["quality"]["measures"]["bits_per_sample"]
     assert measured["low"] <= measured["mean"] <= measured["high"]
