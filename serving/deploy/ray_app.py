@@ -87,7 +87,7 @@ class Replica:
 
     async def __del__(self):
         """Comes after Ray has waited for the requests."""
-        if hasattr(self, "_table"):
+        if hasattr(self, "_registry"):
             await self._registry.stop(self._settings.drain_seconds)
 
 
