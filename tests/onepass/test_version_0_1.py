@@ -36,7 +36,7 @@ folder, file = Path(sys.argv[1]), sys.argv[2]
 found = {}
 for path in sorted(folder.glob("*/shipped/*-16k")):
     model = load_sound(path)
-    frames = np.random.default_rng(0).uniform(-3.0, 3.0, [12, 80]).astype(np.float32)
+    frames = np.random.default_rng(0).uniform(-9.0, -3.0, [12, 80]).astype(np.float32)
     found[path.name] = model.generate(frames, seed=3, num=2)
 for path in sorted(folder.glob("pixelcnn/shipped/*-*-*")):
     found[path.name] = load_images(path).generate([0, 2], seed=3, num=2)
