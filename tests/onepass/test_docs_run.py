@@ -43,6 +43,7 @@ SMALLER = (
     ),
     # A teacher of seconds, which lies in the folder, in place of one of hours.
     (r"--teacher shipped-teacher", "--teacher TEACHER"),
+    (r"--start-from shipped-teacher ", ""),  # a smoke network is another
     (r"onepass train \.\.\.$", "onepass train wavenet-smoke --data speech --workdir run"),
     (r" \.\.\.$", " --data speech --workdir run"),
     (r" --(loop\.num-steps|loop\.max-minutes|pitch-steps|clips\.clip-samples) \d+", ""),
@@ -52,8 +53,8 @@ SMALLER = (
         r"^onepass distill student-smoke .*$",
         r"\g<0> --pitch-steps 2 --loss.feature 0 --loss.style 0 --clips.clip-samples 2560",
     ),
-    (r" --spoken \d+", ""),
-    (r"^onepass evaluate (teacher|student|density|terms|run|shipped)\b.*$", r"\g<0> --spoken 1"),
+    (r" --(spoken|copy-synthesis) \d+", ""),
+    (r"^onepass evaluate (teacher|student|density|terms|run|shipped|shipped-teacher)\b.*$", r"\g<0> --spoken 1"),
     (r"^(onepass sample .*)--num \d+", r"\1--num 2"),
     (r"^onepass sample teacher .*--num.*$", r"\g<0> --seconds 0.1"),
     (r"--prime-rows \d+", "--prime-rows 4"),
