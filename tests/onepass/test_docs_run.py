@@ -54,7 +54,10 @@ SMALLER = (
         r"\g<0> --pitch-steps 2 --loss.feature 0 --loss.style 0 --clips.clip-samples 2560",
     ),
     (r" --(spoken|copy-synthesis) \d+", ""),
-    (r"^onepass evaluate (teacher|student|density|terms|run|shipped|shipped-teacher)\b.*$", r"\g<0> --spoken 1"),
+    (
+        r"^onepass evaluate (teacher|student|density|terms|run|shipped(-teacher)?)\b.*$",
+        r"\g<0> --spoken 1",
+    ),
     (r"^(onepass sample .*)--num \d+", r"\1--num 2"),
     (r"^onepass sample teacher .*--num.*$", r"\g<0> --seconds 0.1"),
     (r"--prime-rows \d+", "--prime-rows 4"),
