@@ -112,7 +112,7 @@ def test_an_exported_student_speaks_as_before(kind, tmp_path):
     frames = draws.uniform(0.2, 0.8, [2, FRAMES, 7]).astype(np.float32)
     speaker = np.array([1, 0], np.int32) if student.config.speakers else None
     samples = FRAMES * student.config.hop_samples
-    request = Request(samples, 2**33 + 5, (3, 0), frames, speaker, 0.8)
+    request = Request(samples, 2**33 + 5, (3, 0), frames, speaker, temperature=0.8)
     expected = generate(student, request, "tensorflow")
     portable.export_sampler(tmp_path, student, batch=2, num_frames=FRAMES)
     inputs = {

@@ -150,7 +150,7 @@ def test_probabilities_of_a_group_sum_to_one_whatever_the_groups_before(group, k
 @pytest.mark.parametrize("part", ["units", "prediction"])
 @pytest.mark.parametrize("group", GROUPS)
 def test_a_pixel_of_a_group_reads_all_groups_before_it_near_by(group, part, monkeypatch):
-    monkeypatch.setattr("pixelcnn.networks.factor.scaled", lambda values, levels: values)
+    monkeypatch.setattr("pixelcnn.networks.factor.value_of", lambda values, levels: values)
     blocks, side = 1, 7
     factor = factor_of(group, blocks=blocks)
     draws = np.random.default_rng(4)
