@@ -42,7 +42,7 @@ def collapse_warnings(health: HealthMetrics) -> list[str]:
     if voiced and health.voiced < WHISPERED_SHARE * health.recorded_voiced:
         found.append(
             f"the student whispers: {100 * health.voiced:.0f} % of its frames are voiced, "
-            f"{100 * health.recorded_voiced:.0f} % of the recordings'. More --loss.multi or "
-            "--student.draft-passes may help."
+            f"{100 * health.recorded_voiced:.0f} % of the recordings'. More --loss.multi, a "
+            "draft or a source (--student.draft-passes, --student.source) may help."
         )
     return found

@@ -17,7 +17,7 @@ from distill.teacher import WaveNetDensity
 from likelihoods import noise as counter_noise
 from replicator.runs.intervals import weighted_mean
 from wavenet.copy_synthesis import (
-    Heard,
+    SoundsCallback,
     System,
     at_temperatures,
     baselines,
@@ -45,7 +45,7 @@ def evaluate(
     seed: int = 0,
     part: DevPart = "report",
     temperatures: Sequence[float] = (),
-    heard: Heard | None = None,
+    on_sounds: SoundsCallback | None = None,
 ) -> dict:
     """Returns the metrics of a student on dev recordings, as `evaluate --json` prints them.
 
@@ -55,7 +55,7 @@ def evaluate(
       seed: of the noise.
       part: of the dev split, see `wavenet.dev_parts.dev_part`.
       temperatures: beside 1, at which the student makes them too.
-      heard: see `copy_synthesis.Heard`.
+      on_sounds: see `copy_synthesis.SoundsCallback`.
 
     Returns a dict with kl_nats (nats a sample), acceptance (how often the teacher would keep what
     the student draws: probability, and run, samples kept in a row), real_time_factor (seconds of
@@ -72,7 +72,7 @@ def evaluate(
     convention = corpus.mel or MelConvention(model.sample_rate_hz)
     compared = systems(model, teacher, convention, seed)
     compared |= at_temperatures(model, seed, temperatures, "student")
-    against = compare(compared, items, convention, seed, heard)
+    against = compare(compared, items, convention, seed, on_sounds)
     student = against.pop("student")
     seconds = sum(synthesised_samples(i, rate_hz) for i in items) / rate_hz
     return {

@@ -171,7 +171,7 @@ class ParallelWaveNet(tf.Module):
     ) -> tuple[FlowOutput, list[Past]]:
         """Returns the next chunk of `sample`, and the past inputs to pass with the one after."""
         steps, later, noise = [], [], condition.add_source(noise)
-        for flow, past in zip(self.flows, pasts, strict=False):
+        for flow, past in zip(self.flows, pasts[: len(self.flows)], strict=True):
             step, past = flow(noise, condition.channels, past)
             noise = step.output
             steps.append(step)

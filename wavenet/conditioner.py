@@ -29,7 +29,7 @@ class Condition(NamedTuple):
     """Period of the voice in samples, float32 [batch, rows]; of no meaning where unvoiced."""
 
 
-class Dense(Protocol):
+class ConditionerConfig(Protocol):
     """The part of a network's configuration that its conditioner follows."""
 
     @property
@@ -69,7 +69,9 @@ class Conditioner(tf.Module):
       mel: the convention of the frames, whose channels come first; F0 and voicing may follow.
     """
 
-    def __init__(self, config: Dense, initial: Initial, mel: MelConvention, name="conditioner"):
+    def __init__(
+        self, config: ConditionerConfig, initial: Initial, mel: MelConvention, name="conditioner"
+    ):
         super().__init__(name=name)
         self.config, self.mel = config, mel
         self.dtype = tf.float64 if config.compute_dtype == "float64" else tf.float32

@@ -21,7 +21,7 @@ COLUMNS = 3  # systems side by side in a table
 SECONDS = 3  # of a recording that are synthesised: its beginning
 System = Callable[[dict, int], np.ndarray]
 """From a dev recording (see `dev_recordings`) and a number of samples to a sound, [samples]."""
-Heard = Callable[[str, Sequence[np.ndarray], Sequence[dict]], None]
+SoundsCallback = Callable[[str, Sequence[np.ndarray], Sequence[dict]], None]
 """Called with a system's name, its sounds and the dev recordings that they are made from."""
 
 
@@ -38,10 +38,10 @@ def model_system(model, seed: int, temperature: float = 1.0) -> System:
         known = model.known_speakers
         frames = item["frames"][: -(-length // model.hop_samples)] if model.conditional else None
         speaker = known[item["speaker"]] if known else None
-        heard = model.generate(
+        sounds = model.generate(
             frames, seed=seed, num_samples=length, speaker=speaker, temperature=temperature
         )
-        return heard[0]
+        return sounds[0]
 
     return synthesise
 
@@ -90,7 +90,7 @@ def compare(
     items: Sequence[dict],
     mel: MelConvention,
     seed: int,
-    heard: Heard | None = None,
+    on_sounds: SoundsCallback | None = None,
 ) -> dict[str, dict]:
     """For each system "real_time_factor" and "measures" {name: {mean, low, high}}.
 
@@ -101,9 +101,9 @@ def compare(
       items: dev recordings at the convention's rate, at least one.
       mel: see `measures.measure`.
       seed: of the bootstrap that gives the 95% intervals over recordings.
-      heard: see `Heard`.
+      on_sounds: see `SoundsCallback`.
     """
-    return {name: _compared(name, systems[name], items, mel, seed, heard) for name in systems}
+    return {name: _compared(name, systems[name], items, mel, seed, on_sounds) for name in systems}
 
 
 def _compared(
@@ -112,11 +112,11 @@ def _compared(
     items: Sequence[dict],
     mel: MelConvention,
     seed: int,
-    heard: Heard | None,
+    on_sounds: SoundsCallback | None,
 ) -> dict:
     sounds, factor = _synthesised(name, system, items, mel.sample_rate_hz)
-    if heard is not None:
-        heard(name, sounds, items)
+    if on_sounds is not None:
+        on_sounds(name, sounds, items)
     values = [
         measure(sound, item["waveform"][: len(sound)], mel.sample_rate_hz, mel)
         for sound, item in zip(sounds, items, strict=True)

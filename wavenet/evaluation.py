@@ -11,7 +11,7 @@ from replicator.runs.errors import UserError
 from replicator.runs.intervals import Measure, weighted_mean
 from replicator.runs.progress import Progress
 from wavenet.copy_synthesis import (
-    Heard,
+    SoundsCallback,
     at_temperatures,
     baselines,
     compare,
@@ -38,7 +38,7 @@ def evaluate(
     seed: int = 0,
     part: DevPart = "report",
     temperatures: Sequence[float] = (),
-    heard: Heard | None = None,
+    on_sounds: SoundsCallback | None = None,
 ) -> dict:
     """The figures of a model on the dev recordings of a corpus, as `evaluate --json` prints them.
 
@@ -49,7 +49,7 @@ def evaluate(
       seed: of the noise.
       part: of the dev split, see `dev_parts.dev_part`.
       temperatures: beside 1, at which the model makes them too.
-      heard: see `copy_synthesis.Heard`; for a model with frames.
+      on_sounds: see `copy_synthesis.SoundsCallback`; for a model with frames.
 
     Returns a dict with bits_per_sample, real_time_factor (seconds of computing a second of sound,
     batch 1), measures {name: {mean, low, high}}, codec {"flac": bits per sample} and dev, what it
@@ -65,7 +65,7 @@ def evaluate(
     items = dev_recordings(model.network, corpus, features, model.known_speakers, part)
     bits, samples = _bits(model, items)
     mean_bits = weighted_mean(bits, samples, seed)
-    compared = _compared(model, items[:copies], seed, temperatures, heard)
+    compared = _compared(model, items[:copies], seed, temperatures, on_sounds)
     measures = {"bits_per_sample": dataclasses.asdict(mean_bits), **compared.pop("measures")}
     return {
         "bits_per_sample": mean_bits.mean,
@@ -115,7 +115,7 @@ def _compared(
     items: list[dict],
     seed: int,
     temperatures: Sequence[float],
-    heard: Heard | None,
+    on_sounds: SoundsCallback | None,
 ) -> dict:
     """What `compare` says of the model and, as "against", of the baselines."""
     rate_hz, hop = model.sample_rate_hz, model.config.network.hop_samples
@@ -125,7 +125,7 @@ def _compared(
     mel = model.config.data.mel(hop) or MelConvention(rate_hz, hop)
     cooler = at_temperatures(model, seed, temperatures)
     systems = {"model": system, **cooler, **baselines(mel, seed)}
-    against = compare(systems, items, mel, seed, heard)
+    against = compare(systems, items, mel, seed, on_sounds)
     return {**against.pop("model"), "against": against}
 
 

@@ -34,7 +34,7 @@ class Connection(HttpToolsProtocol):
     """A connection whose request heads are bounded, which the parser's are not.
 
     It has a place, of `limit`, and loses it to others while the server waits for its client. One
-    without a place, but of `spare`, is told so, see `RequestMiddleware`.
+    without a place, but of `spare`, is answered 503, see `RequestMiddleware`.
     """
 
     def __init__(self, *arguments: Any, limit: SharedLimit, spare: SharedLimit, **rest: Any):
@@ -113,7 +113,7 @@ class Connection(HttpToolsProtocol):
 
     def probe(self) -> None:
         """Writes what a client that waits passes over; the system of one that has left refuses it,
-        which ends the connection. Else the two could not be told apart."""
+        which ends the connection. Else the two would look the same."""
         if not self._is_half_closed or not self.is_answering or self.cycle.response_started:
             return
         if self.cycle.scope["http_version"] == "1.1":
@@ -207,7 +207,7 @@ class HttpServer(uvicorn.Server):
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
         """Listens. The loop takes as many clients in a row as it listens for, and meanwhile does
-        nothing else; so the system is told of the larger number behind its back."""
+        nothing else; so the larger number is set on the listeners themselves."""
         await super().startup(sockets)
         for listener in self._listeners:
             listener.listen(BACKLOG)

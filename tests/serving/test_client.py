@@ -490,7 +490,7 @@ def test_images_that_stop_coming_are_missed():
 
 
 @pytest.mark.parametrize(("side", "declared_side"), [(10_000, 10_000), (10_000, 8), (8, 16)])
-def test_a_image_is_measured_before_it_is_decoded(side, declared_side):
+def test_an_image_is_measured_before_it_is_decoded(side, declared_side):
     file = io.BytesIO()
     Image.new("1", (side, side)).save(file, "PNG")
     png = base64.b64encode(file.getvalue()).decode()

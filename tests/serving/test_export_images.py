@@ -92,7 +92,7 @@ def grown(made, inputs, scales):
         start = {"start": drawn}
 
 
-def test_a_image_grows_scale_by_scale_to_the_same_pixels():
+def test_an_image_grows_scale_by_scale_to_the_same_pixels():
     request = {"seed": SEED, "temperature": (1.0, 0.5)}
     for row, scales in enumerate(model("multiscale").progressions("eel", num=3, **request)):
         grown(
@@ -100,7 +100,7 @@ def test_a_image_grows_scale_by_scale_to_the_same_pixels():
         )
 
 
-def test_a_image_that_was_begun_is_completed_as_live():
+def test_an_image_that_was_begun_is_completed_as_live():
     given = (toys(1, 3)["images"][0][..., None], 20)
     drawn = bundle("pixelcnn").generate("cat", seed=4, num=2, given=given)
     expected = model("pixelcnn").generate("cat", seed=4, num=2, given=given)

@@ -337,7 +337,7 @@ def lines_of(response):
     return [json.loads(line) for line in response.text.splitlines()]
 
 
-def test_a_image_comes_scale_by_scale(models):
+def test_an_image_comes_scale_by_scale(models):
     lines = lines_of(ask(models, "POST", DRAW, json={"class": "class 2", "num": 3, "seed": 1}))
     scales = [(line["picture"], line["side"], line["last"]) for line in lines]
     assert scales == [(n, side, side == 16) for n in range(3) for side in (8, 16)]
