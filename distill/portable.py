@@ -19,6 +19,7 @@ from distill.training import (
     new_student,
     pretrain_pitch_reader,
     run_config,
+    surroundings,
 )
 from replicator.portable.adopt import adopt
 from replicator.portable.export import (
@@ -91,13 +92,15 @@ def _write(
     tensor_float_32: bool,
 ) -> None:
     """Writes clips, step and state."""
-    density, mel = WaveNetDensity(teacher.network), corpus.mel
+    density, mel, around = WaveNetDensity(teacher.network), corpus.mel, surroundings(config)
     settings = {
         "file": CLIPS,
         "split": "train",
         "clip_samples": config.clips.clip_samples,
         "batch_size": config.clips.batch_size,
         "seed": config.seed,
+        "left_samples": around.left_samples,
+        "side_frames": around.side_frames,
     }
     export_npz(corpus, folder / CLIPS, corpus_features(config, teacher))
     export_training(

@@ -5,13 +5,16 @@ import dataclasses
 import numpy as np
 import pytest
 import tensorflow as tf
+from carried import assert_equal, run_alone
 from runs import NEVER, TINY, assert_same, looped, newest, recordings
 
-from distill import evaluation, evaluation_callback, training
+from distill import evaluation, evaluation_callback, portable, training
 from distill import model as models
 from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
 from distill.teacher import WaveNetDensity, load_teacher
+from replicator.portable import run as portable_run
+from replicator.portable.manifest import read_manifest
 from replicator.runs.errors import UserError
 from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import evaluation_callback as teacher_callback
@@ -132,6 +135,19 @@ def test_a_distilled_student_speaks_and_is_evaluated(distil, teacher_run, data):
     assert "draft" not in compared
     filtered = compared["source_filter"](items[0], 12 * HOP)
     assert filtered.shape == (12 * HOP,) and np.abs(filtered).max() > 0
+
+
+def test_the_exported_step_reads_the_clips_of_the_run_and_runs(teacher_run, data, tmp_path):
+    out, teacher = tmp_path / "out", load_teacher(teacher_run)
+    portable.export_run("tiny", SMALL, teacher, teacher_run, data, out, say=lambda line: None)
+    config = SMALL.resolved(teacher, teacher_run)
+    corpus = training.corpus_for(config, teacher, data, None, lambda line: None)
+    expected = next(iter(training.batches(corpus, config, teacher, 7)))
+    drawn = portable_run.open_batches(out, read_manifest(out)["training"]["batches"])
+    assert_equal(drawn(7), {name: value.numpy() for name, value in expected.items()})
+    done = run_alone(out, "--steps", "2")
+    assert done.returncode == 0, done.stderr
+    assert "from step 0 to 2" in done.stderr
 
 
 @pytest.mark.parametrize(

@@ -106,7 +106,7 @@ def test_the_reader_of_f0_is_taught_before_it_travels(exported, places):
     np.testing.assert_array_equal(start[f"average/{reader}"], start[f"weights/{reader}"])
 
 
-@pytest.mark.parametrize("kind", ["plain", "draft", "speakers"])
+@pytest.mark.parametrize("kind", ["plain", "draft", "speakers", "residual, bunches"])
 def test_an_exported_student_speaks_as_before(kind, tmp_path):
     student, draws = student_of(kind), np.random.default_rng(0)
     frames = draws.uniform(0.2, 0.8, [2, FRAMES, 7]).astype(np.float32)
