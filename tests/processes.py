@@ -1,34 +1,43 @@
 """Processes of a test: Python files side by side, with a time limit that none outlives."""
 
+import atexit
+import functools
+import json
 import os
+import select
 import signal
+import socket
 import subprocess
 import sys
 import time
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
+FORK_SERVER = Path(__file__).with_name("fork_server.py")
+SETTINGS = {"TF_CPP_MIN_LOG_LEVEL": "3", "CUDA_VISIBLE_DEVICES": "", "PYTHONPATH": str(ROOT)}
 
 
 class Process:
     """A Python file that runs in a process group of its own, its output in a file beside it."""
 
     def __init__(self, script, log, *words, environment=None):
-        settings = {
-            "TF_CPP_MIN_LOG_LEVEL": "3",
-            "CUDA_VISIBLE_DEVICES": "",
-            "PYTHONPATH": str(ROOT),
-        }
         self._log = Path(log)
         with self._log.open("wb") as output:
-            self._popen = subprocess.Popen(
-                [sys.executable, str(script), *map(str, words)],
-                env={**os.environ, **settings, **(environment or {})},
-                stdin=subprocess.DEVNULL,
-                stdout=output,
-                stderr=subprocess.STDOUT,
-                start_new_session=True,
+            self._popen = self._started(
+                [str(script), *map(str, words)],
+                {**os.environ, **SETTINGS, **(environment or {})},
+                output,
             )
+
+    def _started(self, words, environment, output):
+        return subprocess.Popen(
+            [sys.executable, *words],
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            stdout=output,
+            stderr=subprocess.STDOUT,
+            start_new_session=True,
+        )
 
     @property
     def pid(self):
@@ -59,13 +68,69 @@ class Process:
             self._popen.wait()
 
 
+class TensorflowProcess(Process):
+    """A Process that need not import TensorFlow, which takes seconds, before it begins."""
+
+    def _started(self, words, environment, output):
+        return Forked(words, environment, output)
+
+
+class Forked:
+    """What a Popen is, of a process that the fork server started."""
+
+    def __init__(self, words, environment, output):
+        self._answers, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        request = json.dumps({"words": words, "environment": environment}).encode()
+        socket.send_fds(fork_server().requests, [request], [theirs.fileno(), output.fileno()])
+        theirs.close()
+        self.pid, self._status = int(self._answers.recv(32)), None
+
+    def poll(self):
+        """The exit status, None while it runs."""
+        if self._status is None and select.select([self._answers], [], [], 0)[0]:
+            self.wait()
+        return self._status
+
+    def wait(self, timeout=None):
+        """The exit status."""
+        if self._status is None:
+            if not select.select([self._answers], [], [], timeout)[0]:
+                raise subprocess.TimeoutExpired("a fork", timeout)
+            self._status = int(self._answers.recv(32))
+            self._answers.close()
+        return self._status
+
+
+class ForkServer:
+    """The process of fork_server.py, and the socket for `requests`; it ends when this one does."""
+
+    def __init__(self):
+        self.requests, theirs = socket.socketpair(type=socket.SOCK_SEQPACKET)
+        with theirs:
+            self._popen = subprocess.Popen(
+                [sys.executable, str(FORK_SERVER), str(theirs.fileno())],
+                env={**os.environ, **SETTINGS},
+                stdin=subprocess.DEVNULL,
+                start_new_session=True,
+                pass_fds=[theirs.fileno()],
+            )
+        atexit.register(self.close)
+
+    def close(self):
+        self.requests.close()
+        self._popen.wait()
+
+
+fork_server = functools.cache(ForkServer)
+
+
 def run_together(script, folder, environments, timeout_seconds, words=()):
     """Runs the script once for each environment; returns [(exit status, output)]."""
     processes = []
     try:
         for k, environment in enumerate(environments):
             log = Path(folder) / f"process{k}.log"
-            processes.append(Process(script, log, *words, environment=environment))
+            processes.append(TensorflowProcess(script, log, *words, environment=environment))
         deadline = time.monotonic() + timeout_seconds
         statuses = [p.ended(max(deadline - time.monotonic(), 0.1)) for p in processes]
         return [(s, p.output()) for s, p in zip(statuses, processes, strict=True)]

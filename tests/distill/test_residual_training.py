@@ -79,25 +79,33 @@ def teacher_run(data, tmp_path_factory):
     return run
 
 
-@pytest.fixture
-def distil(teacher_run, data, tmp_path):
-    """Distils a configuration in a folder of that name; gives its path."""
+@pytest.fixture(scope="module")
+def distil(teacher_run, data):
+    """Distils SMALL, or fewer steps of it, in a folder."""
 
-    def distil(config=SMALL, name="run"):
-        workdir, teacher = tmp_path / name, load_teacher(teacher_run)
+    def distil(workdir, **loop):
+        teacher = load_teacher(teacher_run)
+        config = dataclasses.replace(SMALL, loop=dataclasses.replace(SMALL.loop, **loop))
         training.distill("tiny", config, teacher, teacher_run, data, workdir, lambda line: None)
-        return workdir
 
     return distil
 
 
-def test_a_resumed_distillation_is_the_uninterrupted_one_bit_for_bit(distil):
-    whole = distil(name="whole")
-    distil(dataclasses.replace(SMALL, loop=dataclasses.replace(SMALL.loop, num_steps=2)), "parts")
-    assert_same(newest(distil(name="parts")), newest(whole))
+@pytest.fixture(scope="module")
+def whole(distil, tmp_path_factory):
+    """A student of four steps."""
+    run = tmp_path_factory.mktemp("whole") / "run"
+    distil(run)
+    return run
 
 
-def test_the_student_has_the_teachers_prediction_and_conditioner(distil, teacher_run):
+def test_a_resumed_distillation_is_the_uninterrupted_one_bit_for_bit(distil, whole, tmp_path):
+    distil(tmp_path / "parts", num_steps=2)
+    distil(tmp_path / "parts")
+    assert_same(newest(tmp_path / "parts"), newest(whole))
+
+
+def test_the_student_has_the_teachers_prediction_and_conditioner(teacher_run):
     theirs = load_teacher(teacher_run).network
     config = SMALL.resolved(load_teacher(teacher_run), teacher_run)
     student = training.new_student(config, load_teacher(teacher_run))
@@ -119,8 +127,8 @@ def test_clips_with_neighbours_have_the_condition_of_the_middle_of_the_whole(tea
     np.testing.assert_allclose(inner, whole[:, rows : rows + inner.shape[1]], atol=1e-5)
 
 
-def test_a_distilled_student_speaks_and_is_evaluated(distil, teacher_run, data):
-    model, teacher = models.load_student(distil()), load_teacher(teacher_run)
+def test_a_distilled_student_speaks_and_is_evaluated(whole, teacher_run, data):
+    model, teacher = models.load_student(whole), load_teacher(teacher_run)
     frames = np.random.default_rng(0).random((12, 8), np.float32)
     sounds = [model.generate(frames, seed=1, backend=b) for b in ("numba", "tensorflow")]
     assert sounds[0].shape == (1, 12 * HOP)

@@ -9,6 +9,7 @@ import onepass
 from distill import shipped as shipped_students
 from distill.model import load_student, teacher_of, untrained
 from distill.teacher import load_teacher
+from onepass import quickstart_images
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.measures import measure
@@ -74,7 +75,9 @@ def test_its_card_says_where_it_comes_from(student):
     assert (folder / "weights.npz").stat().st_size < 4e6
 
 
-def test_quickstart_speaks_measures_and_reports(tmp_path, capsys):
+def test_quickstart_speaks_measures_draws_and_reports(tmp_path, capsys, monkeypatch):
+    monkeypatch.setattr(quickstart_images, "SETS", {"digits": quickstart_images.SETS["digits"]})
+    monkeypatch.setattr(quickstart_images, "IMAGES", 3)
     out = tmp_path / "not" / "there yet"
     words = ["--no-train", "--spoken", "1", "--seconds", "0.5"]
     assert onepass.main(["quickstart", "--out", str(out), *words]) == 0
@@ -86,3 +89,5 @@ def test_quickstart_speaks_measures_and_reports(tmp_path, capsys):
     assert abs(audio.rms_db(student) - audio.rms_db(recorded)) < 2.0
     assert len(audio.read(out / "teacher.wav", 16_000)) == 8000
     assert (out / "spectrograms.png").stat().st_size > 10_000
+    for image in ("digits-multiscale.png", "digits-pixel-by-pixel.png", "digits-growing.gif"):
+        assert (out / image).stat().st_size > 1000

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from PIL import Image
-from processes import Process
+from processes import TensorflowProcess
 
 from examples import d4pg, resnet50, sn_gan
 from replicator import strategies
@@ -37,7 +37,8 @@ def runs(tmp_path_factory):
     try:
         for word in ("single", "local:2"):
             out, log = folder / word[:5], folder / f"{word[:5]}.log"
-            started[word] = out, Process(SCRIPT, log, word, out, folder / "images")
+            images = folder / "images"
+            started[word] = out, TensorflowProcess(SCRIPT, log, word, out, images)
         for word, (_, process) in started.items():
             assert process.ended(SECONDS) == 0, f"{word}: {process.output()[-3000:]}"
     finally:

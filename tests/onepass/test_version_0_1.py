@@ -15,7 +15,7 @@ import zipfile
 import numpy as np
 import pytest
 import strategy_runs
-from processes import ROOT, Process
+from processes import ROOT, TensorflowProcess
 from runs import newest
 
 import onepass
@@ -60,7 +60,7 @@ def resumed(recorded):
     """The same folder once this version has gone on with every run to its step 8."""
     words = [f'runs/{name}={{"num_steps": 8}}' for name in RUNS]
     script = ROOT / "tests" / "strategy_runs.py"
-    process = Process(script, recorded / "log", "single", recorded, *words)
+    process = TensorflowProcess(script, recorded / "log", "single", recorded, *words)
     try:
         assert process.ended(SECONDS) == 0, process.output()[-3000:]
     finally:

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from asynchronous_run import alone
-from processes import Process, run_together
+from processes import Process, TensorflowProcess, run_together
 from toys import Line, line_batch
 
 from replicator.launch.tf_config import Task, local_tasks
@@ -40,8 +40,10 @@ class Tasks:
     def start(self, task, index=0, **environment):
         [own] = [c for c in self.cluster if (c.kind, c.index) == (task, index)]
         log = self._folder / f"{task}{index}_{len(self._processes)}.log"
+        # TensorFlow reads how much it is to log when it is imported.
+        kind = Process if "TF_CPP_MIN_LOG_LEVEL" in environment else TensorflowProcess
         environment["TF_CONFIG"] = own.tf_config
-        process = Process(SCRIPT, log, *self._words, environment=environment)
+        process = kind(SCRIPT, log, *self._words, environment=environment)
         self._processes.append(process)
         return process
 

@@ -1,17 +1,19 @@
 """Whatever happens to a process of a cluster, training goes on or ends in one line, in time.
 
-TensorFlow takes seconds to start, so a test of two or three processes takes ten or more.
+A launcher's tasks start TensorFlow, which takes them seconds; the slow tests start four and more.
+What they say of parameter servers, test_asynchronous.py says without a launcher.
 """
 
 import os
 import random
 import re
 import signal
+import sys
 import time
 from pathlib import Path
 
 import pytest
-from processes import ROOT, Process
+from processes import ROOT, Process, TensorflowProcess
 from runs import assert_same, newest, steps_of
 
 from replicator.launch.cluster_shape import Shape
@@ -53,14 +55,12 @@ def start(tmp_path_factory):
     """Starts the tasks of a cluster, each a process of its own that runs `line_run.py WORDS`."""
     folder, started = tmp_path_factory.mktemp("logs"), []
 
-    def start(shape, *words, pause_seconds=0):
+    def start(shape, *words):
         processes = []
         for task in shape.local_tasks():
-            if processes:
-                time.sleep(pause_seconds)
             log = folder / f"{len(started)}.log"
             environment = {"TF_CONFIG": task.tf_config}
-            processes.append(Process(SCRIPT, log, *words, environment=environment))
+            processes.append(TensorflowProcess(SCRIPT, log, *words, environment=environment))
             started.append(processes[-1])
         return processes
 
@@ -75,7 +75,7 @@ def launch(tmp_path):
     started = []
 
     def launch(run, *options, steps=STEPS):
-        command = ["python", SCRIPT, "auto", run, steps, STEP_SECONDS]
+        command = [sys.executable, SCRIPT, "auto", run, steps, STEP_SECONDS]
         log = tmp_path / f"launch{len(started)}.log"
         started.append(Process(COMMAND, log, "launch", *options, "--", *command))
         return started[-1]
@@ -130,11 +130,9 @@ def test_sigterm_to_one_worker_saves_at_one_step_and_all_leave(preempted):
     assert [messages(p)[-1] for p in processes] == [f"left at step {step} (SIGTERM)"] * 2
 
 
-def test_a_worker_may_join_late_and_a_run_goes_on_as_if_it_had_never_stopped(
-    start, preempted, whole
-):
+def test_a_run_goes_on_as_if_it_had_never_stopped(start, preempted, whole):
     run, _ = preempted
-    processes = start(Shape(2), "auto", run, STEPS, 0, pause_seconds=10)
+    processes = start(Shape(2), "auto", run, STEPS, 0)
     assert [p.ended(START_SECONDS) for p in processes] == [0, 0]
     assert_same(newest(run), newest(whole))
     assert steps_of(run) == list(range(1, STEPS + 1))
@@ -171,6 +169,7 @@ def test_a_stopped_worker_ends_the_other_in_one_line_in_time(start, tmp_path):
     assert f"step {newest(run)['step']} is saved" in line
 
 
+@pytest.mark.slow
 def test_a_killed_server_ends_the_chief_in_one_line_and_all_start_again(launch, tmp_path):
     run = tmp_path / "run"
     options = ["--servers", "1", "--workers", "1", "--restarts", "1"]
@@ -188,6 +187,7 @@ def test_a_killed_server_ends_the_chief_in_one_line_and_all_start_again(launch, 
     assert newest(run)["step"] == STEPS
 
 
+@pytest.mark.slow
 def test_training_goes_on_when_a_worker_of_a_chief_is_killed_and_is_back(launch, tmp_path):
     run = tmp_path / "run"
     launched = launch(run, "--servers", "1", "--workers", "1", "--restarts", "1")

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from processes import Process, run_together
+from processes import TensorflowProcess, run_together
 
 from replicator.launch.tf_config import local_tasks
 from replicator.strategies.cluster_startup import refusal
@@ -38,7 +38,7 @@ def alone(tmp_path_factory):
     return np.load(folder / "one.npz")
 
 
-@pytest.mark.parametrize("mode", ["plain", "steps"])
+@pytest.mark.parametrize("mode", ["plain", pytest.param("steps", marks=pytest.mark.slow)])
 def test_two_processes_train_as_one(alone, tmp_path, mode):
     for status, log in run_mode(mode, tmp_path):
         assert status == 0, log
@@ -57,7 +57,9 @@ def test_two_processes_train_as_one(alone, tmp_path, mode):
     ("mode", "here", "there"),
     [
         ("order", "`all_reduce[mean](float32[4,3], float32[3])`", "`all_gather(float32[2])`"),
-        ("shape", "`all_sum(float32[2])`", "`all_sum(float32[3])`"),
+        pytest.param(
+            "shape", "`all_sum(float32[2])`", "`all_sum(float32[3])`", marks=pytest.mark.slow
+        ),
     ],
 )
 def test_workers_that_would_not_meet_both_say_so(tmp_path, mode, here, there):
@@ -87,7 +89,7 @@ def started(tmp_path):
     def started(task):
         log = tmp_path / f"{len(processes)}.log"
         words, environment = ["plain", tmp_path / "chief.npz"], {"TF_CONFIG": task.tf_config}
-        processes.append(Process(SCRIPT, log, *words, environment=environment))
+        processes.append(TensorflowProcess(SCRIPT, log, *words, environment=environment))
         return processes[-1]
 
     yield started
@@ -123,7 +125,7 @@ def test_a_worker_that_waits_for_others_can_be_stopped(started):
 
 def test_a_save_that_takes_longer_than_a_collective_may_wait_ends_no_run(tmp_path):
     environments = [
-        {"TF_CONFIG": task.tf_config, "SAVE_SECONDS": "12"} for task in local_tasks(worker=2)
+        {"TF_CONFIG": task.tf_config, "SAVE_SECONDS": "8"} for task in local_tasks(worker=2)
     ]
     words = ["multi_worker:5", tmp_path / "run", 3, 0.05]
     program = SCRIPT.with_name("line_run.py")

@@ -6,11 +6,8 @@ Processes of their own make the runs, see strategy_runs.py; none outlives its te
 import contextlib
 import dataclasses
 import functools
-import os
 import re
 import signal
-import subprocess
-import sys
 import time
 import types
 from pathlib import Path
@@ -19,6 +16,7 @@ import numpy as np
 import pytest
 import strategy_runs
 import tensorflow as tf
+from processes import TensorflowProcess
 from runs import assert_same, newest
 from strategy_runs import CONFIGS, ROWS, STEPS
 
@@ -34,7 +32,7 @@ from wavenet.network import WaveNet
 from wavenet.training import loss_function
 
 pytestmark = pytest.mark.timeout(1200)
-HERE = Path(__file__).resolve().parent.parent
+SCRIPT = Path(strategy_runs.__file__)
 SECONDS = 540.0  # for the processes of a strategy to make their runs
 TOLERANCE = 1e-5  # of the largest entry of a parameter
 IMAGE_TRAINERS = ("pixelcnn", "multiscale")
@@ -46,46 +44,28 @@ STRATEGIES = {
     "parameter_server": ("parameter_server", {"chief": 1, "worker": 1, "ps": 1}),
     "sharded:2x2": ("sharded:2x2", {}),
 }
-QUICK = ("local:2", "multi_worker")  # the others have laws of their own, of smaller models
+# What is quick to see; the other strategies have laws of their own, of smaller models, too.
+QUICK = {"local:2": ("wavenet", *IMAGE_TRAINERS, "distill"), "multi_worker": ("distill",)}
 
 
 # Processes
 
 
 @contextlib.contextmanager
-def processes(strategy, tasks, *words):
+def processes(strategy, tasks, folder, *words):
     """One process of strategy_runs.py, or one for each task; they are gone afterwards."""
-    clusters = local_tasks(**tasks) if tasks else [None]
-    command = [sys.executable, str(HERE / "strategy_runs.py"), strategy, *map(str, words)]
+    clusters = local_tasks(**tasks) if tasks else []
+    environments = [{"TF_CONFIG": task.tf_config} for task in clusters] or [{}]
     started = []
     try:
-        for cluster in clusters:
-            environment = {**os.environ, "PYTHONPATH": f"{HERE.parent}{os.pathsep}{HERE}"}
-            environment.pop("TF_CONFIG", None)
-            if cluster is not None:
-                environment["TF_CONFIG"] = cluster.tf_config
-            started.append(
-                subprocess.Popen(
-                    command,
-                    cwd=HERE.parent,
-                    env=environment,
-                    stdout=subprocess.PIPE,
-                    stderr=subprocess.PIPE,
-                    text=True,
-                )
-            )
+        for environment in environments:
+            log = folder / f"{len(list(folder.glob('*.log')))}.log"
+            given = (SCRIPT, log, strategy, folder, *words)
+            started.append(TensorflowProcess(*given, environment=environment))
         yield started
     finally:
         for process in started:
-            if process.poll() is None:
-                process.kill()
-            process.communicate()
-
-
-def ended(process, seconds=SECONDS):
-    """The exit status and both outputs of a process."""
-    out, err = process.communicate(timeout=seconds)
-    return process.returncode, out, err
+            process.kill()
 
 
 def make(strategy, tasks, folder, *words):
@@ -93,18 +73,23 @@ def make(strategy, tasks, folder, *words):
     with processes(strategy, tasks, folder, *words) as started:
         waited = started if set(tasks) <= {"worker"} else started[:1]
         for process in waited:
-            status, _, err = ended(process)
-            assert status == 0, err[-4000:]
+            assert process.ended(SECONDS) == 0, process.output()[-4000:]
 
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory):
-    """Data, a teacher, and the runs of one device; CROSSING has made its first steps."""
+    """Data and a teacher."""
     folder = tmp_path_factory.mktemp("strategies")
     make("data", {}, folder)
-    crossing = f'{CROSSING}={{"num_steps": {STEPS // (len(STRATEGIES) + 1)}}}'
-    make("single", {}, folder, *(f"single/{trainer}" for trainer in CONFIGS), crossing)
     return folder
+
+
+def alone(folder, *trainers):
+    """What each trainer comes to on one device."""
+    missing = [f"single/{name}" for name in trainers if not (folder / "single" / name).exists()]
+    if missing:
+        make("single", {}, folder, *missing)
+    return [newest(folder / "single" / name) for name in trainers]
 
 
 def assert_near(found, expected):
@@ -118,25 +103,31 @@ def assert_near(found, expected):
 
 
 @pytest.mark.parametrize(
-    "name",
-    [pytest.param(name, marks=[pytest.mark.slow] * (name not in QUICK)) for name in STRATEGIES],
+    ("name", "trainers"),
+    [
+        *QUICK.items(),
+        *(
+            pytest.param(name, CONFIGS, marks=pytest.mark.slow, id=f"{name}, all")
+            for name in STRATEGIES
+        ),
+    ],
 )
-def test_a_strategy_gives_the_parameters_of_one_device(folder, name):
+def test_a_strategy_gives_the_parameters_of_one_device(folder, name, trainers):
     strategy, tasks = STRATEGIES[name]
-    runs = [f"{name}/{trainer}" for trainer in CONFIGS]
+    runs = [f"{name}_{len(trainers)}/{trainer}" for trainer in trainers]
     make(strategy, tasks, folder, *runs)
-    for trainer in CONFIGS:
-        assert_near(newest(folder / name / trainer), newest(folder / "single" / trainer))
+    for run, expected in zip(runs, alone(folder, *trainers), strict=True):
+        assert_near(newest(folder / run), expected)
 
 
 @pytest.mark.slow
 def test_a_run_goes_on_under_any_other_strategy(folder):
-    visited = [name for name in STRATEGIES if name != "local:4"]
-    for number, name in enumerate([*visited, "single"], 2):
+    visited = ["single", *(name for name in STRATEGIES if name != "local:4"), "single"]
+    for number, name in enumerate(visited, 1):
         strategy, tasks = STRATEGIES.get(name, (name, {}))
-        steps = number * STEPS // (len(visited) + 2)
+        steps = number * STEPS // len(visited)
         make(strategy, tasks, folder, f'{CROSSING}={{"num_steps": {steps}}}')
-    assert_near(newest(folder / CROSSING), newest(folder / "single" / "pixelcnn"))
+    assert_near(newest(folder / CROSSING), *alone(folder, "pixelcnn"))
 
 
 @pytest.mark.slow
@@ -164,7 +155,7 @@ def once_under_way(run, started):
     """Returns when a run has made a few steps."""
     patience = time.monotonic() + SECONDS
     while lines_of(run) < 3:
-        assert all(process.poll() is None for process in started)
+        assert all(process.is_running() for process in started)
         assert time.monotonic() < patience
         time.sleep(0.05)
 
@@ -172,14 +163,14 @@ def once_under_way(run, started):
 ENDLESS = '{"num_steps": 1000000, "save_every_minutes": 1000}'
 
 
+@pytest.mark.slow
 def test_workers_stop_after_the_same_step_and_go_on_exactly(folder):
     run = folder / "stopped" / "pixelcnn"
     with processes("multi_worker", {"worker": 2}, folder, f"stopped/pixelcnn={ENDLESS}") as pair:
         once_under_way(run, pair)
-        pair[1].send_signal(signal.SIGTERM)
-        endings = [ended(process, 60.0) for process in pair]
-    assert [status for status, _, _ in endings] == [143, 143]
-    said = [re.search(r"stopped/pixelcnn (\d+) SIGTERM", out) for _, out, _ in endings]
+        pair[1].signal(signal.SIGTERM)
+        assert [process.ended(60.0) for process in pair] == [143, 143]
+    said = [re.search(r"stopped/pixelcnn (\d+) SIGTERM", process.output()) for process in pair]
     steps = [int(found.group(1)) for found in said]
     assert steps[0] == steps[1] == newest(run)["step"] >= 3
     last = f'{{"num_steps": {steps[0] + 3}}}'
@@ -193,9 +184,9 @@ def test_a_worker_that_is_shot_ends_the_others_in_a_line(folder):
     run = folder / "shot" / "pixelcnn"
     with processes("multi_worker", {"worker": 2}, folder, f"shot/pixelcnn={ENDLESS}") as pair:
         once_under_way(run, pair)
-        pair[1].kill()
-        status, _, err = ended(pair[0], 60.0)
-    (line,) = [line for line in err.splitlines() if line.startswith("onepass: ")]
+        pair[1].signal(signal.SIGKILL)
+        status = pair[0].ended(60.0)
+    (line,) = [line for line in pair[0].output().splitlines() if line.startswith("onepass: ")]
     assert status == 2
     assert "Another process of this run is gone or does not answer" in line
     step = int(newest(run)["step"])
@@ -323,7 +314,7 @@ def test_replicas_that_cut_their_share_into_parts_give_the_parameters_of_one_dev
     folder, trainer
 ):
     make("local:2", {}, folder, f'parts/{trainer}={{"accumulate": 2}}')
-    assert_near(newest(folder / "parts" / trainer), newest(folder / "single" / trainer))
+    assert_near(newest(folder / "parts" / trainer), *alone(folder, trainer))
 
 
 # Mistakes

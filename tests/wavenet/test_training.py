@@ -7,16 +7,14 @@ import io
 import os
 import shutil
 import signal
-import subprocess
-import sys
 import time
 import types
-from pathlib import Path
 
 import numpy as np
 import pytest
 import soundfile
 import tensorflow as tf
+from processes import ROOT, TensorflowProcess
 from runs import NEVER, TINY, assert_same, looped, newest, options, recordings, steps_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
@@ -30,7 +28,7 @@ from wavenet.dev_recordings import dev_recordings
 from wavenet.networks import make_network
 from wavenet.presets import DataConfig
 
-ROOT = Path(__file__).resolve().parents[2]
+COMMAND = ROOT / "onepass" / "__main__.py"
 SECONDS = 90.0
 SLOTS = {"step", "weights", "first", "second", "average"}
 
@@ -243,26 +241,19 @@ def lines_of(run):
 
 def start(data, run):
     """`onepass train` in a process of its own, once it has made a few steps more."""
-    endless = looped(num_steps=NEVER, save_every_minutes=0.0)
-    command = [sys.executable, "-m", "onepass", "train", "wavenet-smoke", *options(endless)]
-    process = subprocess.Popen(
-        [*command, "--data", str(data), "--workdir", str(run)],
-        cwd=ROOT,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    endless = options(looped(num_steps=NEVER, save_every_minutes=0.0))
+    words = ["train", "wavenet-smoke", *endless, "--data", data, "--workdir", run]
+    process = TensorflowProcess(COMMAND, run.with_suffix(".log"), *words)
     before, patience = lines_of(run), time.monotonic() + SECONDS
-    while lines_of(run) < before + 3 and process.poll() is None and time.monotonic() < patience:
+    while lines_of(run) < before + 3 and process.is_running() and time.monotonic() < patience:
         time.sleep(0.02)
     return process
 
 
 def ended(process, number):
-    """The exit status and both outputs of a process after a signal."""
-    process.send_signal(number)
-    out, err = process.communicate(timeout=SECONDS)
-    return process.returncode, out, err
+    """The exit status and the output of a process after a signal."""
+    process.signal(number)
+    return process.ended(SECONDS), process.output()
 
 
 def arguments(data, run, **loop):
@@ -288,24 +279,23 @@ def stopped(data, tmp_path_factory):
                 endings["second"] = refused(data, run), process.pid
             endings[name] = *ended(process, signal.Signals[name]), newest(run)["step"]
     finally:
-        if process is not None and process.poll() is None:
+        if process is not None:
             process.kill()
-            process.communicate()
     return run, endings
 
 
 @pytest.mark.parametrize(("name", "status"), [("SIGTERM", 143), ("SIGINT", 130)])
 def test_a_signal_ends_training_in_order(stopped, name, status):
-    code, out, err, step = stopped[1][name]
-    assert code == status
-    assert err == f"{name}: saving at step {step} and leaving.\n"
+    code, out, step = stopped[1][name]
+    assert code == status and "Traceback" not in out
+    assert out.count(f"{name}: saving at step {step} and leaving.\n") == 1
     assert f"Stopped at step {step} ({name})" in out
     assert "The same command goes on from there." in out
 
 
 def test_a_process_that_is_shot_leaves_a_whole_checkpoint(stopped):
     assert stopped[1]["SIGKILL"][0] == -signal.SIGKILL
-    steps = [stopped[1][name][3] for name in ("SIGTERM", "SIGINT", "SIGKILL")]
+    steps = [stopped[1][name][2] for name in ("SIGTERM", "SIGINT", "SIGKILL")]
     assert 3 <= steps[0] < steps[1] < steps[2]
 
 
@@ -320,7 +310,7 @@ def test_a_second_process_is_refused_while_the_first_trains(stopped):
 
 def test_after_all_that_the_run_is_the_uninterrupted_one_bit_for_bit(stopped, data, tmp_path):
     run, endings = stopped
-    last = int(endings["SIGKILL"][3]) + 3
+    last = int(endings["SIGKILL"][2]) + 3
     for workdir in (run, tmp_path / "whole"):
         assert onepass.main(arguments(data, workdir, num_steps=last)) == 0
     assert_same(newest(run), newest(tmp_path / "whole"))
