@@ -5,7 +5,8 @@ import tensorflow as tf
 
 from replicator import strategies
 
-SIZES = (1, 2, 4)
+SIZES = (1, 2, 4)  # replicas of a primitive
+TRAINED = (1, 4)  # and of a training
 SHAPE = (2, 3)
 ALL_DTYPES = (
     *("bool", "int8", "int16", "int32", "int64", "uint8", "uint16", "uint32", "uint64"),

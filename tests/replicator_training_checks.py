@@ -4,7 +4,7 @@ import keras
 import numpy as np
 import tensorflow as tf
 import tf_keras
-from replicator_checks import SIZES, endless, replicator_of
+from replicator_checks import TRAINED, endless, replicator_of
 
 from replicator import strategies
 from replicator.runs.errors import UserError
@@ -115,11 +115,11 @@ def check_refusals_of_shards():
 
 
 def check_optimizers():
-    return {kind: {size: trained(replicator_of(size), kind) for size in SIZES} for kind in KINDS}
+    return {kind: {size: trained(replicator_of(size), kind) for size in TRAINED} for kind in KINDS}
 
 
 def check_steps_per_call():
-    return {size: trained(replicator_of(size), "own", STEPS) for size in SIZES}
+    return {size: trained(replicator_of(size), "own", STEPS) for size in TRAINED}
 
 
 def check_logical_devices():
@@ -149,7 +149,7 @@ def check_ops_on_logical_devices():
 
 def check_training():
     results = {}
-    for size in SIZES:
+    for size in TRAINED:
         replicator = replicator_of(size)
         weights = weights_of(replicator)
 
@@ -173,7 +173,7 @@ def check_loss_scaling():
     rows = np.ones([STEPS, 8, 1], np.float32)
     rows[2, -1] = 1e4
     results = {}
-    for size in SIZES:
+    for size in TRAINED:
         replicator = replicator_of(size)
         with replicator.scope():
             weight = tf.Variable([2.0])

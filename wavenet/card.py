@@ -6,8 +6,8 @@ from pathlib import Path
 import tensorflow as tf
 
 from replicator.runs.card import ExportArguments, measure_table, origin, training_lines, write
-from replicator.runs.command_flags import changed_flags
 from replicator.runs.run_directory import RunDirectory
+from replicator.runs.stored_config import changed_flags
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import load
 from wavenet.presets import PRESETS, TrainConfig

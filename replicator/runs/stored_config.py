@@ -1,8 +1,9 @@
-"""Configurations as JSON values: written, compared, and read back as dataclasses."""
+"""Configurations as JSON values and as flags: written, compared, read back as dataclasses."""
 
 import dataclasses
 import json
-from collections.abc import Callable, Sequence
+import shlex
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -101,3 +102,25 @@ def _from_json(kind, value):
     if isinstance(value, dict) and dataclasses.is_dataclass(kind):
         return dataclass_from(kind, value)
     return tuple(value) if isinstance(value, list) else value
+
+
+def changed_flags(preset, given) -> str:
+    """`--section.field value` for every setting in which a configuration differs from a preset's.
+
+    Args:
+      preset, given: dataclasses of one kind, with dataclasses in them.
+
+    Returns "" for the preset itself, else the flags with a space before each.
+    """
+    return "".join(f" --{name} {value}" for name, value in _changes(preset, given, ""))
+
+
+def _changes(preset, given, prefix: str) -> Iterator[tuple[str, str]]:
+    for field in dataclasses.fields(preset):
+        before, after = getattr(preset, field.name), getattr(given, field.name)
+        name = prefix + field.name.replace("_", "-")
+        if dataclasses.is_dataclass(before):
+            yield from _changes(before, after, name + ".")
+        elif before != after:
+            values = after if isinstance(after, tuple) else (after,)
+            yield name, " ".join(shlex.quote(str(value)) for value in values)

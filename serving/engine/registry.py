@@ -1,10 +1,12 @@
 """The models under a folder, loaded, warm, and replaced while they are being asked."""
 
 import asyncio
+import concurrent.futures
 import gc
 import logging
 import math
 import os
+import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -13,7 +15,6 @@ from typing import TYPE_CHECKING, Any
 
 from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable
-from serving.engine.daemon_threads import in_daemon_thread
 from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import FoundVersion, ScanResult, scan
 from serving.engine.version_set import MAX_ENDED, BrokenVersion, VersionSet, VersionStatus
@@ -274,7 +275,7 @@ class ModelRegistry:
 
         most_seconds = self.settings.load_seconds
         async with self._loading:
-            attempt = in_daemon_thread(warm, f"load-{name}")
+            attempt = _in_daemon_thread(warm, f"load-{name}")
             end = time.monotonic() + most_seconds
             await asyncio.wait({attempt}, timeout=min(REPORT_SECONDS, most_seconds))
         while not attempt.done() and (left := end - time.monotonic()) > 0:
@@ -362,3 +363,21 @@ def _without_paths(text: str, path: Path, root: Path) -> str:
     for folder in (root.resolve(), root):
         text = text.replace(f"{folder}/", "").replace(str(folder), "the folder of models")
     return " ".join(text.split())[:300]
+
+
+def _in_daemon_thread(work: Callable[[], Servable], name: str) -> "asyncio.Future[Servable]":
+    """The result of the work, which may be given up: nobody waits for its thread, not at the end.
+
+    It begins at once, and nothing cancels it.
+    """
+    done: concurrent.futures.Future[Servable] = concurrent.futures.Future()
+
+    def run() -> None:
+        done.set_running_or_notify_cancel()  # from here on it cannot be cancelled
+        try:
+            done.set_result(work())
+        except BaseException as error:
+            done.set_exception(error)
+
+    threading.Thread(target=run, name=name, daemon=True).start()
+    return asyncio.wrap_future(done)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from in_replicas import run_checks
-from replicator_checks import ALL_DTYPES, SIZES, samples
+from replicator_checks import ALL_DTYPES, SIZES, TRAINED, samples
 
 from replicator import strategies
 from replicator.runs.errors import UserError
@@ -144,7 +144,7 @@ def same_as_single(found, single):
     np.testing.assert_allclose(found[1], single[1], rtol=1e-5)
 
 
-@pytest.mark.parametrize("size", SIZES[1:])
+@pytest.mark.parametrize("size", TRAINED[1:])
 @pytest.mark.parametrize(
     "kind", ["keras", "keras_sgd", "tf_keras", "tf_keras_sgd", "legacy", "own"]
 )
@@ -165,14 +165,14 @@ def test_what_shards_cannot_run_is_refused_in_a_line(training):
     assert assignment.startswith("`count:0` is assigned and then read in another tf.cond")
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", TRAINED)
 def test_a_row_that_overflows_in_float16_skips_the_step_on_every_replica(training, size):
     scales, weight = training("loss_scaling")[size]
     assert scales == [1024.0, 2048.0, 1024.0, 1024.0, 2048.0]
     np.testing.assert_allclose(weight, [2.0 * 0.8**4], rtol=1e-3)  # four steps of five
 
 
-@pytest.mark.parametrize("size", SIZES)
+@pytest.mark.parametrize("size", TRAINED)
 def test_several_steps_per_call_are_as_many_calls(training, size):
     weights, losses = training("optimizers")["own"][1]
     same_as_single(training("steps_per_call")[size], (weights, losses[-1:]))
@@ -192,7 +192,7 @@ def test_logical_devices_train_as_one_device(training):
         same_as_single(found, training("optimizers")["own"][1])
 
 
-@pytest.mark.parametrize("size", SIZES[1:])
+@pytest.mark.parametrize("size", TRAINED[1:])
 def test_compiled_training_averages_figures_and_gradients(training, size):
     found = training("training")
     same_as_single(found[size], found[1])

@@ -4,7 +4,7 @@ import dataclasses
 
 import tyro
 
-from replicator.runs.command_flags import changed_flags
+from replicator.runs.stored_config import changed_flags
 from wavenet.presets import PRESETS, TrainConfig
 
 PRESET = PRESETS["wavenet-vocoder-16k"].config
