@@ -126,8 +126,9 @@ class Visitor:
 
     def check(self):
         known = self.expected and re.compile(self.expected)
-        assert [text for text in self.complaints if not (known and known.search(text))] == []
-        assert self.foreign == []
+        complaints = [text for text in self.complaints if not (known and known.search(text))]
+        assert complaints == [], complaints
+        assert self.foreign == [], self.foreign
 
     def open(self, model="voice"):
         self.page.goto(self.url)

@@ -126,4 +126,5 @@ def test_an_exported_student_speaks_as_before(kind, tmp_path):
     assert np.std(expected) > 0.01
     apart = np.abs(audio.to_int16(np.asarray(found)) - audio.to_int16(expected).astype(int))
     assert apart.max() <= 1  # where a value lies between two levels its rounding may tip it over
-    assert np.mean(apart > 0) < 0.01
+    # A recursion carries what was rounded on to the samples after it.
+    assert np.mean(apart > 0) < (0.1 if kind.startswith("residual") else 0.01)

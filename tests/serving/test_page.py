@@ -233,7 +233,7 @@ def test_after_an_error_no_pause_is_left_behind(visit, running, voice):
     visitor = visit().open()
     visitor.click("Speak")
     visitor.hears("^Made")
-    voice.fails_on = 0
+    voice.fails_on, visitor.expected = 0, "status of 500"
     visitor.click("Speak")
     visitor.page.get_by_role("alert").filter(has_text="log has the reason").wait_for()
     voice.fails_on = None
