@@ -2,7 +2,7 @@
 
 There are two encodings: as numbers, for sums, and as bits, for values that must arrive unchanged.
 int32 is not used: TensorFlow keeps it on the host, and mirrored strategies cannot reduce several of
-them at once.
+them at once. A TPU, which sums int32 and no int64, is given the 64 bits in four limbs.
 """
 
 import tensorflow as tf
@@ -78,6 +78,17 @@ def from_bits(tensor, dtype: tf.DType):
     if dtype not in _SAME_BITS:
         return tf.cast(tensor, dtype)
     return tf.bitcast(tf.cast(tensor, _SAME_BITS[dtype]), dtype)
+
+
+def to_limbs(tensor):
+    """int64 [...] as int32 [..., 4] of 16 bits each, which 32,768 replicas sum without a wrap."""
+    return tf.cast(tf.bitcast(tensor, tf.uint16), tf.int32)
+
+
+def from_limbs(limbs):
+    """The int64 [...] of sums of limbs, modulo 2^64."""
+    shifts = tf.constant([0, 16, 32, 48], tf.int64)
+    return tf.reduce_sum(tf.bitwise.left_shift(tf.cast(limbs, tf.int64), shifts), -1)
 
 
 def longest(tensor):

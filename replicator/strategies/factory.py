@@ -10,7 +10,8 @@ from replicator.strategies.asynchronous import ParameterServerReplicator
 from replicator.strategies.base import Replicator
 from replicator.strategies.mesh import ShardedReplicator
 from replicator.strategies.synchronous import local, single
-from replicator.strategies.workers import multi_worker, tpu
+from replicator.strategies.tpu_cores import tpu
+from replicator.strategies.workers import multi_worker
 
 WORDS = (
     "auto, single, local, local:N, multi_worker, multi_worker:SECONDS, parameter_server, "

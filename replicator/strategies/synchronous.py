@@ -155,7 +155,12 @@ class _CompiledStep:
     def _one_step(self, iterator, is_last: bool):
         batch, record = next(iterator), CollectiveRecord()
         self._records.append(record)
-        outputs = self._replicator._strategy.run(self._replica_step, args=(batch, record, is_last))
+
+        # What is no tensor is closed over: a TPU would make tensors of all arguments.
+        def replica_step(batch):
+            return self._replica_step(batch, record, is_last)
+
+        outputs = self._replicator._strategy.run(replica_step, args=(batch,))
         return tf.nest.map_structure(self._first_replica, outputs)
 
     def _first_replica(self, value):

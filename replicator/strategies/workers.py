@@ -1,11 +1,11 @@
-"""Synchronous replicas of several processes: multi-worker over TF_CONFIG, and a TPU."""
+"""Synchronous replicas of several processes: multi-worker over TF_CONFIG."""
 
 import tensorflow as tf
 
 from replicator.collectives.collective_order import compare_workers, digest
 from replicator.launch.tf_config import Task, read_tf_config
-from replicator.runs.errors import UserError
-from replicator.strategies.cluster_startup import refusal, wait_for_all
+from replicator.runs.errors import UserError, first_line
+from replicator.strategies.cluster_startup import wait_for_all
 from replicator.strategies.synchronous import SynchronousReplicator
 
 
@@ -85,40 +85,6 @@ def multi_worker(
     except tf.errors.OpError as error:
         raise UserError(
             f"{task.kind} {task.index} could not join the cluster of TF_CONFIG: "
-            f"{_first_line(error.message)}."
+            f"{first_line(error.message)}."
         ) from None
     return MultiWorkerReplicator(strategy, task)
-
-
-def tpu(address: str = "") -> SynchronousReplicator:
-    """A replicator of synchronous replicas on the cores of a TPU.
-
-    Args:
-      address: its name or `grpc://HOST:PORT`; empty: the one that the environment names; `local`:
-        the one of this machine.
-
-    Raises:
-      UserError: there is none.
-    """
-    name = f"`{address}`" if address else "the environment's address"
-    _check_reachable(address)
-    try:
-        resolver = tf.distribute.cluster_resolver.TPUClusterResolver(tpu=address)
-        if address not in ("", "local"):
-            tf.config.experimental_connect_to_cluster(resolver)
-        tf.tpu.experimental.initialize_tpu_system(resolver)
-        strategy = tf.distribute.TPUStrategy(resolver)
-    except (ValueError, RuntimeError, OSError, tf.errors.OpError) as error:
-        raise UserError(f"There is no TPU at {name}: {_first_line(str(error))}") from None
-    return SynchronousReplicator("tpu", strategy)
-
-
-def _check_reachable(address: str) -> None:
-    """Raises UserError where nothing listens at HOST:PORT; TensorFlow would wait for minutes."""
-    target = address.removeprefix("grpc://")
-    if ":" in target and (error := refusal(target)):
-        raise UserError(f"There is no TPU at `{address}`: {error}.")
-
-
-def _first_line(text: str) -> str:
-    return " ".join(text.split(".\n")[0].split("\n")[0].split())[:200]
