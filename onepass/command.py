@@ -163,7 +163,7 @@ def _of_kind(verb: str, needed: str, rest: list[str]) -> int:
 
 
 def _is_remote(word: str) -> bool:
-    return word.startswith(("http://", "https://", "grpc://"))
+    return word.startswith(("http://", "https://", "grpc://", "grpcs://"))
 
 
 def _positional(words: list[str]) -> list[str]:

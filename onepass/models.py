@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     Model = SpeechModel | StudentModel | ImageModel | AudioBundle | ImageBundle | RemoteModel
 
-SCHEMES = ("http://", "https://", "grpc://")
+SCHEMES = ("http://", "https://", "grpc://", "grpcs://")
 PROGRAM_FILE = "saved_model.pb"
 
 

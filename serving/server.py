@@ -19,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 from replicator.runs.errors import UserError
 from serving.deploy.ray_settings import RaySettings
 from serving.engine.admission import Admission
+from serving.engine.certificates import certificate_of
 from serving.engine.registry import ModelRegistry
+from serving.engine.tokens import read_tokens
 from serving.engine.version_scanner import MANIFEST, VERSION, scan
 from serving.observability import logs, traces
 from serving.sandbox.confinement import check_available
@@ -62,11 +64,12 @@ def check(settings: Settings, models: Path) -> None:
         raise UserError(
             f"Serving needs more packages ({', '.join(missing)}): pip install 'onepass[serve]'"
         )
-    if not settings.tokens() and not settings.is_loopback:
+    if not read_tokens(settings) and not settings.is_loopback:
         raise UserError(
             f"Listening on {settings.host}, which others can reach, needs a token: --token-file "
             f"FILE or {TOKEN_VARIABLE}."
         )
+    certificate_of(settings)
     if settings.sandbox:
         check_available()
     if not models.is_dir():
@@ -102,6 +105,7 @@ class Server:
         self.registry, self.settings, self._metrics = registry, settings, metrics
         self._make_app, self._make_grpc = make_app or _app, make_grpc or _grpc
         self._admission = Admission(settings, metrics)
+        self._certificate = certificate_of(settings)
         self._http: Any = None
         self._grpc: Any = None
         self._probes: Any = None
@@ -116,7 +120,12 @@ class Server:
         host = self.settings.host
         listener = bind_socket(host, self.settings.port)
         try:
-            self._http = HttpServer(self._made(self._make_app), self._admission.connections)
+            self._http = HttpServer(
+                self._made(self._make_app),
+                self._admission.connections,
+                None if self._certificate is None else self._certificate.context,
+                self._admission.proxies,
+            )
             await self._start_grpc()
         except BaseException:
             listener.close()
@@ -168,11 +177,18 @@ class Server:
         bind_socket(host, port).close()  # gRPC would say more than one line
         self._grpc = self._made(self._make_grpc)
         try:
-            port = self._grpc.add_insecure_port(address(host, port))
+            port = self._add_grpc_port(address(host, port))
         except RuntimeError as error:
             raise UserError(f"Cannot listen on {address(host, port)} for gRPC.") from error
         self.grpc_address = address(host, port)
         await self._grpc.start()
+
+    def _add_grpc_port(self, place: str) -> int:
+        if self._certificate is None:
+            return self._grpc.add_insecure_port(place)
+        from serving.grpc.tls import credentials
+
+        return self._grpc.add_secure_port(place, credentials(self._certificate))
 
 
 async def _begun(server: Any, listener: socket.socket) -> asyncio.Task:
@@ -216,7 +232,8 @@ def ready_line(server: Server) -> str:
         for name in registry.names()
         if any(v.state == "AVAILABLE" for v in registry.versions(name))
     ]
-    text = f"serving {', '.join(known) or 'no model yet'} at http://{server.http_address}"
+    scheme = "https" if server.settings.tls_certificate else "http"
+    text = f"serving {', '.join(known) or 'no model yet'} at {scheme}://{server.http_address}"
     if server.grpc_address:
         text += f" and, for gRPC, {server.grpc_address}"
     if server.probe_address:

@@ -2,7 +2,6 @@
 
 import dataclasses
 import ipaddress
-import os
 from pathlib import Path
 from typing import Literal
 
@@ -14,7 +13,6 @@ NEEDED = (
     *("prometheus_client", "uvicorn"),
 )
 TOKEN_VARIABLE = "ONEPASS_TOKEN"
-MIN_TOKEN_CHARACTERS = 16
 MIB = 2**20
 
 
@@ -33,10 +31,20 @@ class Settings:
     -1: none."""
     token_file: Path | None = None
     """File with the token that every request must bear, or a folder of such files, a client's each,
-    called by its name; read again when it changes. None: the variable ONEPASS_TOKEN, and no token
-    without it."""
+    called by its name; read again when it changes. Lines below the token limit what it is good for:
+    requests_per_minute = 60, sound_seconds_per_day = 3600, images_per_day = 500. None: the variable
+    ONEPASS_TOKEN, and no token without it."""
     allowed_hosts: tuple[str, ...] = ()
-    """Host names that requests may ask for, besides the address itself and localhost."""
+    """Host names that requests may ask for, besides the address itself and localhost, and whose
+    pages may send requests, also where a proxy passes another host on."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Addresses or networks of proxies whose X-Forwarded-For says who asks; nobody else's is
+    believed."""
+    tls_certificate: Path | None = None
+    """File of the certificate, and those that vouch for it, in PEM: HTTP and gRPC are then spoken
+    over TLS alone. Probes stay without."""
+    tls_key: Path | None = None
+    """File of the certificate's private key, in PEM, without a password."""
     max_body_mib: float = 16.0
     """Largest body of a request and largest gRPC message, in MiB."""
     max_rows: int = 64
@@ -91,6 +99,13 @@ class Settings:
             if value > 0 and value in ports:
                 raise UserError(f"`{ports[value]}` and `{name}` must differ, both are {value}.")
             ports[value] = name
+        for proxy in self.trusted_proxies:
+            if not _is_network(proxy):
+                raise UserError(
+                    f"`trusted_proxies` must be addresses or networks in numbers, got {proxy!r}."
+                )
+        if (self.tls_certificate is None) != (self.tls_key is None):
+            raise UserError("`tls_certificate` and `tls_key` must be given together.")
 
     @property
     def max_body_bytes(self) -> int:
@@ -111,22 +126,6 @@ class Settings:
             return ipaddress.ip_address(self.host.strip("[]")).is_loopback
         except ValueError:
             return False
-
-    def tokens(self) -> dict[str, str]:
-        """The tokens by name, one of which every request must bear; empty: none is asked for.
-
-        The only one has the name "". UserError if they cannot be used.
-        """
-        path = self.token_file
-        if path is None:
-            text = os.environ.get(TOKEN_VARIABLE, "")
-            return {"": _usable(text, TOKEN_VARIABLE)} if text.strip() else {}
-        if not path.is_dir():
-            return {"": _usable(_read(path), str(path))}
-        files = sorted(file for file in path.iterdir() if file.name[0] != "." and file.is_file())
-        if not files:
-            raise UserError(f"The folder {path} holds no token.")
-        return {file.name: _usable(_read(file), str(file)) for file in files}
 
 
 _LOWEST = {
@@ -150,19 +149,8 @@ _LOWEST = {
 }
 
 
-def _usable(text: str, where: str) -> str:
-    token = text.strip()
-    if len(token) < MIN_TOKEN_CHARACTERS or not (token.isascii() and token.isprintable()):
-        raise UserError(
-            f"The token in {where} must be at least {MIN_TOKEN_CHARACTERS} printable ASCII "
-            f"characters, got {len(token)}."
-        )
-    return token
-
-
-def _read(path: Path) -> str:
+def _is_network(text: str) -> bool:
     try:
-        return path.read_text(encoding="utf-8")
-    except (OSError, UnicodeDecodeError) as error:
-        reason = getattr(error, "strerror", None) or "it is no text"
-        raise UserError(f"Cannot read the token file {path}: {reason}.") from error
+        return bool(ipaddress.ip_network(text))
+    except ValueError:
+        return False

@@ -11,6 +11,7 @@ from loops import end_loop
 
 import speech
 from serving.engine.admission import Admission
+from serving.engine.certificates import certificate_of
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
 from serving.http.server import HttpServer
@@ -69,7 +70,9 @@ class Running:
         await self.registry.initial_load_done()
         admission = Admission(self.settings, self.metrics)
         app = make_app(self.registry, self.settings, self.metrics, admission)
-        self._server = HttpServer(app, admission.connections)
+        certificate = certificate_of(self.settings)
+        context = certificate and certificate.context
+        self._server = HttpServer(app, admission.connections, context, admission.proxies)
         self._serving = asyncio.create_task(self._server.serve([self._listener]))
         while not self._server.started:
             await asyncio.sleep(0.005)

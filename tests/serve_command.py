@@ -13,7 +13,7 @@ from processes import ROOT, Process
 
 SCRIPT = ROOT / "tests" / "served_process.py"
 PROBES = r"(?: and, for probes, (\S+))?"
-READY = re.compile(rf"^serving (.*) at http://(\S+):(\d+) and, for gRPC, (\S+?){PROBES}$", re.M)
+READY = re.compile(rf"^serving (.*) at https?://(\S+):(\d+) and, for gRPC, (\S+?){PROBES}$", re.M)
 METRICS = "/monitoring/prometheus/metrics"
 INSIDES = ("Traceback", 'File "', ".py", "secret", "Error(", str(ROOT))
 

@@ -17,7 +17,7 @@ from serving.client.retrying import ClientError, Deadline, Retrying
 
 TIMEOUT_SECONDS = 60.0
 RETRIES = 4
-SCHEMES = ("http", "https", "grpc")
+SCHEMES = ("http", "https", "grpc", "grpcs")
 DEFAULT_SIGNATURE, COMPILED = "serving_default", "compiled"
 Chunk = TypeVar("Chunk")
 
@@ -127,7 +127,7 @@ class Client:
     """The models of one server.
 
     Args:
-      address: http://HOST:PORT, https://HOST:PORT or grpc://HOST:PORT.
+      address: http://HOST:PORT, grpc://HOST:PORT, or over TLS https:// and grpcs://.
       token: what the server wants requests to bear; None: nothing.
       timeout_seconds: for each call from its beginning to the end of its answer, attempts and
         pauses among them; each method takes another one.
@@ -135,6 +135,8 @@ class Client:
         says that it is overloaded (503) or that this client asks too often (429). Models are
         functions of their seed, so that asking again is harmless. Once part of a stream has come,
         nothing is tried again.
+      authorities: file of the certificates, in PEM, that vouch for a server over TLS; None: those
+        that are known to all.
 
     Its methods raise ClientError, a UserError that says in one line what is wrong.
     """
@@ -146,13 +148,14 @@ class Client:
         token: str | None = None,
         timeout_seconds: float = TIMEOUT_SECONDS,
         retries: int = RETRIES,
+        authorities: Path | None = None,
     ):
         scheme, place = checked_address(address)
         if token is not None and not (token.isascii() and token.isprintable() and token):
             raise UserError("`token` must be printable ASCII characters.")
         self._seconds, retrying = timeout_seconds, Retrying(retries)
         Deadline(timeout_seconds)
-        self._transport = _transport(scheme, place, token, retrying)
+        self._transport = _transport(scheme, place, token, retrying, authorities)
 
     def __enter__(self) -> "Client":
         return self
@@ -300,7 +303,7 @@ class Client:
 
 def checked_address(address: str) -> tuple[str, str]:
     """Scheme and HOST:PORT of an address; UserError if it is none."""
-    rule = "must be http://HOST:PORT, https://HOST:PORT or grpc://HOST:PORT"
+    rule = "must be http://HOST:PORT or grpc://HOST:PORT, over TLS https:// or grpcs://"
     try:
         parts = urlsplit(address)
         port = parts.port
@@ -309,14 +312,16 @@ def checked_address(address: str) -> tuple[str, str]:
     plain = not (parts.query or parts.fragment or parts.username or parts.path.strip("/"))
     if parts.scheme not in SCHEMES or not parts.hostname or not plain:
         raise UserError(f"The address {rule}, got {address}.")
-    if parts.scheme == "grpc" and port is None:
+    if parts.scheme.startswith("grpc") and port is None:
         raise UserError(f"The address {rule}, got {address} without a port.")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return parts.scheme, host if port is None else f"{host}:{port}"
 
 
-def _transport(scheme: str, place: str, token: str | None, retrying: Retrying) -> Transport:
-    grpc = scheme == "grpc"
+def _transport(
+    scheme: str, place: str, token: str | None, retrying: Retrying, authorities: Path | None
+) -> Transport:
+    grpc = scheme.startswith("grpc")
     module = "serving.client.grpc_transport" if grpc else "serving.client.http_transport"
     try:
         transport = importlib.import_module(module)
@@ -324,9 +329,9 @@ def _transport(scheme: str, place: str, token: str | None, retrying: Retrying) -
         raise UserError(
             f"A client over {scheme} needs the package {error.name}: pip install onepass[client]."
         ) from error
-    if grpc:
-        return transport.GrpcTransport(place, token, retrying)
-    return transport.HttpTransport(f"{scheme}://{place}", token, retrying)
+    trusted = None if authorities is None else _read(authorities)
+    make = transport.GrpcTransport if grpc else transport.HttpTransport
+    return make(f"{scheme}://{place}", token, retrying, trusted)
 
 
 def _check_name(name: str) -> None:

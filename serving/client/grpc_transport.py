@@ -46,11 +46,18 @@ OPTIONS = (
 
 
 class GrpcTransport:
-    """What the client does, over gRPC without TLS."""
+    """What the client does, over gRPC."""
 
-    def __init__(self, place: str, token: str | None, retrying: Retrying):
-        self._server_and_name, self._retrying = place, retrying
-        self._channel = grpc.insecure_channel(place, OPTIONS)
+    def __init__(
+        self, address: str, token: str | None, retrying: Retrying, authorities: bytes | None = None
+    ):
+        self._address, self._retrying = address, retrying
+        scheme, _, place = address.partition("://")
+        if scheme == "grpcs":
+            trusted = grpc.ssl_channel_credentials(authorities)
+            self._channel = grpc.secure_channel(place, trusted, OPTIONS)
+        else:
+            self._channel = grpc.insecure_channel(place, OPTIONS)
         self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
 
     def close(self) -> None:
@@ -212,14 +219,11 @@ class GrpcTransport:
         if status == grpc.StatusCode.DEADLINE_EXCEEDED:
             return deadline.passed()
         if status == grpc.StatusCode.UNAUTHENTICATED:
-            return token_error(f"grpc://{self._server_and_name}", bool(self._metadata))
+            return token_error(self._address, bool(self._metadata))
         after = trailing.get("retry-after", "")
         seconds = float(after) if after.isdecimal() else 0.0
         if status == grpc.StatusCode.UNAVAILABLE and not after:
-            gone = ClientError(
-                f"There is no server at grpc://{self._server_and_name}.", "unreachable"
-            )
-            return Retry(gone)
+            return Retry(ClientError(f"There is no server at {self._address}.", "unreachable"))
         if after:
             limited = status == grpc.StatusCode.RESOURCE_EXHAUSTED
             code = "too_many_requests" if limited else "overloaded"

@@ -4,6 +4,7 @@ import base64
 import contextlib
 import io
 import json
+import ssl
 from collections.abc import Generator, Iterator, Mapping
 from typing import Any, NoReturn
 
@@ -34,13 +35,20 @@ CODES = {
 class HttpTransport:
     """What the client does, over HTTP/1.1."""
 
-    def __init__(self, address: str, token: str | None, retrying: Retrying):
+    def __init__(
+        self, address: str, token: str | None, retrying: Retrying, authorities: bytes | None = None
+    ):
         self._address, self._retrying, self._has_token = address, retrying, token is not None
         headers = {"accept-encoding": "identity"}
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
         # The environment's proxies are for the world outside, its netrc for other tokens.
-        self._client = httpx.Client(base_url=address, headers=headers, trust_env=False)
+        trusted: Any = True
+        if authorities is not None:
+            trusted = ssl.create_default_context(cadata=authorities.decode())
+        self._client = httpx.Client(
+            base_url=address, headers=headers, trust_env=False, verify=trusted
+        )
 
     def close(self) -> None:
         """Lets the connections go."""

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from replicator.runs.errors import UserError
+from serving.engine.tokens import read_tokens
 from serving.settings import TOKEN_VARIABLE, Settings
 
 EVERY_INTERFACE = "0.0.0.0"
@@ -74,6 +75,8 @@ class RaySettings(Settings):
                 f"`ray_max_replicas` must be at least `ray_replicas` ({self.ray_replicas}), got "
                 f"{self.ray_max_replicas}."
             )
+        if self.ray and self.tls_certificate:
+            raise UserError("`tls_certificate` cannot be had on Ray: put a proxy in front.")
         if self.ray and self.requests_per_minute_per_client:
             raise UserError(
                 "`requests_per_minute_per_client` cannot be counted on Ray, where all come by the "
@@ -108,7 +111,7 @@ def on_every_interface(settings: RaySettings) -> RaySettings:
     """The settings as a replica has them; UserError without a token."""
     given = {field.name: getattr(settings, field.name) for field in dataclasses.fields(RaySettings)}
     settings = RaySettings(**{**given, "host": EVERY_INTERFACE, "ray": True})
-    if not settings.tokens():
+    if not read_tokens(settings):
         raise UserError(
             "Ray listens on every interface, which others can reach, and needs a token: "
             f"--token-file FILE or {TOKEN_VARIABLE}."

@@ -7,8 +7,10 @@ import functools
 from typing import TYPE_CHECKING
 
 from serving.engine.auth import TokenAuth
-from serving.engine.clients import Address, Client, begin_client
-from serving.engine.rate_limits import RateLimiter
+from serving.engine.clients import Address, Client, begin_client, current_client
+from serving.engine.proxies import TrustedProxies
+from serving.engine.quotas import Quotas
+from serving.engine.rate_limits import RateLimiter, is_unlimited
 from serving.engine.shared_limits import SharedLimit
 from serving.engine.tokens import CurrentTokens
 from serving.observability.refusals import Refusals
@@ -28,12 +30,15 @@ SILENT_SECONDS = 10.0  # that a client may be silent where it has something to s
 class Admission:
     """The token, the rate, and what is shared by all requests.
 
-    bodies: bytes of requests in flight. calls: of gRPC. connections: of HTTP.
+    bodies: bytes of requests in flight. calls: of gRPC. connections: of HTTP. proxies: that are
+    believed who asks.
     """
 
     def __init__(self, settings: Settings, metrics: "Metrics | None" = None):
-        self._auth = TokenAuth(CurrentTokens(settings))
-        self.rate_limiter = RateLimiter(settings.requests_per_minute_per_client)
+        self._tokens = CurrentTokens(settings)
+        self._auth, self._quotas = TokenAuth(self._tokens), Quotas(metrics)
+        self._rate_limiter = RateLimiter(settings.requests_per_minute_per_client)
+        self.proxies = TrustedProxies(settings)
         self.refusals = Refusals(metrics)
         limit = functools.partial(
             SharedLimit, has_reserve=self._auth.is_needed, refusals=self.refusals
@@ -46,9 +51,24 @@ class Admission:
     async def admit(self, path: str, authorization: bytes, address: Address) -> Client:
         """The client of a request that may come in; Unauthorized or TooManyRequests if not."""
         client = begin_client(address)
-        self.rate_limiter.check(path, address)
-        token = await self._auth.check(path, authorization, client)
-        return begin_client(address, token)
+        self._rate_limiter.check(path, address)
+        name = await self._auth.check(path, authorization, client)
+        token = None if name is None else self._tokens().get(name)
+        quota = self._quotas.of(name, token) if name is not None and token else None
+        client = begin_client(address, name, quota)
+        _count_request(path, client)
+        return client
+
+    def count_another(self, path: str, address: Address) -> None:
+        """Counts a further message of a request; TooManyRequests where there may be none."""
+        self._rate_limiter.check(path, address)
+        _count_request(path, current_client())
+
+
+def _count_request(path: str, client: Client) -> None:
+    if not is_unlimited(path):
+        client.check_quota("requests_per_minute", 1)
+        client.use_quota("requests_per_minute", 1)
 
 
 def _return_memory_soon() -> None:

@@ -6,6 +6,7 @@ import hmac
 from collections.abc import Callable, Mapping
 
 from serving.engine.clients import Client
+from serving.engine.tokens import Token
 from serving.errors import TooManyRequests, Unauthorized
 
 OPEN_PATHS = ("/healthz", "/")
@@ -27,7 +28,7 @@ class TokenAuth:
       tokens: called for the tokens by name, at each request; where there is none all may come in.
     """
 
-    def __init__(self, tokens: Callable[[], Mapping[str, str]]):
+    def __init__(self, tokens: Callable[[], Mapping[str, Token]]):
         self._tokens = tokens
         self._mistakes: collections.OrderedDict[str, int] = collections.OrderedDict()
         self._late: collections.Counter[str] = collections.Counter()
@@ -48,7 +49,7 @@ class TokenAuth:
             return None
         scheme, _, value = authorization.partition(b" ")
         is_bearer, given = scheme.lower() == b"bearer", value.strip()
-        right = [name for name, t in tokens.items() if hmac.compare_digest(given, t.encode())]
+        right = [name for name, t in tokens.items() if hmac.compare_digest(given, t.value.encode())]
         name = right[0] if right and is_bearer else None
         if path in OPEN_PATHS or path.startswith(OPEN_PREFIXES):
             return name

@@ -66,6 +66,9 @@ class BatchObserver:
     def batch_retried(self) -> None:
         """A failed batch is retried row by row."""
 
+    def request_ended(self, version: int, status: str) -> None:
+        """A request of a version ends: "ok" or the `code` of a ServingError."""
+
 
 @dataclasses.dataclass(eq=False)
 class _Request:

@@ -19,7 +19,7 @@ from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import FoundVersion, ScanResult, scan
 from serving.engine.version_set import MAX_ENDED, BrokenVersion, VersionSet, VersionStatus
 from serving.errors import DeadlineExceeded, NotFound, NotReady, ServingError
-from serving.observability.logs import event
+from serving.observability.logs import event, request_id
 from serving.sandbox.loader import bundle_loader
 from serving.sandbox.sandboxed_bundle import ModelEnded
 from serving.settings import Settings
@@ -67,6 +67,7 @@ class ModelRegistry:
         self.root, self.settings = Path(root), settings
         self._load_bundle, self._metrics = load or bundle_loader(settings), metrics
         self._version_sets: dict[str, VersionSet] = {}
+        self._canaries: dict[str, VersionSet] = {}
         self._initial_names: set[str] | None = None  # names that lay there at the start
         self._draining = self._is_scanned = False
         self._tasks: set[asyncio.Task] = set()
@@ -95,7 +96,7 @@ class ModelRegistry:
         """Whether a thread loads, or works for a request."""
         return any(
             version_set.is_loading or any(served.is_busy for served in version_set.loaded())
-            for version_set in self._version_sets.values()
+            for _, version_set in self._all_sets()
         )
 
     def names(self) -> list[str]:
@@ -106,15 +107,29 @@ class ModelRegistry:
 
     def versions(self, name: str) -> list[VersionStatus]:
         """Where each version of a model stands, the lowest first; NotFound for no model."""
-        return self._version_set(name).statuses()
+        found = {status.version: status for one in self._sets(name) for status in one.statuses()}
+        return [found[number] for number in sorted(found)]
+
+    def canary(self, name: str) -> tuple[int, float] | None:
+        """The version that is tried beside the one that is served, and its share of requests."""
+        canary = self._canaries.get(name)
+        if canary is None or canary.current is None:
+            return None
+        return canary.current.version, canary.share
+
+    def for_request(self, name: str, version: int | None = None) -> ServedModel:
+        """As `get`, but the canary for its share of the requests, by their ids."""
+        canary = self._canaries.get(name)
+        taking = canary.taking(request_id()) if canary and version is None else None
+        return taking or self.get(name, version)
 
     def get(self, name: str, version: int | None = None) -> ServedModel:
         """The version that is served, or that very version; NotFound or NotReady."""
-        version_set = self._version_set(name)
+        version_set, *canary = self._sets(name)
         current = version_set.current
-        if current is not None and version in (None, current.version):
+        if current is not None and version is None:
             return current
-        for served in version_set.unloading:
+        for served in [served for one in (version_set, *canary) for served in one.loaded()]:
             if served.version == version:
                 return served
         if current is None and version in (
@@ -124,7 +139,7 @@ class ModelRegistry:
         ):
             broken = version_set.loading is None and bool(version_set.broken)
             raise NotReady(f"`{name}` {'cannot be loaded' if broken else 'is being loaded'}.")
-        if version is not None and version == version_set.loading:
+        if version is not None and version in [one.loading for one in (version_set, *canary)]:
             raise NotReady(f"Version {version} of `{name}` is being loaded.")
         raise NotFound(f"There is no version {version} of `{name}` being served.")
 
@@ -151,9 +166,7 @@ class ModelRegistry:
         if self._poller is not None:
             self._poller.cancel()
             await asyncio.wait([self._poller])
-        served = [
-            one for version_set in self._version_sets.values() for one in version_set.loaded()
-        ]
+        served = [one for _, version_set in self._all_sets() for one in version_set.loaded()]
         try:
             async with asyncio.timeout(drain_seconds):
                 for one in served:
@@ -190,7 +203,7 @@ class ModelRegistry:
         self._apply_scan(await loop.run_in_executor(self._scanner, scan, self.root))
         self._is_scanned = True
         await self._take_out_ended()
-        for name, version_set in self._version_sets.items():
+        for name, version_set in self._all_sets():
             found = (
                 None if version_set.loading is not None else version_set.candidate(time.monotonic())
             )
@@ -203,14 +216,7 @@ class ModelRegistry:
         for name, found in seen.versions.items():
             if found or name in self._version_sets:
                 version_set = self._version_sets.setdefault(name, VersionSet())
-                version_set.missed_scans = 0
-                version_set.found = found
-                version_set.report_replaced(name)
-                version_set.broken = {
-                    f.number: version_set.broken[f.number]
-                    for f in version_set.found
-                    if f.number in version_set.broken
-                }
+                version_set.take_in(name, found)
                 problem = "" if found else seen.problems.get(name, "its folder has no version")
                 version_set.report_problem(name, problem)
         is_empty = not any(seen.versions.values())
@@ -218,12 +224,25 @@ class ModelRegistry:
             version_set = self._version_sets[name]
             version_set.report_problem(name, seen.error or "its folder is gone")
             version_set.missed_scans += not is_empty
-            if version_set.missed_scans >= MISSED_SCANS and version_set.loading is None:
-                self._remove(name, version_set)
+            if version_set.missed_scans >= MISSED_SCANS:
+                self._remove(self._version_sets, name)
+        self._apply_canaries(seen)
+
+    def _apply_canaries(self, seen: ScanResult) -> None:
+        for name, found in seen.canaries.items():
+            canary = self._canaries.setdefault(name, VersionSet())
+            canary.take_in(name, [found.version])
+            canary.share = found.share
+        for name in self._canaries.keys() - seen.canaries.keys():
+            if seen.versions.get(name) or name not in self._version_sets:  # else it cannot be seen
+                self._remove(self._canaries, name)
+        if self._metrics:
+            for name in self._version_sets:
+                self._metrics.canary(name, (self.canary(name) or (0, 0.0))[1])
 
     async def _take_out_ended(self) -> None:
         """Takes out versions whose process has ended, to be loaded again, ever less often."""
-        for name, version_set in list(self._version_sets.items()):
+        for name, version_set in self._all_sets():
             current = version_set.current
             if current is None or not hasattr(current.bundle, "is_alive"):
                 continue  # one in this process is as alive as this process
@@ -235,13 +254,16 @@ class ModelRegistry:
                     if found.number == current.version:
                         self._record_failure(name, version_set, found, ModelEnded())
 
-    def _remove(self, name: str, version_set: VersionSet) -> None:
+    def _remove(self, version_sets: dict[str, VersionSet], name: str) -> None:
+        version_set = version_sets[name]
+        if version_set.loading is not None:
+            return  # until the next look
         version_set.found = []
         if version_set.current is not None:
-            event(LOG, "taken away", model=name)
+            event(LOG, "taken away", model=name, version=version_set.current.version)
             self._unload_current(version_set)
         elif not version_set.unloading:
-            del self._version_sets[name]
+            del version_sets[name]
 
     async def _load(self, name: str, version_set: VersionSet, found: FoundVersion) -> None:
         start = time.monotonic()
@@ -255,7 +277,7 @@ class ModelRegistry:
             version_set.current_stamp = found.stamp
             version_set.mend(found.number, time.monotonic())
             if self._metrics:
-                self._metrics.loaded(name, found.number)
+                self._metrics.loaded(name, found.number, version_set is self._canaries.get(name))
             seconds = time.monotonic() - start
             event(LOG, "ready", model=name, version=found.number, seconds=seconds)
         version_set.loading = None
@@ -346,10 +368,15 @@ class ModelRegistry:
         ):
             self._initial_load.set()
 
-    def _version_set(self, name: str) -> VersionSet:
+    def _all_sets(self) -> list[tuple[str, VersionSet]]:
+        return [*self._version_sets.items(), *self._canaries.items()]
+
+    def _sets(self, name: str) -> list[VersionSet]:
+        """What is known of a name and, if there is one, of its canary; NotFound or NotReady."""
         if name not in self.names():
             raise NotFound(f"There is no model `{name[:64]}`.")
-        return self._version_sets[name]
+        canary = [self._canaries[name]] if name in self._canaries else []
+        return [self._version_sets[name], *canary]
 
 
 def _is_refused(error: Exception) -> bool:

@@ -10,8 +10,9 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable, SpeechServable
-from serving.bundles.signature import Signature
+from serving.bundles.signature import Signature, scale_name
 from serving.engine.batching import LARGE_BYTES, Batcher, BatchObserver, Limits
+from serving.engine.clients import current_client
 from serving.engine.padding import Arrays, Padding
 from serving.engine.streams import Streams
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, ServingError, TooLarge
@@ -49,6 +50,7 @@ class ServedModel:
         self.signatures: dict[str, Signature] = bundle.signatures
         self._seconds, self._most_bytes = settings.timeout_seconds, settings.max_body_bytes
         observer = metrics.for_model(self.name) if metrics else None
+        self._observer = observer or BatchObserver()
         self._batcher = Batcher(
             bundle.call,
             Padding(_serving(bundle)),
@@ -59,7 +61,7 @@ class ServedModel:
                 settings.batch_delay_ms / 1000,
                 settings.threads,
             ),
-            observer or BatchObserver(),
+            self._observer,
             f"{self.name}-{self.version}",
         )
         changed = observer.streaming if observer else lambda number: None
@@ -111,7 +113,13 @@ class ServedModel:
         ):
             checked = await self._checked(signature, inputs)
             _check_answer(checked, self._most_bytes)
-            return await self._batcher.submit(signature, checked, max(0.0, end - loop.time()))
+            limit, amount = self._product(signature, checked)
+            client = current_client()
+            client.check_quota(limit, amount)
+            outputs = await self._batcher.submit(signature, checked, max(0.0, end - loop.time()))
+            if not self._is_part(signature):
+                client.use_quota(limit, amount)
+            return outputs
 
     async def stream(
         self,
@@ -160,8 +168,13 @@ class ServedModel:
                 temperature=temperature,
             )
 
+        client, rate_hz = current_client(), self.spec["sample_rate_hz"]
+        if num_samples is None and condition is not None:
+            num_samples = len(condition) * self.spec["hop_samples"]
+        client.check_quota("sound_seconds_per_day", (num_samples or 0) / rate_hz)
         async with contextlib.aclosing(self._streamed(make, timeout_seconds)) as chunks:
             async for chunk in chunks:
+                client.use_quota("sound_seconds_per_day", len(chunk[0]) / rate_hz)
                 yield chunk[0]
 
     async def _streamed(
@@ -173,6 +186,20 @@ class ServedModel:
             async with contextlib.aclosing(self._streams.stream(make, timeout_seconds)) as chunks:
                 async for chunk in chunks:
                     yield chunk
+
+    def _product(self, signature: str, inputs: Arrays) -> tuple[str, float]:
+        """What a request makes, by the limit of a token: seconds of sound, or images."""
+        if self.kind == "sound":
+            lengths, unit = inputs.get("num_samples"), 1
+            if lengths is None:
+                lengths, unit = inputs["num_frames"], self.spec["hop_samples"]
+            seconds = float(lengths.sum()) * unit / self.spec["sample_rate_hz"]
+            return "sound_seconds_per_day", seconds
+        return "images_per_day", len(inputs["seed"])
+
+    def _is_part(self, signature: str) -> bool:
+        """Whether it makes a smaller scale, of an image that counts when its last one is made."""
+        return signature.startswith("scale_") and signature != scale_name(self.spec["size"])
 
     def _limit(self, timeout_seconds: float | None) -> float:
         if timeout_seconds is None:
@@ -212,9 +239,15 @@ class ServedModel:
     def _counted(self) -> Iterator[None]:
         self._active += 1
         self._idle.clear()
+        status = "cancelled"
         try:
             yield
+            status = "ok"
+        except ServingError as error:
+            status = error.code
+            raise
         finally:
+            self._observer.request_ended(self.version, status)
             self._active -= 1
             if not self._active:
                 self._idle.set()

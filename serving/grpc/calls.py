@@ -34,7 +34,10 @@ _LOG = logging.getLogger(__name__)
 
 
 class Call:
-    """One call while it runs: its id, its bytes, and its end in the log and in the figures."""
+    """One call while it runs: its id, its bytes, and its end in the log and in the figures.
+
+    address: where it comes from.
+    """
 
     def __init__(
         self,
@@ -50,11 +53,7 @@ class Call:
         self._received = self._sent = 0
         self._place = self._bytes = Hold()  # of nothing yet
         self._admission: Admission | None = None
-
-    @property
-    def address(self) -> tuple[str, int] | None:
-        """Where it comes from."""
-        return client_of(self._context.peer())
+        self.address = client_of(context.peer())
 
     def enter(self, admission: Admission) -> None:
         """Takes a place among all calls; Overloaded if there is none."""

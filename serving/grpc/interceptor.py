@@ -15,6 +15,7 @@ import grpc
 
 from serving.engine.admission import SILENT_SECONDS, Admission
 from serving.engine.auth import HEALTH_PREFIX
+from serving.engine.proxies import HEADER
 from serving.engine.streams import STREAM_TIMEOUT_FACTOR
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady
 from serving.grpc.calls import Call
@@ -109,7 +110,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         seconds = self._settings.timeout_seconds
         while (message := await self._next_message(call, messages, seconds)) is not None:
             if seconds == math.inf:
-                self._admission.rate_limiter.check(call.method, call.address)
+                self._admission.count_another(call.method, call.address)
             seconds = math.inf  # between two questions; the deadline of the stream holds
             yield call.parsed(handler, message)
 
@@ -156,6 +157,10 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         """Unauthorized, TooManyRequests or Overloaded for a call that is not admitted."""
         given = metadata.get("authorization", b"")
         given = given.encode() if isinstance(given, str) else given
+        forwarded = metadata.get(HEADER, "")
+        call.address = await self._admission.proxies.client_of(
+            call.address, [forwarded.encode()] if isinstance(forwarded, str) else []
+        )
         await self._admission.admit(call.method, given, call.address)
         call.enter(self._admission)
 

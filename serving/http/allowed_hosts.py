@@ -27,7 +27,8 @@ class AllowedHosts:
     """The hosts that are served: the address, localhost, and those that the settings name.
 
     A server that others can reach is also served under any address in numbers: a page of a foreign
-    site can only come by a name.
+    site can only come by a name. Pages of the hosts that the settings name, at the port of their
+    scheme, are the server's own, whatever host a proxy in front asks for.
     """
 
     names: ClassVar = ("localhost", "127.0.0.1", "::1")
@@ -35,6 +36,7 @@ class AllowedHosts:
     def __init__(self, settings: Settings):
         named = (*self.names, settings.host, *settings.allowed_hosts)
         self._names = {name.strip("[]").lower() for name in named}
+        self._own_sites = {name.lower() for name in settings.allowed_hosts}
         self._any_address = not settings.is_loopback
         self._error = functools.lru_cache(maxsize=256)(self._error_of)
 
@@ -47,8 +49,11 @@ class AllowedHosts:
         origin = headers.get(b"origin")
         if origin is not None and method not in SAFE_METHODS:
             sender = origin.decode("latin-1").lower().partition("://")[2]
-            if sender != host:
-                raise Forbidden("Pages of other sites may not send requests here.")
+            if sender != host and sender not in self._own_sites:
+                raise Forbidden(
+                    "Pages of other sites may not send requests here. If this is the own site, "
+                    "behind a proxy: pass `Host` on, or name the site in `allowed_hosts`."
+                )
 
     def _error_of(self, host: str) -> tuple[type[ServingError], str] | None:
         match = HOST.fullmatch(host)

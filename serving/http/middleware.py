@@ -8,8 +8,8 @@ from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.engine.admission import Admission
-from serving.engine.clients import Client
-from serving.engine.rate_limits import UNLIMITED_PATHS
+from serving.engine.clients import Client, current_client
+from serving.engine.rate_limits import is_unlimited
 from serving.engine.shared_limits import Hold
 from serving.errors import Internal, NotFound, Overloaded, ServingError
 from serving.http.allowed_hosts import AllowedHosts
@@ -130,7 +130,9 @@ class RequestMiddleware:
         if headers.get(b"content-encoding", b"identity").lower() not in (b"identity", b""):
             raise UnsupportedEncoding("The body must not be compressed (`Content-Encoding`).")
         given = headers.get(b"authorization", b"")
-        client = await self._admission.admit(scope["path"], given, scope.get("client"))
+        forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
+        address = await self._admission.proxies.client_of(scope.get("client"), forwarded)
+        client = await self._admission.admit(scope["path"], given, address)
         _check_connection(scope, client)
         return client
 
@@ -152,7 +154,7 @@ class RequestMiddleware:
             status=response.status,
             code=response.code,
             seconds=seconds,
-            client=(scope.get("client") or ("",))[0],
+            client=current_client().address,
         )
 
 
@@ -164,7 +166,7 @@ def _check_connection(scope: Scope, client: Client) -> None:
     if hold is not None:
         if client.has_token and not hold.client.has_token:
             hold.move_to(client)
-    elif not client.has_token and scope["path"] not in UNLIMITED_PATHS:
+    elif not client.has_token and not is_unlimited(scope["path"]):
         raise Overloaded("There are too many connections.")
 
 

@@ -59,6 +59,8 @@ class ModelListing:
             {"version": status.version, "state": status.state}
             for status in self._registry.versions(name)
         ]
+        if (canary := self._registry.canary(name)) and version is None:
+            entry["canary"] = {"version": canary[0], "share": canary[1]}
         try:
             facts = await asyncio.to_thread(_facts, self._registry.get(name, version))
             orjson.dumps(facts)  # which refuses integers of more than 64 bits

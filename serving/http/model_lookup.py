@@ -35,8 +35,8 @@ register_url_convertor("name", NameConvertor())
 
 
 def model_from_path(registry: ModelRegistry, request: Request) -> ServedModel:
-    """The model that the path names, at the version that it names or the highest one."""
-    return registry.get(request.path_params["name"], version_at(request))
+    """The model that the path names, at the version that it names or that is served."""
+    return registry.for_request(request.path_params["name"], version_at(request))
 
 
 def version_at(request: Request) -> int | None:
@@ -58,9 +58,9 @@ def model_from_fields(registry: ModelRegistry, fields: Fields, kind: str) -> Ser
     if named is None:
         found = [served for served in available_models(registry) if served.kind == kind]
         if len(found) == 1:
-            return found[0]
+            return registry.for_request(found[0].name)
         named = required_text(fields, "model", MAX_NAME_CHARACTERS)
-    return require_kind(registry.get(named), kind)
+    return require_kind(registry.for_request(named), kind)
 
 
 def require_kind(served: ServedModel, kind: str) -> ServedModel:

@@ -6,6 +6,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from serving.engine.tokens import read_tokens
 from serving.http import openapi_schemas as schemas
 from serving.http.binary_tensors import HEADER
 from serving.http.error_responses import is_openai_path
@@ -28,7 +29,7 @@ class OpenApi:
     """The endpoint."""
 
     def __init__(self, settings: Settings):
-        self._document = document(bool(settings.tokens()))
+        self._document = document(bool(read_tokens(settings)))
 
     def routes(self) -> list[Route]:
         """Where tools look for it."""

@@ -64,6 +64,7 @@ MODEL = fields(
     created=INTEGER,
     owned_by=TEXT,
     versions=VERSIONS,
+    canary=fields(("version", "share"), version=INTEGER, share=NUMBER),
     kind=word("sound", "picture"),
 )
 STATUS = fields(

@@ -4,12 +4,14 @@ import asyncio
 import contextlib
 import functools
 import socket
-from collections.abc import Iterator
+import ssl
+from collections.abc import Container, Iterator
 from typing import Any
 
 import uvicorn
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
+from uvicorn.protocols.utils import get_remote_addr
 
 from serving.engine.admission import MAX_CONNECTIONS
 from serving.engine.clients import Client, network_of
@@ -17,6 +19,7 @@ from serving.engine.shared_limits import Hold, SharedLimit
 from serving.errors import Overloaded
 from serving.http.accept_backlog import SETTLE_SECONDS, reject_new_connections
 from serving.http.middleware import CONNECTION_HOLD
+from serving.http.tls import TlsConnection
 
 HEAD_BYTES = 64 * 1024
 HEAD_FIELDS = 128
@@ -34,12 +37,21 @@ class Connection(HttpToolsProtocol):
     """A connection whose request heads are bounded, which the parser's are not.
 
     It has a place, of `limit`, and loses it to others while the server waits for its client. One
-    without a place, but of `spare`, is answered 503, see `RequestMiddleware`.
+    without a place, but of `spare`, is answered 503, see `RequestMiddleware`. Those of `proxies`,
+    which bring the requests of many, may have all places.
     """
 
-    def __init__(self, *arguments: Any, limit: SharedLimit, spare: SharedLimit, **rest: Any):
+    def __init__(
+        self,
+        *arguments: Any,
+        limit: SharedLimit,
+        spare: SharedLimit,
+        proxies: Container[str],
+        **rest: Any,
+    ):
         super().__init__(*arguments, **rest)
-        self._limit, self._spare = limit, spare
+        self._limit, self._spare, self._proxies = limit, spare, proxies
+        self._socket: Any = None  # its transport, below that of TLS if there is TLS
         self._hold: Hold | None = None  # its place
         self._spare_hold: Hold | None = None  # instead of one
         self._in_head, self._head_bytes, self._fields = True, 0, 0
@@ -54,26 +66,43 @@ class Connection(HttpToolsProtocol):
     @property
     def unsent_bytes(self) -> int:
         """Of answers that were made and that the client has not taken."""
-        return self.transport.get_write_buffer_size()
+        transports = {self._socket, self.transport}
+        return sum(transport.get_write_buffer_size() for transport in transports)
 
     @property
     def progress(self) -> tuple[int, int]:
         """Requests so far and unsent bytes: what changes on a connection that is in use."""
         return self._messages, self.unsent_bytes
 
-    def connection_made(self, transport: asyncio.BaseTransport) -> None:
-        """Takes a place, or a spare one."""
-        super().connection_made(transport)  # type: ignore[arg-type]
+    def take_place(self, socket: Any) -> None:
+        """Takes a place, or a spare one, for who is at the other end."""
+        self._socket, self.client = socket, get_remote_addr(socket)
         self._hold = self._held(self._limit)
         if self._hold is None:
             self._spare_hold = self._held(self._spare)
             if self._spare_hold is None:
-                self.transport.abort()
+                socket.abort()
+
+    def give_place(self) -> None:
+        """Gives it back."""
+        if self._hold is not None:
+            self._limit.release(self._hold)
+        if self._spare_hold is not None:
+            self._spare.release(self._spare_hold)
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        """Takes a place, unless it had one for the handshake."""
+        if self._socket is None:
+            self.take_place(transport)
+        super().connection_made(transport)  # type: ignore[arg-type]
 
     def _held(self, limit: SharedLimit) -> Hold | None:
         address = self.client[0] if self.client else ""
+        client = Client(address, network_of(address))
+        if address in self._proxies:
+            client = Client(address, has_token=True)
         try:
-            hold = limit.hold(Client(address, network_of(address)), 1, self.end)
+            hold = limit.hold(client, 1, self.end)
         except Overloaded:
             return None
         hold.wait()
@@ -82,15 +111,12 @@ class Connection(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         """Gives the place back."""
         super().connection_lost(exc)
-        if self._hold is not None:
-            self._limit.release(self._hold)
-        if self._spare_hold is not None:
-            self._spare.release(self._spare_hold)
+        self.give_place()
 
     def end(self) -> None:
         """Closes the connection; to wait for a client that does not read would be no end."""
-        if self.unsent_bytes:
-            self.transport.abort()
+        if self.transport is None or self.unsent_bytes:
+            self._socket.abort()
         else:
             self.transport.close()
 
@@ -107,7 +133,8 @@ class Connection(HttpToolsProtocol):
 
     def eof_received(self) -> bool:  # type: ignore[override]
         """Whether the connection stays open: a client that sends no more may wait for an answer."""
-        self._is_half_closed = self.is_answering and not self.cycle.more_body
+        is_waiting = self.is_answering and not self.cycle.more_body
+        self._is_half_closed = is_waiting and self.transport is self._socket  # TLS has no half
         self.probe()
         return self._is_half_closed
 
@@ -178,14 +205,23 @@ class HttpServer(uvicorn.Server):
     """Uvicorn in an event loop of others: it handles no signals, and ends idle connections.
 
     Args:
-      app: an ASGI application. limit: on connections; None: one of its own.
+      app: an ASGI application. limit: on connections; None: one of its own. context: of TLS; None:
+        without. proxies: addresses whose connections bring the requests of many.
     """
 
-    def __init__(self, app: ASGIApp, limit: SharedLimit | None = None):
-        self._app = GracefulShutdown(app)
+    def __init__(
+        self,
+        app: ASGIApp,
+        limit: SharedLimit | None = None,
+        context: ssl.SSLContext | None = None,
+        proxies: Container[str] = (),
+    ):
+        self._app, self._context = GracefulShutdown(app), context
         limit = limit or SharedLimit("connections", MAX_CONNECTIONS)
         spare = SharedLimit("connections without a place", limit.total)
-        self._connection = functools.partial(Connection, limit=limit, spare=spare)
+        self._make_connection = functools.partial(
+            Connection, limit=limit, spare=spare, proxies=proxies
+        )
         self._listeners: list[socket.socket] = []
         self._idle_since: dict[
             Any, tuple[tuple[int, int], float]
@@ -271,7 +307,11 @@ class HttpServer(uvicorn.Server):
             connection.setblocking(False)
         return found
 
-    def _protocol(self) -> Connection:
+    def _connection(self, *arguments: Any, **named: Any) -> asyncio.BaseProtocol:
+        connection = self._make_connection(*arguments, **named)
+        return connection if self._context is None else TlsConnection(connection, self._context)
+
+    def _protocol(self) -> asyncio.BaseProtocol:
         return self._connection(self.config, self.server_state, self.lifespan.state)
 
     @property

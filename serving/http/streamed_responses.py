@@ -24,7 +24,8 @@ class StreamedResponse:
         headers: Mapping[str, str] | None = None,
     ):
         self._chunks, self._stall_seconds = chunks, stall_seconds
-        named = {"content-type": media_type, **(headers or {})}
+        # The proxy in front, if it is nginx, shall pass on what comes as it comes.
+        named = {"content-type": media_type, "x-accel-buffering": "no", **(headers or {})}
         self._headers = [(name.encode(), value.encode()) for name, value in named.items()]
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:

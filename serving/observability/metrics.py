@@ -40,6 +40,13 @@ class Metrics:
             "Requests, connections and streams for which there was no room, by what of.",
             ["what"],
         )
+        token = ["token", "limit"]
+        self._token_used = counter(
+            "onepass_token_used", "Requests, seconds of sound and images, by token.", token
+        )
+        self._token_refused = counter(
+            "onepass_token_refused", "Requests over the limits of their token.", token
+        )
         self._log_lines_lost = counter(
             "onepass_log_lines_lost", "Lines of the log that nobody read in time."
         )
@@ -57,6 +64,14 @@ class Metrics:
             "onepass_loads", "Versions loaded, or found broken.", ["model", "outcome"]
         )
         self._version = gauge("onepass_model_version", "The version served.", model)
+        self._canary = gauge(
+            "onepass_canary_share", "Share of requests that another version takes.", model
+        )
+        self.version_requests = counter(
+            "onepass_version_requests",
+            "Requests answered by a version, streams among them.",
+            ["model", "version", "status"],
+        )
         self.registry.register(_TensorFlowNames(self._requests))
 
     def request(
@@ -88,6 +103,14 @@ class Metrics:
         """Counts what there was no room for: "connections", "calls", "streams" and so on."""
         self._refused.labels(what).inc()
 
+    def token_used(self, token: str, limit: str, amount: float) -> None:
+        """Counts what was made for those who bear a token, by the limit that it counts towards."""
+        self._token_used.labels(token, limit).inc(amount)
+
+    def token_refused(self, token: str, limit: str) -> None:
+        """Counts a request over a limit of its token."""
+        self._token_refused.labels(token, limit).inc()
+
     def log_line_lost(self) -> None:
         """Counts a line of the log that was not written."""
         self._log_lines_lost.inc()
@@ -97,11 +120,16 @@ class Metrics:
         self._models.add(model)
         return ModelMetrics(self, model)
 
-    def loaded(self, model: str, version: int) -> None:
+    def loaded(self, model: str, version: int, is_canary: bool = False) -> None:
         """Counts a version that is served from now on."""
         self._models.add(model)
         self._loads.labels(model, "loaded").inc()
-        self._version.labels(model).set(version)
+        if not is_canary:
+            self._version.labels(model).set(version)
+
+    def canary(self, model: str, share: float) -> None:
+        """Sets the share of requests that another version takes, from 0 to 1."""
+        self._canary.labels(model).set(share)
 
     def load_failed(self, model: str) -> None:
         """Counts a version that could not be loaded."""
@@ -117,6 +145,7 @@ class ModelMetrics(BatchObserver):
     """The metrics of one model."""
 
     def __init__(self, metrics: Metrics, model: str):
+        self._model, self._version_requests = model, metrics.version_requests
         self._queue_rows = metrics._queue_rows.labels(model)
         self._batch_rows = metrics._batch_rows.labels(model)
         self._running = metrics._running.labels(model)
@@ -141,6 +170,10 @@ class ModelMetrics(BatchObserver):
     def batch_retried(self) -> None:
         """Counts a failed batch."""
         self._retries.inc()
+
+    def request_ended(self, version: int, status: str) -> None:
+        """Counts a request of a version."""
+        self._version_requests.labels(self._model, str(version), status).inc()
 
     def streaming(self, number: int) -> None:
         """Moves the gauge of streams."""

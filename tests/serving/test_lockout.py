@@ -18,6 +18,7 @@ from serve_load import GRPC_PREDICT, INFER, predict, predict_request, until
 from serving.engine import admission
 from serving.engine.auth import ATTEMPTS_AT_ONCE, FREE_MISTAKES, TokenAuth
 from serving.engine.clients import Client
+from serving.engine.tokens import Token
 from serving.errors import TooManyRequests, Unauthorized
 from serving.server import Server
 from serving.settings import Settings
@@ -235,7 +236,7 @@ def test_wrong_tokens_are_answered_late_and_right_ones_at_once(monkeypatch):
         slept.append(seconds)
 
     monkeypatch.setattr("serving.engine.auth.asyncio.sleep", sleep)
-    auth, anna = TokenAuth(lambda: {"": TOKEN}), Client("10.0.0.1", "10.0.0.1")
+    auth, anna = TokenAuth(lambda: {"": Token(TOKEN)}), Client("10.0.0.1", "10.0.0.1")
 
     async def run():
         for _ in range(FREE_MISTAKES + 3):
@@ -259,7 +260,7 @@ def test_a_client_cannot_try_many_tokens_at_once(monkeypatch):
     right = b"Bearer " + TOKEN.encode()
 
     async def run():
-        auth = TokenAuth(lambda: {"": TOKEN})
+        auth = TokenAuth(lambda: {"": Token(TOKEN)})
         await auth.check("/v2", right, ben)
         for client in (anna, ben):
             for _ in range(FREE_MISTAKES * (client is anna)):
@@ -279,7 +280,7 @@ def test_a_client_cannot_try_many_tokens_at_once(monkeypatch):
 
 @pytest.mark.parametrize("path", ["/healthz", "/", CHECK])
 def test_open_paths_know_who_bears_the_token(path):
-    auth, anna = TokenAuth(lambda: {"": TOKEN}), Client()
+    auth, anna = TokenAuth(lambda: {"": Token(TOKEN)}), Client()
     given = {b"": False, b"Bearer wrong": False, b"Bearer " + TOKEN.encode(): True}
     for authorization, has_token in given.items():
         found = asyncio.run(auth.check(path, authorization, anna))

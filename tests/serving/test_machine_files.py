@@ -126,6 +126,7 @@ def server(tmp_path_factory):
     store.add("voice")
     store.add("endless", endless=True)
     options = ("--probe-port", 0, "--allowed-hosts", "models.example")
+    options += ("--trusted-proxies", "127.0.0.1")
     environment = {"ONEPASS_TOKEN": TOKEN}
     with Command(store, *options, environment=environment) as command:
         yield command
@@ -154,12 +155,15 @@ def test_probes_need_no_token_at_their_own_port_and_find_nothing_else_there(serv
 
 @pytest.fixture(scope="module")
 def proxy(server, tmp_path_factory):
-    """The port at which nginx has TLS, with the file of the documentation."""
+    """The port at which nginx has TLS, with the file of the documentation.
+
+    And the port of the shortest nginx that there is, `proxy_pass` alone.
+    """
     if not shutil.which("nginx"):
         pytest.skip("nginx is not installed")
     folder = tmp_path_factory.mktemp("nginx")
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        port = listener.getsockname()[1]
+    with socket.create_server(("127.0.0.1", 0)) as one, socket.create_server(("", 0)) as two:
+        port, plain_port = one.getsockname()[1], two.getsockname()[1]
     words = ["openssl", "req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2"]
     words += ["-subj", "/CN=models.example", "-addext", "subjectAltName=DNS:models.example"]
     words += ["-keyout", "models.example.key", "-out", "models.example.pem"]
@@ -168,6 +172,8 @@ def proxy(server, tmp_path_factory):
     text = text.replace("listen 443", f"listen 127.0.0.1:{port}")
     text = text.replace("127.0.0.1:8501", f"127.0.0.1:{server.port}")
     text = text.replace("127.0.0.1:8500", server.grpc_address)
+    text += f"server {{ listen 127.0.0.1:{plain_port};\n"
+    text += f"location / {{ proxy_pass http://127.0.0.1:{server.port}; }} }}\n"
     paths = "".join(
         f"{kind}_temp_path {folder}/{kind};\n"
         for kind in ("client_body", "proxy", "fastcgi", "uwsgi", "scgi")
@@ -178,25 +184,30 @@ def proxy(server, tmp_path_factory):
     )
     process = subprocess.Popen(["nginx", "-p", str(folder), "-c", str(folder / "all.conf")])
     try:
-        yield port, folder / "models.example.pem"
+        yield port, plain_port, folder / "models.example.pem"
     finally:
         process.terminate()
         process.wait(20)
 
 
-def through(proxy, method, path, body=None, **headers):
-    """An answer by way of the proxy, over TLS, while it comes."""
-    port, certificate = proxy
-    context = ssl.create_default_context(cafile=certificate)
+def connected(port, source):
+    """A socket to nginx, once it is there."""
     end = time.monotonic() + 20
     while True:
         with contextlib.suppress(ConnectionRefusedError):
-            plain = socket.create_connection(("127.0.0.1", port), timeout=20)
-            break
+            return socket.create_connection(("127.0.0.1", port), 20, source_address=(source, 0))
         assert time.monotonic() < end
         time.sleep(0.02)
+
+
+def through(proxy, method, path, body=None, tls=True, source="127.0.0.2", **headers):
+    """An answer by way of the proxy, while it comes."""
+    port, plain_port, certificate = proxy
     connection = http.client.HTTPConnection("models.example", timeout=20)
-    connection.sock = context.wrap_socket(plain, server_hostname="models.example")
+    connection.sock = connected(port if tls else plain_port, source)
+    if tls:
+        context = ssl.create_default_context(cafile=certificate)
+        connection.sock = context.wrap_socket(connection.sock, server_hostname="models.example")
     headers = {"Host": "models.example", **BEARER, **headers}
     connection.request(method, path, body, headers)
     return connection, connection.getresponse()
@@ -216,9 +227,31 @@ def test_nginx_passes_on_requests_pages_and_refusals(proxy):
     connection.close()
 
 
-def test_nginx_passes_on_sound_while_it_is_made(proxy):
+def test_nginx_says_who_asks_whatever_the_client_says(server, proxy):
+    named = {"X-Request-ID": "who-asks", "X-Forwarded-For": "10.9.9.9"}
+    connection, answer = through(proxy, "GET", "/v1/models", source="127.0.0.3", **named)
+    assert answer.status == 200
+    connection.close()
+    end = time.monotonic() + 20  # a thread of the server writes the log
+    while not (line := re.search(r"^.* request=who-asks .*$", server.process.output(), re.M)):
+        assert time.monotonic() < end
+        time.sleep(0.02)
+    assert "client=127.0.0.3" in line[0]
+
+
+def test_the_page_works_behind_proxy_pass_alone(proxy):
+    for site, status in (("models.example", 200), ("evil.example", 403)):
+        origin = {"Origin": f"https://{site}"}
+        infer = "/v2/models/voice/infer"
+        connection, answer = through(proxy, "POST", infer, INFER, tls=False, **origin)
+        assert answer.status == status, answer.read()
+        connection.close()
+
+
+@pytest.mark.parametrize("tls", [True, False])
+def test_nginx_passes_on_sound_while_it_is_made(proxy, tls):
     body = json.dumps({"frames": [[0.5] * 3], "format": "l16"})
-    connection, answer = through(proxy, "POST", "/v1/models/endless:speak", body)
+    connection, answer = through(proxy, "POST", "/v1/models/endless:speak", body, tls)
     assert answer.status == 200
     assert len(answer.read(2**18)) == 2**18  # of a sound that never ends
     connection.close()

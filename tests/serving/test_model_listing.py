@@ -47,21 +47,19 @@ def test_one_broken_model_does_not_hide_the_others(models, broken):
 def test_a_model_that_goes_away_meanwhile_is_left_out(models, monkeypatch):
     with Running(models) as running:
         monkeypatch.setattr(running.registry, "names", lambda: ["gone", "shapes", "voice"])
-        monkeypatch.setattr(
-            running.registry, "_version_set", versions_of(running.registry._version_sets)
-        )
+        monkeypatch.setattr(running.registry, "_sets", versions_of(running.registry._version_sets))
         assert listed(running.client.get("/v1/models")).keys() == {"shapes", "voice"}
 
 
 def versions_of(known):
     from serving.errors import NotFound
 
-    def version_set(name):
+    def sets(name):
         if name not in known:
             raise NotFound("It was taken away.")
-        return known[name]
+        return [known[name]]
 
-    return version_set
+    return sets
 
 
 @pytest.mark.parametrize(

@@ -17,6 +17,7 @@ from serve_command import Command
 
 import onepass
 from serving.engine.registry import ModelRegistry
+from serving.engine.tokens import Token, read_tokens
 from serving.http.server import IDLE_SECONDS
 from serving.observability import logs
 from serving.observability.metrics import Metrics
@@ -170,9 +171,10 @@ def test_a_token_that_anybody_could_guess_is_refused(store, mistake, monkeypatch
 
 def test_the_token_comes_from_the_file_or_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("ONEPASS_TOKEN", TOKEN)
-    assert Settings().tokens() == {"": TOKEN}
+    assert read_tokens(Settings()) == {"": Token(TOKEN)}
     (tmp_path / "token").write_text(f"another {TOKEN}\n")
-    assert Settings(token_file=tmp_path / "token").tokens() == {"": f"another {TOKEN}"}
+    found = read_tokens(Settings(token_file=tmp_path / "token"))
+    assert found == {"": Token(f"another {TOKEN}")}
 
 
 @pytest.mark.parametrize("option", ["--port", "--grpc-port"])

@@ -14,7 +14,7 @@ from replicator.runs.errors import UserError
 from serving.engine import tokens
 from serving.engine.auth import TokenAuth
 from serving.engine.clients import Client, begin_client
-from serving.engine.tokens import CurrentTokens
+from serving.engine.tokens import CurrentTokens, Token, read_tokens
 from serving.errors import Unauthorized
 from serving.observability import logs
 from serving.settings import Settings
@@ -43,7 +43,7 @@ def bearer(token):
 
 def test_every_file_of_a_folder_is_a_token_with_the_name_of_its_client(folder):
     current = CurrentTokens(Settings(token_file=folder))
-    assert current() == {"anna": ANNA, "ben": BEN}
+    assert current() == {"anna": Token(ANNA), "ben": Token(BEN)}
     auth, client = TokenAuth(current), Client("10.0.0.1", "10.0.0.1")
     for name, token in (("anna", ANNA), ("ben", BEN)):
         assert asyncio.run(auth.check("/v2", bearer(token), client)) == name
@@ -55,23 +55,23 @@ def test_a_folder_without_a_token_or_with_a_short_one_is_one_line(folder, tmp_pa
     (folder / "ben").unlink()
     (folder / "ben").write_text("short")
     with pytest.raises(UserError, match=r"The token in .*/tokens/ben must be at least 16 .* got 5"):
-        Settings(token_file=folder).tokens()
+        read_tokens(Settings(token_file=folder))
     (tmp_path / "empty").mkdir()
     with pytest.raises(UserError, match="holds no token"):
-        Settings(token_file=tmp_path / "empty").tokens()
+        read_tokens(Settings(token_file=tmp_path / "empty"))
 
 
 def test_tokens_change_without_a_restart(folder, always_looking):
     current = CurrentTokens(Settings(token_file=folder))
     (folder / "anna").unlink()
-    assert current() == {"ben": BEN}
+    assert current() == {"ben": Token(BEN)}
     (folder / "anna").write_text(NEW)
-    assert current() == {"anna": NEW, "ben": BEN}
+    assert current() == {"anna": Token(NEW), "ben": Token(BEN)}
     one = folder.parent / "one"
     one.write_text(ANNA)
     current = CurrentTokens(Settings(token_file=one))
     one.write_text(NEW + "-longer")
-    assert current() == {"": NEW + "-longer"}
+    assert current() == {"": Token(NEW + "-longer")}
 
 
 def test_tokens_that_cannot_be_used_leave_those_before_and_are_reported_once(
@@ -80,7 +80,7 @@ def test_tokens_that_cannot_be_used_leave_those_before_and_are_reported_once(
     current = CurrentTokens(Settings(token_file=folder))
     (folder / "anna").unlink()
     (folder / "anna").write_text("short")
-    assert current() == current() == {"anna": ANNA, "ben": BEN}
+    assert current() == current() == {"anna": Token(ANNA), "ben": Token(BEN)}
     assert sum("stay as they were" in record.message for record in caplog.records) == 1
     assert "short" not in caplog.text and ANNA not in caplog.text
 
