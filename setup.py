@@ -52,6 +52,7 @@ TEST = [
     *TRACES,
     "hypothesis>=6.120",
     "jax",
+    "kubernetes-validate>=1.33",
     "pytest>=8.0",
     "pytest-timeout>=2.3",
     "pytest-xdist>=3.6",

@@ -10,7 +10,7 @@ from typing import Annotated, Literal
 import tyro
 
 from replicator.runs.errors import UserError
-from serving.deploy.ray_settings import NAME, RaySettings
+from serving.deploy.ray_settings import RaySettings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -28,7 +28,8 @@ class ServeArguments(RaySettings):
     """Start nothing; print what serves the same elsewhere: Kubernetes objects, a Serve config file,
     a RayService for KubeRay, or a script that starts stock TensorFlow Serving."""
     image: str = ""
-    """Container image (--print kubernetes, kuberay or tensorflow-serving)."""
+    """Container image (--print kubernetes, kuberay or tensorflow-serving), by default of this
+    version."""
     volume: str = "onepass-models"
     """Claim of the volume that pods see as MODELS (--print kubernetes or kuberay)."""
 
@@ -68,6 +69,6 @@ def _printed(given: ServeArguments) -> str:
         return tensorflow_serving.tensorflow_serving(given.models, given, image)
     if given.to_print == "ray":
         return kubernetes.ray(given.models, given)
-    cluster = kubernetes.ClusterOptions(given.image or NAME, given.volume)
+    cluster = kubernetes.ClusterOptions(given.image, given.volume)
     make = {"kubernetes": kubernetes.kubernetes, "kuberay": kubernetes.kuberay}
     return make[given.to_print or ""](given.models, given, cluster)

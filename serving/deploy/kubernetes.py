@@ -1,6 +1,7 @@
 """The files that serve a folder of models on Kubernetes, on Ray, and on Ray on Kubernetes."""
 
 import dataclasses
+import importlib.metadata
 import math
 import shlex
 from pathlib import Path
@@ -28,16 +29,24 @@ PROBE_PORT = 8502
 PROBE_SECONDS = 5
 USER = 10001
 RESOURCES = {"requests": {"cpu": "1", "memory": "4Gi"}, "limits": {"memory": "8Gi"}}
+TOKENS = "/tokens"  # where the Secret lies: each of its keys is a client's token
+# Its names within the cluster; Kubernetes puts the variable's value in.
+HOSTS = (NAME, *(f"{NAME}.$(NAMESPACE){rest}" for rest in ("", ".svc", ".svc.cluster.local")))
 SECRET_HELP = f"kubectl create secret generic {NAME} --from-literal=token=$(openssl rand -hex 32)"
 
 
 @dataclasses.dataclass(frozen=True)
 class ClusterOptions:
-    """Where in a cluster: the container image, and the claim of the volume that holds the models,
-    which appears at the path that is served."""
+    """Where in a cluster: the container image, empty for that of this version, and the claim of the
+    volume that holds the models, which appears at the path that is served."""
 
-    image: str = "onepass"
+    image: str = ""
     volume: str = "onepass-models"
+
+    @property
+    def pinned_image(self) -> str:
+        """The image with its version."""
+        return self.image or f"{NAME}:{importlib.metadata.version(NAME)}"
 
 
 def kubernetes(models: Path, settings: Settings, cluster: ClusterOptions) -> str:
@@ -125,7 +134,7 @@ def serve_flags(settings: Settings) -> list[str]:
             said.append(f"--{flag}" if value else f"--no-{flag}")
         else:
             said += [f"--{flag}", *map(str, value if isinstance(value, tuple) else [value])]
-    return [*said, "--allowed-hosts", NAME, *settings.allowed_hosts]
+    return [*said, "--token-file", TOKENS, "--allowed-hosts", *HOSTS, *settings.allowed_hosts]
 
 
 def _serve_config(models: Path, settings: RaySettings, port: int) -> dict[str, Any]:
@@ -153,7 +162,7 @@ def _ray_pod(
         resources["nvidia.com/gpu"] = str(max(1, round(gpus)))
     container = {
         "name": "ray",
-        "image": cluster.image,
+        "image": cluster.pinned_image,
         "env": [
             *({"name": name, "value": value} for name, value in environment(settings).items()),
             _token(),
@@ -186,9 +195,9 @@ def _pod(
         "containers": [
             {
                 "name": NAME,
-                "image": cluster.image,
+                "image": cluster.pinned_image,
                 "command": ["onepass", "serve", str(models), *serve_flags(settings)],
-                "env": [_token()],
+                "env": [_namespace()],
                 "ports": [{"name": n, "containerPort": port} for n, port in ports.items()],
                 "resources": RESOURCES,
                 "startupProbe": {
@@ -203,10 +212,18 @@ def _pod(
                     "readOnlyRootFilesystem": True,
                     "capabilities": {"drop": ["ALL"]},
                 },
-                "volumeMounts": [_mount(models)],
+                "volumeMounts": [
+                    _mount(models),
+                    {"name": "tokens", "mountPath": TOKENS, "readOnly": True},
+                    {"name": "tmp", "mountPath": "/tmp"},
+                ],
             }
         ],
-        "volumes": [_volume(cluster)],
+        "volumes": [
+            _volume(cluster),
+            {"name": "tokens", "secret": {"secretName": NAME}},
+            {"name": "tmp", "emptyDir": {"medium": "Memory", "sizeLimit": "64Mi"}},
+        ],
     }
 
 
@@ -220,6 +237,10 @@ def _probe(path: str, seconds: int) -> dict[str, Any]:
 
 def _grace(settings: Settings) -> int:
     return DEREGISTER_SECONDS + round(settings.drain_seconds) + SPARE_SECONDS
+
+
+def _namespace() -> dict[str, Any]:
+    return {"name": "NAMESPACE", "valueFrom": {"fieldRef": {"fieldPath": "metadata.namespace"}}}
 
 
 def _token() -> dict[str, Any]:

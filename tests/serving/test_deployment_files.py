@@ -161,15 +161,20 @@ def test_the_kubernetes_file_starts_this_server_with_these_settings(printed, mon
     words = ["--queue-rows", 7, "--allowed-hosts", "a.example"]
     service, deployment, pod = objects_of(printed, *words, "--image", "a/b:1", "--volume", "c")
     container = pod["containers"][0]
-    assert container["image"] == "a/b:1" and container["command"][:2] == ["onepass", "serve"]
+    assert container["image"] == "a/b:1"
+    assert container["command"][:2] == ["onepass", "serve"]
     read = onepass.command.parse(RaySettings, container["command"][3:], "test")
     assert read.host == "0.0.0.0" and read.queue_rows == 7
-    assert read.allowed_hosts == (service["metadata"]["name"], "a.example")
-    assert container["command"][2] == container["volumeMounts"][0]["mountPath"] == "/m"
-    assert pod["volumes"][0]["persistentVolumeClaim"]["claimName"] == "c"
-    assert container["env"][0]["name"] == "ONEPASS_TOKEN"
-    assert "secretKeyRef" in container["env"][0]["valueFrom"]
-    assert "ONEPASS_TOKEN" not in json.dumps(container["command"])
+    name = service["metadata"]["name"]
+    inside = ("", ".$(NAMESPACE)", ".$(NAMESPACE).svc", ".$(NAMESPACE).svc.cluster.local")
+    assert read.allowed_hosts == (*(name + rest for rest in inside), "a.example")
+    (variable,) = container["env"]
+    assert variable["name"] == "NAMESPACE" and "fieldRef" in variable["valueFrom"]
+    mounted = {mount["mountPath"]: mount["name"] for mount in container["volumeMounts"]}
+    assert container["command"][2] == "/m"
+    volumes = {volume["name"]: volume for volume in pod["volumes"]}
+    assert volumes[mounted["/m"]]["persistentVolumeClaim"]["claimName"] == "c"
+    assert volumes[mounted[str(read.token_file)]]["secret"]["secretName"] == name
     labels = deployment["spec"]["template"]["metadata"]["labels"]
     assert service["spec"]["selector"] == labels == deployment["spec"]["selector"]["matchLabels"]
     ports = {port["name"]: port["containerPort"] for port in container["ports"]}
@@ -178,6 +183,21 @@ def test_the_kubernetes_file_starts_this_server_with_these_settings(printed, mon
     asked = {"startup": "/readyz", "readiness": "/readyz", "liveness": "/healthz"}
     for kind, path in asked.items():
         assert container[f"{kind}Probe"]["httpGet"] == {"path": path, "port": "probes"}
+
+
+def test_kubernetes_reads_the_objects_and_knows_every_field(printed):
+    validate = pytest.importorskip("kubernetes_validate", reason="kubernetes-validate is missing")
+    service, deployment, _ = objects_of(printed, "--load-seconds", 900, "--max-rows", 8)
+    for found in (service, deployment):
+        validate.validate(found, validate.latest_version(), strict=True)
+    deployment["spec"]["template"]["spec"]["containers"][0]["startupprobe"] = {}
+    with pytest.raises(validate.ValidationError):
+        validate.validate(deployment, validate.latest_version(), strict=True)
+
+
+def test_an_image_that_is_not_named_is_that_of_this_version(printed):
+    _, _, pod = objects_of(printed)
+    assert pod["containers"][0]["image"] == f"onepass:{onepass.__version__}"
 
 
 def test_kubernetes_gives_a_pod_the_time_to_load_and_no_rights(printed):

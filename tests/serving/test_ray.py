@@ -88,12 +88,12 @@ def seen_in(folder):
     store.add("slow", seconds=0.2)
     store.add("stream", chunk_seconds=0.05)
     store.add("shapes", kind=FakeImages)
-    return run_in_namespace(folder, store.root, folder, bundle)
+    return run_in_namespace(folder, "ray_scenarios.py", store.root, folder, bundle)
 
 
-def run_in_namespace(folder, *words):
-    """The results of the scenarios; nothing of Ray outlives them."""
-    script = ROOT / "tests" / "ray_scenarios.py"
+def run_in_namespace(folder, name, *words):
+    """The results of a script; nothing of Ray outlives it."""
+    script = ROOT / "tests" / name
     line = ["sh", "-c", 'ip link set lo up && "$@"; exit $?', "sh", sys.executable, script, *words]
     environment = {**os.environ, "ONEPASS_TOKEN": TOKEN, **surroundings(folder)}
     with (folder / "log").open("wb") as log:
@@ -173,6 +173,25 @@ class TestOnRay:
 
     def test_balancer_and_replicas_keep_up_with_the_own_server(self, seen):
         assert seen["rate"]["ray"] > 0.15 * seen["rate"]["own"] > 0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(600)
+def test_a_killed_node_costs_no_more_than_it_had_in_hand():
+    if reason := reason_against():
+        pytest.skip(reason)
+    with tempfile.TemporaryDirectory(prefix="r", dir="/tmp") as folder:
+        store = FakeModelStore(Path(folder) / "models")
+        store.add()
+        store.add("slow", seconds=0.2)
+        seen = run_in_namespace(Path(folder), "ray_nodes.py", store.root, folder)
+    print(json.dumps(seen))  # the figures of docs/ray.md
+    assert seen["replicas"] == 2 and seen["there"] == 1 and seen["left"] == 1
+    killed = seen["killed"]
+    bad = sum(count for status, count in killed["statuses"].items() if status != "200")
+    assert bad <= killed["in_hand"] <= killed["clients"]
+    assert killed["before"] > 0 and killed["after"] > 0
+    assert seen["rate_left"] > 0 and seen["rate_back"] > 0
 
 
 def test_without_a_token_nothing_begins(mistake, monkeypatch, tmp_path):
