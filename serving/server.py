@@ -186,7 +186,7 @@ class Server:
     def _add_grpc_port(self, place: str) -> int:
         if self._certificate is None:
             return self._grpc.add_insecure_port(place)
-        from serving.grpc.tls import credentials
+        from serving.grpc.server import credentials
 
         return self._grpc.add_secure_port(place, credentials(self._certificate))
 

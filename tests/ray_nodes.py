@@ -6,6 +6,7 @@ Writes FOLDER/results.json: what was seen, which a test checks.
 """
 
 import contextlib
+import functools
 import json
 import os
 import signal
@@ -74,26 +75,32 @@ def of_node(place):
     return [process for process in found if process != place.pid and namespace(process) == there]
 
 
-def killed_node(place):
-    """What clients see when all processes of the second machine are killed."""
+def kill(processes):
+    """Kills them all."""
+    for process in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+def failed_node(fail):
+    """What clients see when the second machine fails."""
     with load(PORT, ["slow"] * 3 + ["voice"] * 3) as answers:
         time.sleep(3.0)
-        killed_at = time.time()
-        for process in of_node(place):
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(process, signal.SIGKILL)
+        failed_at = time.time()
+        fail()
+        failed_by = time.time()
         time.sleep(8.0)
     bad = [answer for answer in answers if answer.status != 200]
-    ends = [a.time + a.seconds - killed_at for a in answers if a.status == 200]
-    later = [a.seconds for a in answers if a.time > killed_at and a.status == 200]
+    ends = [a.time + a.seconds - failed_at for a in answers if a.status == 200]
+    later = [a.seconds for a in answers if a.time > failed_at and a.status == 200]
     return {
         "clients": 6,
         "before": sum(end < 0 for end in ends),
         "after": len(later),
         "slowest_after_seconds": max(later),
         "statuses": statuses(answers),
-        "in_hand": sum(a.time <= killed_at + 0.05 and a.time + a.seconds >= killed_at for a in bad),
-        "last_bad_seconds": max((a.time + a.seconds - killed_at for a in bad), default=0.0),
+        "in_hand": sum(a.time <= failed_by + 0.05 and a.time + a.seconds >= failed_at for a in bad),
+        "last_bad_seconds": max((a.time + a.seconds - failed_at for a in bad), default=0.0),
     }
 
 
@@ -108,7 +115,7 @@ def main(models, folder):
     there = [process for process in replicas() if process in of_node(place)]
     results = {"replicas": len(replicas()), "there": len(there), "name": REPLICA}
     results["rate"] = rate(PORT, "voice")
-    results["killed"] = killed_node(place)
+    results["killed"] = failed_node(functools.partial(kill, of_node(place)))
     results["left"] = len(replicas())
     results["rate_left"] = rate(PORT, "voice")
     start = time.time()
@@ -116,6 +123,7 @@ def main(models, folder):
     wait_until(lambda: len(replicas()) == 2, SECONDS, "the second replica")
     results["back_seconds"] = time.time() - start
     results["rate_back"] = rate(PORT, "voice")
+    results["cut"] = failed_node(lambda: ran("ip", "link", "set", "here", "down"))
     (folder / "results.json").write_text(json.dumps(results), encoding="utf-8")
     print(json.dumps(results), flush=True)
 

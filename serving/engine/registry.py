@@ -1,12 +1,9 @@
 """The models under a folder, loaded, warm, and replaced while they are being asked."""
 
 import asyncio
-import concurrent.futures
 import gc
 import logging
 import math
-import os
-import threading
 import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
@@ -15,12 +12,12 @@ from typing import TYPE_CHECKING, Any
 
 from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable
+from serving.engine.model_loader import LoadTimeout, ModelLoader
 from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import FoundVersion, ScanResult, scan
 from serving.engine.version_set import MAX_ENDED, BrokenVersion, VersionSet, VersionStatus
-from serving.errors import DeadlineExceeded, NotFound, NotReady, ServingError
+from serving.errors import NotFound, NotReady, ServingError
 from serving.observability.logs import event, request_id
-from serving.sandbox.loader import bundle_loader
 from serving.sandbox.sandboxed_bundle import ModelEnded
 from serving.settings import Settings
 
@@ -29,18 +26,8 @@ if TYPE_CHECKING:
 
 LOG = logging.getLogger(__name__)
 MAX_DELAY_SECONDS = 60.0
-REPORT_SECONDS = 10.0  # after which the next model is loaded beside one that is not ready yet
-LOADS_AT_ONCE = max(2, (os.cpu_count() or 1) // 2)
 HIDDEN_ERROR = "It cannot be loaded; the server's log has the reason."
 MISSED_SCANS = 3  # after which a name that is gone counts as taken away, not as being replaced
-
-
-class LoadTimeout(DeadlineExceeded):
-    """A version that is not ready in its time; `attempt` goes on without anyone to wait for it."""
-
-    def __init__(self, seconds: float, attempt: "asyncio.Future[Servable]"):
-        super().__init__(f"It was not loaded and warm within {seconds:g} seconds.")
-        self.attempt = attempt
 
 
 class ModelRegistry:
@@ -65,7 +52,7 @@ class ModelRegistry:
         metrics: "Metrics | None" = None,
     ):
         self.root, self.settings = Path(root), settings
-        self._load_bundle, self._metrics = load or bundle_loader(settings), metrics
+        self._loader, self._metrics = ModelLoader(settings, load), metrics
         self._version_sets: dict[str, VersionSet] = {}
         self._canaries: dict[str, VersionSet] = {}
         self._initial_names: set[str] | None = None  # names that lay there at the start
@@ -73,7 +60,6 @@ class ModelRegistry:
         self._tasks: set[asyncio.Task] = set()
         self._poller: asyncio.Task | None = None
         self._scanner = ThreadPoolExecutor(1, thread_name_prefix="scan")
-        self._loading = asyncio.Semaphore(LOADS_AT_ONCE)
         self._initial_load = asyncio.Event()
 
     @property
@@ -268,7 +254,7 @@ class ModelRegistry:
     async def _load(self, name: str, version_set: VersionSet, found: FoundVersion) -> None:
         start = time.monotonic()
         try:
-            bundle = await self._load_in_thread(name, found)
+            bundle = await self._loader.load(name, found)
         except Exception as error:
             self._record_failure(name, version_set, found, error)
         else:
@@ -282,31 +268,6 @@ class ModelRegistry:
             event(LOG, "ready", model=name, version=found.number, seconds=seconds)
         version_set.loading = None
         self._check_initial_load()
-
-    async def _load_in_thread(self, name: str, found: FoundVersion) -> Servable:
-        """The bundle of a version, warm; meanwhile the log says that it is coming.
-
-        One that takes long leaves its turn to others. Raises LoadTimeout.
-        """
-
-        def warm() -> Servable:
-            event(LOG, "loading", model=name, version=found.number)
-            bundle = self._load_bundle(found.path)
-            bundle.warm()
-            return bundle
-
-        most_seconds = self.settings.load_seconds
-        async with self._loading:
-            attempt = _in_daemon_thread(warm, f"load-{name}")
-            end = time.monotonic() + most_seconds
-            await asyncio.wait({attempt}, timeout=min(REPORT_SECONDS, most_seconds))
-        while not attempt.done() and (left := end - time.monotonic()) > 0:
-            event(LOG, "still loading or warming", model=name, version=found.number)
-            await asyncio.wait({attempt}, timeout=min(REPORT_SECONDS, left))
-        if not attempt.done():
-            attempt.add_done_callback(lambda ended: ended.exception())  # which nobody asks for
-            raise LoadTimeout(most_seconds, attempt)
-        return attempt.result()
 
     def _record_failure(
         self, name: str, version_set: VersionSet, found: FoundVersion, error: Exception
@@ -390,21 +351,3 @@ def _without_paths(text: str, path: Path, root: Path) -> str:
     for folder in (root.resolve(), root):
         text = text.replace(f"{folder}/", "").replace(str(folder), "the folder of models")
     return " ".join(text.split())[:300]
-
-
-def _in_daemon_thread(work: Callable[[], Servable], name: str) -> "asyncio.Future[Servable]":
-    """The result of the work, which may be given up: nobody waits for its thread, not at the end.
-
-    It begins at once, and nothing cancels it.
-    """
-    done: concurrent.futures.Future[Servable] = concurrent.futures.Future()
-
-    def run() -> None:
-        done.set_running_or_notify_cancel()  # from here on it cannot be cancelled
-        try:
-            done.set_result(work())
-        except BaseException as error:
-            done.set_exception(error)
-
-    threading.Thread(target=run, name=name, daemon=True).start()
-    return asyncio.wrap_future(done)

@@ -7,6 +7,7 @@ from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
 from serving.engine.admission import Admission
+from serving.engine.certificates import Certificate
 from serving.engine.registry import ModelRegistry
 from serving.grpc.health import Health
 from serving.grpc.inference import Inference
@@ -57,6 +58,15 @@ def make_server(
         described.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
     reflection.enable_server_reflection(named, server, described)
     return server
+
+
+def credentials(certificate: Certificate) -> grpc.ServerCredentials:
+    """Of TLS: they show the certificate as its files have it when a client comes."""
+
+    def fetch() -> grpc.ServerCertificateConfiguration:
+        return grpc.ssl_server_certificate_configuration([certificate.current().pems])
+
+    return grpc.dynamic_ssl_server_credentials(fetch(), fetch)
 
 
 def _services(registry: ModelRegistry, settings: Settings) -> dict[str, Mapping[str, Callable]]:

@@ -348,7 +348,7 @@ def test_a_disk_that_cannot_be_read_is_no_refusal(store, monkeypatch):
 
 @pytest.mark.parametrize("count", [1, 5])
 def test_models_that_never_get_warm_keep_no_other_from_being_loaded(store, monkeypatch, count):
-    monkeypatch.setattr("serving.engine.registry.REPORT_SECONDS", 0.01)
+    monkeypatch.setattr("serving.engine.model_loader.REPORT_SECONDS", 0.01)
     for number in range(count):
         store.add(f"stuck{number}").warm_open.clear()
     store.add()
