@@ -191,6 +191,8 @@ def test_fits_a_telephone(visit):
         visitor.hears("^(Made|Drew)")
         assert visitor.page.evaluate("document.documentElement.scrollWidth") == PHONE["width"]
         assert visitor.page.locator("#readings").is_visible()
+        for select in visitor.page.locator("select").all():  # whose words end before the arrow
+            assert select.evaluate("(n) => parseFloat(getComputedStyle(n).paddingRight)") >= 24
         heights = visitor.page.evaluate(
             "[...document.querySelectorAll('button, select, .button')]"
             ".map((n) => n.offsetHeight).filter(Boolean)"
