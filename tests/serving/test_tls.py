@@ -2,6 +2,7 @@
 
 import contextlib
 import http.client
+import signal
 import socket
 import ssl
 import subprocess
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from fake_bundle import CHANNELS, FakeModelStore
 from serve_command import Command
+from serve_load import INFER
 
 import serving
 from replicator.runs.errors import UserError
@@ -136,6 +138,27 @@ def test_who_does_not_shake_hands_makes_room(folder, tmp_path, monkeypatch):
             connection.close()
         with contextlib.suppress(ConnectionResetError):
             assert silent[0].recv(1) == b""  # the longest silent had to go
+
+
+def test_what_was_accepted_is_answered_when_the_server_leaves(tmp_path):
+    make_certificate(tmp_path)
+    (tmp_path / "models").mkdir()
+    store = FakeModelStore(tmp_path / "models")
+    store.add("voice", seconds=3.0)
+    options = ("--tls-certificate", tmp_path / "cert.pem", "--tls-key", tmp_path / "key.pem")
+    trusted = ssl.create_default_context(cafile=tmp_path / "cert.pem")
+    with Command(store, *options, "--probe-port", 0) as command:
+        connection = http.client.HTTPSConnection("localhost", command.port, context=trusted)
+        connection.request("POST", "/v2/models/voice/infer", INFER)
+        probes = http.client.HTTPConnection(command.probe_address, timeout=20)
+        page = b""
+        while b'onepass_calls_running{model="voice"} 1.0' not in page:
+            probes.request("GET", "/monitoring/prometheus/metrics")
+            page = probes.getresponse().read()
+        probes.close()
+        assert command.ended(signal.SIGTERM, 30) == 0
+        assert connection.getresponse().status == 200
+        connection.close()
 
 
 @pytest.mark.parametrize("words", ["no certificate", ""])
