@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from serving.engine.auth import TokenAuth
 from serving.engine.clients import Address, Client, begin_client, current_client
 from serving.engine.proxies import TrustedProxies
-from serving.engine.quotas import Quotas
-from serving.engine.rate_limits import RateLimiter, is_unlimited
+from serving.engine.quotas import Quota
+from serving.engine.rate_limits import Buckets, RateLimiter, is_unlimited
 from serving.engine.shared_limits import SharedLimit
 from serving.engine.tokens import CurrentTokens
 from serving.observability.refusals import Refusals
@@ -36,7 +36,8 @@ class Admission:
 
     def __init__(self, settings: Settings, metrics: "Metrics | None" = None):
         self._tokens = CurrentTokens(settings)
-        self._auth, self._quotas = TokenAuth(self._tokens), Quotas(metrics)
+        self._auth = TokenAuth(self._tokens)
+        self._quota_of = functools.partial(Quota, Buckets(), metrics)
         self._rate_limiter = RateLimiter(settings.requests_per_minute_per_client)
         self.proxies = TrustedProxies(settings)
         self.refusals = Refusals(metrics)
@@ -54,7 +55,7 @@ class Admission:
         self._rate_limiter.check(path, address)
         name = await self._auth.check(path, authorization, client)
         token = None if name is None else self._tokens().get(name)
-        quota = self._quotas.of(name, token) if name is not None and token else None
+        quota = self._quota_of(name, token) if name is not None and token else None
         client = begin_client(address, name, quota)
         _count_request(path, client)
         return client

@@ -1,8 +1,6 @@
 """What those who bear a token may use: requests a minute, seconds of sound and images a day."""
 
 import math
-import time
-from collections.abc import Callable
 from typing import TYPE_CHECKING
 
 from serving.engine.rate_limits import MINUTE_SECONDS, Buckets
@@ -20,26 +18,18 @@ PERIODS = {  # seconds in which what was used comes back, and the words for what
 }
 
 
-class Quotas:
-    """What each token has used of what it may.
+class Quota:
+    """What a request that bears a token may use, and says that it used.
 
     It is counted in memory: a server that begins anew begins with nothing used, and each of several
     servers counts for itself.
+
+    Args:
+      buckets: of all tokens. metrics: count by name; None: nothing is counted.
     """
 
-    def __init__(self, metrics: "Metrics | None" = None, now: Callable[[], float] = time.monotonic):
-        self._metrics, self._buckets = metrics, Buckets(now)
-
-    def of(self, name: str, token: Token) -> "Quota":
-        """That of one token."""
-        return Quota(name, token, self._buckets, self._metrics)
-
-
-class Quota:
-    """What a request may use, and says that it used."""
-
-    def __init__(self, name: str, token: Token, buckets: Buckets, metrics: "Metrics | None"):
-        self._name, self._token, self._buckets, self._metrics = name, token, buckets, metrics
+    def __init__(self, buckets: Buckets, metrics: "Metrics | None", name: str, token: Token):
+        self._buckets, self._metrics, self._name, self._token = buckets, metrics, name, token
 
     def check(self, limit: str, amount: float) -> None:
         """Raises TooManyRequests, with when to come again, where less than that is left.

@@ -11,7 +11,8 @@ from grpc_running import refused
 from serve_load import INFER
 
 from replicator.runs.errors import UserError
-from serving.engine.quotas import DAY_SECONDS, Quotas
+from serving.engine.quotas import DAY_SECONDS, Quota
+from serving.engine.rate_limits import Buckets
 from serving.engine.tokens import Token, read_tokens
 from serving.errors import TooLarge, TooManyRequests
 from serving.grpc.messages import message
@@ -74,7 +75,7 @@ def test_a_limit_that_cannot_be_is_one_line_that_names_it(folder, line, said):
 
 def test_what_was_used_comes_back_steadily_and_what_was_owed_is_waited_off():
     seconds = [0.0]
-    quota = Quotas(now=lambda: seconds[0]).of("anna", Token(ANNA, images_per_day=100))
+    quota = Quota(Buckets(lambda: seconds[0]), None, "anna", Token(ANNA, images_per_day=100))
     quota.check("images_per_day", 100)
     quota.use("images_per_day", 60)
     quota.use("images_per_day", 60)  # of a request that was under way at the same time
