@@ -18,6 +18,7 @@ from replicator.runs.model_folder import assign_weights, stored_model
 from replicator.runs.model_spec import kind_of
 from replicator.runs.stored_config import checked_config, stored_config
 from wavenet import model as wavenet_model
+from wavenet import shipped as teachers
 from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
 from wavenet.speech_model import TrainedSpeechModel, spec_of_speech
@@ -130,7 +131,7 @@ def load_student(path: Path) -> StudentModel:
 def teacher_of(model: StudentModel) -> Path:
     """Where the teacher of a student lies; UserError if it is gone."""
     path = Path(str(model.spec.get("teacher")))
-    if str(path) != wavenet_model.SHIPPED and not path.exists():
+    if str(path) not in teachers.FOLDERS and not path.exists():
         raise UserError(f"This student was distilled from {path}, which is gone; name --teacher.")
     return path
 

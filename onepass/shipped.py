@@ -17,7 +17,8 @@ def folder(name: str) -> Path:
     """The model folder of a shipped model, with model.json and card.md."""
     from distill.shipped import student_folder
     from pixelcnn.shipped import folder as image_folder
-    from wavenet.shipped import teacher_folder
+    from wavenet import shipped as teachers
 
-    sounds = {"shipped": student_folder, "shipped-teacher": teacher_folder}
-    return sounds[name]() if name in sounds else image_folder(name)
+    if name in teachers.FOLDERS:
+        return teachers.folder(name)
+    return student_folder() if name == "shipped" else image_folder(name)

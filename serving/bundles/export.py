@@ -35,7 +35,6 @@ from serving.bundles.warmup import write_warmup
 from wavenet import card as teacher_card
 from wavenet import portable as teacher_portable
 from wavenet import shipped as teacher_shipped
-from wavenet.model import SHIPPED as SHIPPED_TEACHER
 from wavenet.model import SpeechModel
 from wavenet.samplers import CHUNK_SAMPLES
 
@@ -136,8 +135,8 @@ def _shipped(path: Path) -> Path:
         return path
     if str(path) in image_shipped.FOLDERS:
         return image_shipped.folder(str(path))
-    if str(path) == SHIPPED_TEACHER:
-        return teacher_shipped.teacher_folder()
+    if str(path) in teacher_shipped.FOLDERS:
+        return teacher_shipped.folder(str(path))
     return speech_models.SHIPPED[str(path)]() if str(path) in speech_models.SHIPPED else path
 
 

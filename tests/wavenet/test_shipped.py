@@ -106,8 +106,8 @@ def test_the_fine_structure_of_the_mel_is_worth_bits(teacher, speech, levels):
 
 
 def test_it_knows_more_than_the_linear_prediction_of_its_order(teacher):
-    untrained = json.loads((shipped.teacher_folder() / "model.json").read_text())["quality"]
-    untrained = untrained["untrained_predictor"]
+    spec = json.loads((shipped.folder("shipped-teacher") / "model.json").read_text())
+    untrained = spec["quality"]["untrained_predictor"]
     assert untrained["order"] == teacher.config.network.prediction_order
     measured = teacher.spec["quality"]["bits_per_sample"]
     assert measured < untrained["bits_per_sample"]["mean"] - 0.3
@@ -128,7 +128,7 @@ def test_most_units_of_its_conditioner_follow_the_frames(teacher):
 
 
 def test_its_card_says_where_it_comes_from(teacher):
-    folder = shipped.teacher_folder()
+    folder = shipped.folder("shipped-teacher")
     spec = json.loads((folder / "model.json").read_text())
     card = (folder / "card.md").read_text()
     for fact in ("CC0", spec["command"], f"{spec['step']:,} steps", spec["git_revision"]):

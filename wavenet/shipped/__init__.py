@@ -1,9 +1,10 @@
-"""What comes with the package: recordings, and a trained teacher with its card."""
+"""What comes with the package: recordings, and trained teachers with their cards."""
 
 import importlib.resources
 from pathlib import Path
 
 TEACHER = "shipped-teacher"
+FOLDERS = {TEACHER: "kathleen-teacher-16k"}
 
 
 def recordings_folder() -> Path:
@@ -11,12 +12,12 @@ def recordings_folder() -> Path:
     return Path(str(importlib.resources.files(__name__))) / "kathleen"
 
 
-def teacher_folder() -> Path:
-    """The folder of the shipped teacher: a model folder, see `wavenet.model.load`."""
-    return Path(str(importlib.resources.files(__name__))) / "kathleen-teacher-16k"
+def folder(name: str) -> Path:
+    """The folder of a shipped teacher: a model folder, see `wavenet.model.load`."""
+    return Path(str(importlib.resources.files(__name__))) / FOLDERS[name]
 
 
 def model_folder(path: Path) -> Path:
-    """The path; where it is the shipped teacher's name and no folder's, the teacher's folder."""
+    """The path; where it is a shipped teacher's name and no folder's, the teacher's folder."""
     path = Path(path)
-    return teacher_folder() if path == Path(TEACHER) and not path.exists() else path
+    return folder(str(path)) if str(path) in FOLDERS and not path.exists() else path
