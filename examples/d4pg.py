@@ -13,7 +13,6 @@ replicas.
 
 import dataclasses
 import itertools
-import sys
 from pathlib import Path
 
 import gymnasium
@@ -24,7 +23,7 @@ import tyro
 
 from replicator import Replicator, strategies
 from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.errors import UserError
+from replicator.runs.errors import UserError, in_one_line
 from replicator.runs.progress import Progress
 from replicator.training.config import OptimizerConfig
 from replicator.training.optimizer import adam
@@ -276,10 +275,8 @@ def report(settings: Settings, learner: Learner, curve, by_chance, learned) -> N
 def main(arguments=None) -> None:
     """Reads the command line and learns."""
     settings = tyro.cli(Settings, args=arguments, description=__doc__)
-    try:
+    with in_one_line("d4pg"):
         train(settings)
-    except UserError as error:
-        sys.exit(f"d4pg: {error}")
 
 
 if __name__ == "__main__":

@@ -13,7 +13,6 @@ Asynchronous (parameter_server), batch norm reads the batch of one worker, and n
 """
 
 import dataclasses
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -22,8 +21,9 @@ import tyro
 
 from replicator import Replicator, strategies
 from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.errors import UserError
+from replicator.runs.errors import UserError, in_one_line
 from replicator.runs.progress import Progress
+from replicator.training.resumption import resume_variables
 
 SUFFIXES = {".jpg", ".jpeg", ".png", ".gif", ".bmp"}  # that TensorFlow decodes
 EPSILON = 1e-5  # of batch norm
@@ -296,8 +296,8 @@ def train(settings: Settings) -> None:
     with replicator.scope():
         trainer = Trainer(settings, listed(settings, "train")[2], replicator)
     checkpoints = Checkpoints(settings.out / "checkpoints")
-    for name, value in (checkpoints.newest()[0] or {}).items():
-        trainer.variables[int(name)].assign(value)
+    variables = {str(i): variable for i, variable in enumerate(trainer.variables)}
+    resume_variables(replicator, checkpoints, variables)
     learn = replicator.compile_training(
         trainer.local, trainer.moved, trainer.slots(), reads=trainer.averages
     )
@@ -309,7 +309,7 @@ def train(settings: Settings) -> None:
             figures = learn(batches)
             progress.advance(1, **{name: float(value) for name, value in figures.items()})
             if replicator.is_chief and (step % settings.save_steps == 0 or step == settings.steps):
-                values = {str(i): v.numpy() for i, v in enumerate(trainer.variables)}
+                values = {name: v.numpy() for name, v in variables.items()}
                 checkpoints.save(step, values)
     if settings.data is not None and not replicator.is_async:
         print(f"accuracy on dev: {evaluate(replicator, trainer):.4f}")
@@ -318,10 +318,8 @@ def train(settings: Settings) -> None:
 def main(arguments=None) -> None:
     """Reads the command line and trains."""
     settings = tyro.cli(Settings, args=arguments, description=__doc__)
-    try:
+    with in_one_line("resnet50"):
         train(settings)
-    except UserError as error:
-        sys.exit(f"resnet50: {error}")
 
 
 if __name__ == "__main__":

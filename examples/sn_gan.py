@@ -12,7 +12,6 @@ The generator's batch norm reads the batches of all replicas; asynchronous, that
 """
 
 import dataclasses
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -24,10 +23,11 @@ from pixelcnn.sampling.grids import write_png
 from pixelcnn.shipped import dev_images
 from replicator import Replicator, strategies
 from replicator.runs.checkpoints import Checkpoints
-from replicator.runs.errors import UserError
+from replicator.runs.errors import UserError, in_one_line
 from replicator.runs.progress import Progress
 from replicator.training.config import OptimizerConfig
 from replicator.training.optimizer import adam
+from replicator.training.resumption import resume_variables
 
 SIDE = 32  # pixels
 LATENT = 128
@@ -343,8 +343,8 @@ def train(settings: Settings) -> None:
     with replicator.scope():
         game = Game(settings, classes, replicator)
     checkpoints = Checkpoints(settings.out / "checkpoints")
-    for name, value in (checkpoints.newest()[0] or {}).items():
-        game.variables[int(name)].assign(value)
+    variables = {str(i): variable for i, variable in enumerate(game.variables)}
+    resume_variables(replicator, checkpoints, variables)
     update_discriminator = game.compiled(game.discriminator_step, game.discriminator)
     update_generator = game.compiled(game.generator_step, game.generator)
     draw = game.compiled(game.draw)
@@ -359,7 +359,7 @@ def train(settings: Settings) -> None:
             if step % settings.sheet_steps == 0 or step == settings.steps:
                 samples = sheet(draw, replicator, classes)  # every worker draws, the chief writes
                 if replicator.is_chief:
-                    values = {str(i): v.numpy() for i, v in enumerate(game.variables)}
+                    values = {name: v.numpy() for name, v in variables.items()}
                     checkpoints.save(step, values)
                     write_png(settings.out / f"step_{step:06d}.png", samples)
 
@@ -367,10 +367,8 @@ def train(settings: Settings) -> None:
 def main(arguments=None) -> None:
     """Reads the command line and trains."""
     settings = tyro.cli(Settings, args=arguments, description=__doc__)
-    try:
+    with in_one_line("sn_gan"):
         train(settings)
-    except UserError as error:
-        sys.exit(f"sn_gan: {error}")
 
 
 if __name__ == "__main__":

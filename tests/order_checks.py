@@ -1,5 +1,6 @@
 """What tests/test_order.py reads: run in a process with four logical CPUs."""
 
+import keras
 import tensorflow as tf
 from replicator_checks import forever, replicator_of
 
@@ -145,3 +146,20 @@ def check_after_refusal():
         )
     except ValueError:
         return float(replicator.compile(lambda batch: replicator.all_sum(1.0))(iterator))
+
+
+def check_variables():
+    replicator = replicator_of(2)
+    with replicator.scope():
+        weight = tf.Variable([1.0])
+        optimizer = replicator.wrap_optimizer(keras.optimizers.Adam())  # never built
+
+    def step(batch):
+        with tf.GradientTape() as tape:
+            loss = tf.reduce_sum(weight)
+        optimizer.apply([tape.gradient(loss, weight)], [weight])
+
+    try:
+        replicator.compile(step)(iter(replicator.batches(forever())))
+    except ValueError as error:
+        return type(error).__name__, str(error)

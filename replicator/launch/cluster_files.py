@@ -187,15 +187,16 @@ KUBERNETES = """\
 
 SLURM = """\
 #!/bin/bash
-# sbatch FILE. SIGTERM comes {warning} s before the time limit, for saving; then the job queues
+# sbatch FILE. SIGUSR1 comes {warning} s before the time limit: the tasks save, then the job queues
 # again and goes on from the newest checkpoint, as it does when preempted or when a node fails.
+# A job that is cancelled (SIGTERM) saves and stays away.
 #SBATCH --job-name={name}
 #SBATCH --output={name}-%j.log
 #SBATCH --open-mode=append
 #SBATCH --nodes={size}
 #SBATCH --ntasks-per-node=1
 #SBATCH --time={time}
-#SBATCH --signal=B:TERM@{warning}
+#SBATCH --signal=B:USR1@{warning}
 #SBATCH --requeue
 {gpus}
 mapfile -t hosts < <(scontrol show hostnames "$SLURM_JOB_NODELIST")
@@ -214,14 +215,16 @@ task={shell}
 command=({command})
 
 {steps}
+queue_again=
 trap 'kill -TERM "$step"' TERM
+trap 'queue_again=1; kill -TERM "$step"' USR1
 wait "$step"
 status=$?
 while kill -0 "$step" 2>/dev/null; do  # the signal has ended the wait, not the step
     wait "$step"
     status=$?
 done
-if [ "$status" -eq 143 ]; then  # saved and left because of the signal
+if [ "$status" -eq 143 ] && [ -n "$queue_again" ]; then  # saved because its time is up
     scontrol requeue "$SLURM_JOB_ID"
 fi
 exit "$status\""""

@@ -12,6 +12,7 @@ from replicator.runs.errors import UserError
 from replicator.strategies.base import Call, InputFn, Replicator, StepFn, check_steps_per_call
 from replicator.strategies.peer_errors import explaining_peer_errors
 from replicator.strategies.replica_rows import check_divisible, replica_batches, uneven_rows_error
+from replicator.strategies.wrapped_optimizer import variables_in_step_error
 
 Devices = list[list[str]]
 
@@ -124,7 +125,7 @@ class _CompiledStep:
         """The outputs of the last of the steps; PeerLostError where another process has ended."""
         if not self._is_compared:
             self._records.clear()
-            self._function.get_concrete_function(iterator)
+            self._trace(iterator)
             self._replicator._compare_calls([call for r in self._records for call in r.calls()])
             self._is_compared = True
         try:
@@ -137,6 +138,14 @@ class _CompiledStep:
                 or shape_mismatch_error(error)
                 or error
             ) from None
+
+    def _trace(self, iterator):
+        try:
+            self._function.get_concrete_function(iterator)
+        except Exception as error:
+            if explained := variables_in_step_error(error):
+                raise explained from None
+            raise
 
     def _steps(self, iterator):
         if self._steps_per_call > 1:

@@ -1,8 +1,23 @@
 """Optimisers of Keras 3, tf_keras and others with gradients averaged over replicas."""
 
 import inspect
+import re
 
 import tensorflow as tf
+
+from replicator.runs.errors import UserError
+
+
+def variables_in_step_error(error: Exception) -> UserError | None:
+    """The UserError for variables that a step made while it was traced, else None."""
+    if type(error).__name__ != "UnliftableError" and "singleton tf.Variables" not in str(error):
+        return None
+    found = re.search(r"tensor '(\w+/\w+)", str(error))
+    which = f" (`{found[1]}`)" if found else ""
+    return UserError(
+        f"A step must not make variables{which}: they are made in `scope()`, those of an optimizer "
+        "by `optimizer.build(variables)`."
+    )
 
 
 class WrappedOptimizer(tf.Module):

@@ -6,11 +6,11 @@ from collections.abc import Callable, Mapping, Sequence
 import numpy as np
 import tensorflow as tf
 
-from replicator.runs.errors import UserError
 from replicator.runs.model_folder import variable_names
 from replicator.training.accumulation import Batch, accumulate_gradients, split_microbatches
 from replicator.training.config import OptimizerConfig
 from replicator.training.optimizer import adam, clip_by_global_norm, learning_rate, polyak
+from replicator.training.resumption import assign_arrays
 
 LossFn = Callable[[Batch], tuple[tf.Tensor, dict[str, tf.Tensor]]]
 
@@ -121,14 +121,7 @@ class TrainState(tf.Module):
 
     def restore(self, arrays: dict[str, np.ndarray]) -> None:
         """Sets every slot from `arrays()` of a state of the same network, else raises UserError."""
-        for name, variable in self.slots().items():
-            if name not in arrays or tuple(arrays[name].shape) != tuple(variable.shape):
-                raise UserError(
-                    f"The checkpoint does not fit this network: `{name}` must have "
-                    f"shape {tuple(variable.shape)}."
-                )
-        for name, variable in self.slots().items():
-            variable.assign(arrays[name])
+        assign_arrays(self.slots(), arrays)
 
     def start(self, weights: Sequence[tf.Variable]) -> None:
         """Sets the weights and their average from another network's, in the same order."""

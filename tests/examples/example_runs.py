@@ -2,10 +2,11 @@
 
 import sys
 
-from examples import d4pg, resnet50, sn_gan
+from examples import d4pg, own_step, resnet50, sn_gan
 
 D4PG = "--episodes 2 --updates 4 --updates-per-call 2 --batch 16 --hidden 8"
 RESNET = "--steps 2 --batch 4 --side 32 --blocks 1 1 --width 4 --warmup-steps 1"
+OWN = "--batch 8 --save-steps 3"
 GAN = "--batch 8 --width 4 --sheet-steps 1"
 
 
@@ -16,9 +17,12 @@ def main(strategy, out, images):
     run(d4pg, "d4pg", D4PG)
     run(resnet50, "resnet50", f"{RESNET} --data {images}")
     run(sn_gan, "sn_gan", f"{GAN} --steps 1")
+    run(own_step, "own_step", f"{OWN} --steps 6")
     if strategy == "single":
         run(sn_gan, "sn_gan", f"{GAN} --steps 2")
         run(sn_gan, "straight", f"{GAN} --steps 2")
+        run(own_step, "own_parts", f"{OWN} --steps 3")
+        run(own_step, "own_parts", f"{OWN} --steps 6")
 
 
 if __name__ == "__main__":

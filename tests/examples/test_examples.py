@@ -52,7 +52,9 @@ def stored(folder, step):
         return {name: file[name] for name in file.files}
 
 
-@pytest.mark.parametrize(("example", "step"), [("d4pg", 8), ("resnet50", 2), ("sn_gan", 1)])
+@pytest.mark.parametrize(
+    ("example", "step"), [("d4pg", 8), ("own_step", 6), ("resnet50", 2), ("sn_gan", 1)]
+)
 def test_two_replicas_end_where_one_device_does(runs, example, step):
     one, two = (stored(runs[word][0] / example, step) for word in ("single", "local:2"))
     assert one.keys() == two.keys()
@@ -61,8 +63,11 @@ def test_two_replicas_end_where_one_device_does(runs, example, step):
         np.testing.assert_allclose(two[name], values, rtol=0.0, atol=bound, err_msg=name)
 
 
-def test_a_gan_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(runs):
-    resumed, straight = (stored(runs["single"][0] / run, 2) for run in ("sn_gan", "straight"))
+@pytest.mark.parametrize(
+    ("parts", "whole", "step"), [("sn_gan", "straight", 2), ("own_parts", "own_step", 6)]
+)
+def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(runs, parts, whole, step):
+    resumed, straight = (stored(runs["single"][0] / run, step) for run in (parts, whole))
     for name, values in straight.items():
         np.testing.assert_array_equal(resumed[name], values, err_msg=name)
 

@@ -77,3 +77,11 @@ def test_a_primitive_outside_a_step_is_refused(checks):
 
 def test_a_refused_step_leaves_the_replicator_whole(checks):
     assert checks("after_refusal") == 2.0
+
+
+def test_variables_that_a_step_makes_are_refused_in_one_line(checks):
+    assert checks("variables") == (
+        "UserError",
+        "A step must not make variables (`adam/Variable_0_momentum`): they are made in `scope()`, "
+        "those of an optimizer by `optimizer.build(variables)`.",
+    )
