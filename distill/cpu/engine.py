@@ -9,10 +9,12 @@ from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 
+from distill.cpu import recursion
 from distill.cpu.kernels import ROWS
 from distill.cpu.tiles import Chunk, Scratch, TileSchedule, new_progress, run_tiles
-from distill.cpu.weights import TILE_ROWS, pack
+from distill.cpu.weights import FLOW, LAYER, SIZES, TILE_ROWS, PackedFlows, pack
 from distill.flows import Flow, FlowOutput
+from distill.residual import Prediction
 from wavenet.samplers.numba import as_compiled, available_cores, check_shape
 from wavenet.samplers.numba.kernels import LANES, aligned
 
@@ -141,6 +143,21 @@ class FlowEngine:
             scales=aligned([-(-TILE_ROWS // LANES) * LANES]),
             zeros=aligned([channels]),
         )
+
+
+def compile_kernels() -> None:
+    """Compiles the kernels, or finds them on disk, for this process and those it forks later.
+
+    They are the same for every student, so that none is needed: there is no flow and no sound.
+    """
+    none = np.zeros([1, 1, 0], np.float32)
+    flows, layers = np.zeros(0, FLOW), np.zeros(0, LAYER)
+    packed = PackedFlows(aligned([0]), np.ones(1, SIZES)[0], flows, layers)
+    chunk = Chunk(none, none, none[0], none[0], none, np.zeros([0, 0], np.int64))
+    rows, row = none[0], none[0, 0]
+    scratch = Scratch(rows, rows, rows, rows, rows, row, row)
+    run_tiles(packed, chunk, TileSchedule(ROWS, 0, 1, new_progress(1)), scratch, 0)
+    recursion.wave(rows, Prediction(none, rows), rows, 1)
 
 
 def _schedule(sounds: int, bunches: int, threads: int) -> TileSchedule:

@@ -48,12 +48,18 @@ class MelInversion:
         filters = tf.constant(self._filters)  # once for all updates: a saved graph holds each
         bins = self.magnitudes(bands, self._flat(bands), FIRST_UPDATES, filters)
         spectrum = tf.cast(bins, tf.complex64) * _phase(self._analysed(source, count))
-        before = None
-        for _ in range(self.passes - 1):
+
+        def one_pass(spectrum, before):
             now = self._analysed(self._synthesised(spectrum, count), count)
             faster = now if before is None else now + MOMENTUM * (now - before)
             bins = self.magnitudes(bands, tf.abs(now), UPDATES, filters)
-            spectrum, before = tf.cast(bins, tf.complex64) * _phase(faster), now
+            return tf.cast(bins, tf.complex64) * _phase(faster), now
+
+        if self.passes > 1:
+            first = one_pass(spectrum, None)
+            spectrum, _ = tf.while_loop(  # unrolled, most of what starts a server is tracing it
+                lambda *_: True, one_pass, first, maximum_iterations=self.passes - 2
+            )
         return self._synthesised(spectrum, count)
 
     def magnitudes(self, bands, bins, updates: int, filters=None):

@@ -77,8 +77,8 @@ SAVING = """
 """
 
 
-def check_program(folder: Path, signatures: Mapping[str, Signature]) -> None:
-    """Returns nothing; UserError, in one line, unless the bundle's program may be loaded.
+def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
+    """The bundle's program, a MetaGraphDef; UserError, in one line, unless it may be loaded.
 
     It must hold allowed operations alone and the signatures, as model.json declares them.
     """
@@ -88,6 +88,28 @@ def check_program(folder: Path, signatures: Mapping[str, Signature]) -> None:
     _check_operations(path, graph)
     for name, signature in signatures.items():
         _check_signature(path, graph, name, signature)
+    return graph
+
+
+def without(graph: Any, signature: str) -> Any:
+    """A MetaGraphDef that `check_program` gave, without what only this signature runs."""
+    outputs = {
+        name: {_node_of(info.name) for info in stored.outputs.values()}
+        for name, stored in graph.signature_def.items()
+    }
+    read = {_node_of(source) for node in graph.graph_def.node for source in node.input}
+    own = outputs.pop(signature) - read.union(*outputs.values())
+    nodes = [node for node in graph.graph_def.node if node.name not in own]
+    functions = graph.graph_def.library.function
+    bodies = {function.signature.name: function.node_def for function in functions}
+    reached = _reached(bodies, [name for node in nodes for name in _called_by(node)])
+    smaller = type(graph)(meta_info_def=graph.meta_info_def, saver_def=graph.saver_def)
+    for name in outputs:
+        smaller.signature_def[name].CopyFrom(graph.signature_def[name])
+    smaller.graph_def.versions.CopyFrom(graph.graph_def.versions)
+    smaller.graph_def.node.extend(nodes)
+    smaller.graph_def.library.function.extend(f for f in functions if f.signature.name in reached)
+    return smaller
 
 
 def _graph(path: Path) -> Any:

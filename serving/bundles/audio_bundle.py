@@ -12,6 +12,7 @@ import numpy as np
 from replicator.runs.errors import UserError
 from serving.bundles.bundle import COMPILED, PLAIN, Backend, Bundle
 from serving.bundles.numba_engine import Engine, EngineRequest, engine_for
+from serving.bundles.program import Program
 from serving.bundles.signature import Arrays, checked, example
 from serving.errors import InvalidInput
 
@@ -36,11 +37,14 @@ class AudioBundle(Bundle):
 
     kind = "sound"
 
-    def __init__(self, path: Path, spec: dict[str, Any], program: Any, backend: Backend = "auto"):
+    def __init__(
+        self, path: Path, spec: dict[str, Any], program: Program, backend: Backend = "auto"
+    ):
         super().__init__(path, spec, program, backend)
         self._engine: Engine | None = engine_for(path, spec, backend)
         self._streaming = spec["serving"]["streaming"]
-        self._is_warm = False
+        if self._engine is None:
+            program.restore()
 
     @property
     def sample_rate_hz(self) -> int:
@@ -69,7 +73,7 @@ class AudioBundle(Bundle):
 
     @property
     def engine(self) -> str:
-        """What makes whole sounds, and streams unless warm: "numba" or "tensorflow"."""
+        """What makes sounds, whole and streamed: "numba" or "tensorflow"."""
         return "tensorflow" if self._engine is None else "numba"
 
     def frames(self, waveform: np.ndarray) -> np.ndarray:
@@ -133,7 +137,7 @@ class AudioBundle(Bundle):
         request = self._engine_request(condition, seed, row, num, num_samples, speaker, temperature)
         if chunk_samples < 1:
             raise InvalidInput(f"`chunk_samples` must be at least 1, got {chunk_samples}.")
-        if self._engine is not None and not self._streams_sooner(num):
+        if self._engine is not None:
             return self._engine.stream(request, chunk_samples)
         groups = [self._streamed(group, chunk_samples) for group in self._groups(request)]
         return (np.concatenate(chunks) for chunks in zip(*groups, strict=True))
@@ -155,25 +159,18 @@ class AudioBundle(Bundle):
         check_lengths(arrays)
         return arrays
 
-    def warm(self) -> None:
-        """Compiles what is served compiled, by a call of every size that it is called in."""
-        super().warm()
-        self._is_warm = True
-
-    def _streams_sooner(self, num: int) -> bool:
-        """Whether the program is the better choice than the engine: it begins sooner once warm."""
-        return self._is_warm and self.backend == "auto" and num <= self._batches[0]
-
     def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
-        """Signature and inputs of every call that `warm` makes: all pieces, by every batch."""
+        """Signature and inputs of every call that `warm` makes: all pieces, by every batch.
+
+        Where there is an engine, the program is made ready by the first `chunk` that is asked for.
+        """
         # A long piece and a short one behind it: no other length is ever compiled.
         samples = sum(dict.fromkeys(self._streaming["pieces"]))
         frames = -(-samples // self.hop_samples)
         names: tuple[str, ...] = (COMPILED, CHUNK)
         batches = self._batches[:1] if self._streaming["rows_alone"] else self._batches
         if self._engine is not None:
-            yield COMPILED, self._example(COMPILED, 1, frames)
-            names, batches = (CHUNK,), self._batches[:1]
+            names, batches = (COMPILED,), [1]
         for rows, name in itertools.product(batches, names):
             yield name, self._example(name, rows, frames)
 

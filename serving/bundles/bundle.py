@@ -7,6 +7,7 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 
+from serving.bundles.program import Program
 from serving.bundles.signature import Arrays, Signature, check, example
 from serving.errors import NotFound
 
@@ -22,18 +23,19 @@ class Bundle:
     name, version: where it lay, NAME/VERSION. spec: what its model.json says.
 
     Args:
-      path: its folder. spec: of that folder. program: what TensorFlow loaded from it.
+      path: its folder. spec: of that folder. program: of that folder, checked.
       backend: what computes, see `load`.
     """
 
     kind: ClassVar[str]
 
-    def __init__(self, path: Path, spec: dict[str, Any], program: Any, backend: Backend = "auto"):
+    def __init__(
+        self, path: Path, spec: dict[str, Any], program: Program, backend: Backend = "auto"
+    ):
         self.path, self.spec, self.backend = path, spec, backend
         self.name, self.version = path.parent.name, int(path.name)
         self.signatures = signatures_of(spec)
-        self._program = program  # owns the variables that the functions read
-        self._functions = {name: program.signatures[name] for name in self.signatures}
+        self._program = program
 
     @property
     def serving(self) -> dict[str, Any]:
@@ -56,12 +58,8 @@ class Bundle:
 
     def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """What a signature gives for inputs as `check` gives them."""
-        import tensorflow as tf
-
-        infos = self.signature(signature).inputs
-        tensors = {name: tf.constant(inputs[name], info.dtype) for name, info in infos.items()}
-        outputs = self._functions[signature](**tensors)
-        return {name: tensor.numpy() for name, tensor in outputs.items()}
+        self.signature(signature)
+        return self._program(signature, inputs)
 
     def warm(self) -> None:
         """Compiles what is served compiled, by a call of every size that it is called in."""

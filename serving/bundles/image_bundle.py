@@ -1,13 +1,14 @@
 """A bundle that draws images."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from replicator.runs.errors import UserError
-from serving.bundles.bundle import COMPILED, Backend, Bundle
+from serving.bundles.bundle import COMPILED, PLAIN, Backend, Bundle
+from serving.bundles.program import Program
 from serving.bundles.signature import Arrays, checked, example, scale_name
 from serving.errors import InvalidInput
 
@@ -25,10 +26,13 @@ class ImageBundle(Bundle):
 
     kind = "picture"
 
-    def __init__(self, path: Path, spec: dict[str, Any], program: Any, backend: Backend = "auto"):
+    def __init__(
+        self, path: Path, spec: dict[str, Any], program: Program, backend: Backend = "auto"
+    ):
         if backend == "numba":
             raise UserError(f"{path} draws images; the engine `numba` is for students of sound.")
         super().__init__(path, spec, program, backend)
+        program.restore()
 
     @property
     def size(self) -> int:
@@ -104,10 +108,16 @@ class ImageBundle(Bundle):
         ]
         return (self._scales(*call, start) for call in calls)
 
+    def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
+        """What a signature gives for inputs as `check` gives them.
+
+        `serving_default` is answered by `compiled`: one seed is one image, whichever is asked.
+        """
+        return super().call(COMPILED if signature == PLAIN else signature, inputs)
+
     def warmup_calls(self) -> Iterator[tuple[str, Arrays]]:
-        """One image from every signature: no batch takes another program."""
-        for name, signature in self.signatures.items():
-            yield name, example(signature, 1)
+        """One whole image: no batch takes another program, others are compiled when asked for."""
+        yield COMPILED, example(self.signatures[COMPILED], 1)
 
     def inputs(
         self,

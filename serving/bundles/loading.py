@@ -5,12 +5,13 @@ from pathlib import Path
 from typing import Any
 
 from replicator.runs.errors import UserError
-from serving.bundles.allowed_operations import check_program
+from serving.bundles.allowed_operations import check_program, without
 from serving.bundles.audio_bundle import AudioBundle
-from serving.bundles.bundle import COMPILED, FORMAT, SPEC_FILE, Backend, signatures_of
+from serving.bundles.bundle import COMPILED, FORMAT, PLAIN, SPEC_FILE, Backend, signatures_of
 from serving.bundles.image_bundle import ImageBundle
 from serving.bundles.manifest import verify
 from serving.bundles.plain_files import read_plain
+from serving.bundles.program import Program
 
 MOST_SPEC_BYTES = 2**24
 CLASSES: dict[str, type[AudioBundle] | type[ImageBundle]] = {
@@ -39,8 +40,10 @@ def load(
     folder = version_folder(Path(path))
     verify(folder, manifest_digest)
     spec = read_spec(folder)
-    check_program(folder, signatures_of(spec))
-    return CLASSES[spec["kind"]](folder, spec, _loaded(folder), backend)
+    # `serving_default` is for stock TensorFlow Serving: here `compiled` answers for it.
+    graph = without(check_program(folder, signatures_of(spec)), PLAIN)
+    program = Program(folder, graph)
+    return CLASSES[spec["kind"]](folder, spec, program, backend)
 
 
 def version_folder(path: Path) -> Path:
@@ -82,15 +85,3 @@ def read_spec(folder: Path) -> dict[str, Any]:
     except (AttributeError, KeyError, TypeError, ValueError) as error:
         raise UserError(f"{path} does not say how to serve it: {error}.") from error
     return spec
-
-
-def _loaded(folder: Path) -> Any:
-    import tensorflow as tf
-
-    try:
-        return tf.saved_model.load(str(folder))
-    except (MemoryError, tf.errors.ResourceExhaustedError):
-        raise
-    except Exception as error:  # TensorFlow has one of its own for almost every byte that can flip
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
-        raise UserError(f"{folder} cannot be loaded: {first}") from error

@@ -57,6 +57,9 @@ class BatchObserver:
     def rows_queued(self, rows: int) -> None:
         """Rows join (positive) or leave (negative) the queue."""
 
+    def waited(self, seconds: float) -> None:
+        """A row has waited so long for its call."""
+
     def call_started(self) -> None:
         """A call begins."""
 
@@ -320,6 +323,8 @@ class Batcher:
     async def _run(self, rows: list[_Row]) -> None:
         loop = asyncio.get_running_loop()
         start = loop.time()
+        for row in rows:
+            self._observer.waited(start - row.request.arrived)
         self._observer.call_started()
         results = await loop.run_in_executor(self._pool, self._outputs, rows)
         seconds, first = loop.time() - start, rows[0].request

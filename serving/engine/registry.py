@@ -263,7 +263,8 @@ class ModelRegistry:
             version_set.current_stamp = found.stamp
             version_set.mend(found.number, time.monotonic())
             if self._metrics:
-                self._metrics.loaded(name, found.number, version_set is self._canaries.get(name))
+                is_canary = version_set is self._canaries.get(name)
+                self._metrics.loaded(name, found.number, getattr(bundle, "pid", None), is_canary)
             seconds = time.monotonic() - start
             event(LOG, "ready", model=name, version=found.number, seconds=seconds)
         version_set.loading = None

@@ -51,6 +51,7 @@ class Call:
         self._id = begin_request(given if isinstance(given, str) else None)
         self._start, self._model = time.perf_counter(), ""
         self._received = self._sent = 0
+        self._first_byte_at: float | None = None
         self._place = self._bytes = Hold()  # of nothing yet
         self._admission: Admission | None = None
         self.address = client_of(context.peer())
@@ -109,6 +110,7 @@ class Call:
                 "ask for fewer rows, fewer outputs, or a stream."
             )
         self._sent += len(answer)
+        self._first_byte_at = self._first_byte_at or time.perf_counter()
         return answer
 
     async def __aenter__(self) -> "Call":
@@ -153,7 +155,10 @@ class Call:
         event(_LOG, "answered", level, **fields, seconds=seconds, bytes=self._sent)
         if self._metrics is not None:
             sizes = {"received_bytes": self._received, "sent_bytes": self._sent}
-            self._metrics.request(self._model or None, PROTOCOL, status, seconds, **sizes)
+            first = None if self._first_byte_at is None else self._first_byte_at - self._start
+            self._metrics.request(
+                self._model or None, PROTOCOL, status, seconds, first_byte_seconds=first, **sizes
+            )
 
 
 def client_of(peer: str) -> tuple[str, int] | None:

@@ -54,12 +54,13 @@ class WrongMethod(ServingError):  # noqa: N818
 class ResponseRecorder:
     """A `send` that adds the headers every answer has, and knows what was sent.
 
-    code: "ok", or what it ended in.
+    code: "ok", or what it ended in. first_byte_at: of `time.perf_counter`; None before it.
     """
 
     def __init__(self, send: Send, request_id: str):
         self._send, self._request_id = send, request_id.encode()
         self.status, self.code, self.sent_bytes = 0, "ok", 0
+        self.first_byte_at: float | None = None
 
     async def send(self, message: Message) -> None:
         """Sends on."""
@@ -72,6 +73,7 @@ class ResponseRecorder:
             message = {**message, "headers": headers}
         else:
             self.sent_bytes += len(message.get("body", b""))
+            self.first_byte_at = self.first_byte_at or time.perf_counter()
         await self._send(message)
 
 
@@ -106,7 +108,7 @@ class RequestMiddleware:
             with traces.span("http", _trace(headers), method=scope["method"]):
                 await self._respond(scope, headers, body, response)
         finally:
-            self._note(scope, body, response, time.perf_counter() - started)
+            self._note(scope, body, response, started)
             body.release()
 
     async def _respond(
@@ -137,14 +139,16 @@ class RequestMiddleware:
         return client
 
     def _note(
-        self, scope: Scope, body: CappedBody, response: ResponseRecorder, seconds: float
+        self, scope: Scope, body: CappedBody, response: ResponseRecorder, started: float
     ) -> None:
-        path = scope["path"]
+        path, first = scope["path"], response.first_byte_at
+        seconds = time.perf_counter() - started
         self._metrics.request(
             scope.get("model") or scope.get("path_params", {}).get("name"),
             protocol_of(path),
             response.code,
             seconds,
+            first_byte_seconds=None if first is None else first - started,
             received_bytes=body.received_bytes,
             sent_bytes=response.sent_bytes,
         )

@@ -2,11 +2,12 @@
 
 import functools
 
-from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram
+from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric, UnknownMetricFamily
 
 from serving.engine.batching import BatchObserver
+from serving.observability.processes import ModelProcesses
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -32,6 +33,12 @@ class Metrics:
             protocol,
             buckets=SECONDS,
         )
+        self._first_byte_seconds = histogram(
+            "onepass_first_byte_seconds",
+            "Seconds from a request to the first byte of its answer.",
+            protocol,
+            buckets=SECONDS,
+        )
         self._bytes = counter(
             "onepass_bytes", "Bytes of bodies and messages.", ["protocol", "direction"]
         )
@@ -51,6 +58,12 @@ class Metrics:
             "onepass_log_lines_lost", "Lines of the log that nobody read in time."
         )
         self._queue_rows = gauge("onepass_queue_rows", "Rows that wait.", model)
+        self._queue_seconds = histogram(
+            "onepass_queue_seconds",
+            "Seconds that a row waits for its call.",
+            model,
+            buckets=SECONDS,
+        )
         self._batch_rows = histogram("onepass_batch_rows", "Rows of a call.", model, buckets=ROWS)
         self._running = gauge("onepass_calls_running", "Calls being made.", model)
         self._call_seconds = histogram(
@@ -73,6 +86,9 @@ class Metrics:
             ["model", "version", "status"],
         )
         self.registry.register(_TensorFlowNames(self._requests))
+        ProcessCollector(registry=self.registry)
+        self._processes = ModelProcesses()
+        self.registry.register(self._processes)
 
     def request(
         self,
@@ -81,6 +97,7 @@ class Metrics:
         status: str,
         seconds: float,
         *,
+        first_byte_seconds: float | None = None,
         received_bytes: int = 0,
         sent_bytes: int = 0,
     ) -> None:
@@ -91,11 +108,14 @@ class Metrics:
           protocol: a short word, such as "tensorflow-rest", "v2", "openai", "grpc".
           status: "ok" or the `code` of a ServingError.
           seconds: from its first byte to the last of its answer.
+          first_byte_seconds: to the first byte of its answer; None where there was none.
           received_bytes, sent_bytes: of the bodies or messages.
         """
         name = model if model in self._models else ""
         self._requests.labels(name, protocol, status).inc()
         self._seconds.labels(name, protocol).observe(seconds)
+        if first_byte_seconds is not None:
+            self._first_byte_seconds.labels(name, protocol).observe(first_byte_seconds)
         self._bytes.labels(protocol, "received").inc(received_bytes)
         self._bytes.labels(protocol, "sent").inc(sent_bytes)
 
@@ -120,9 +140,12 @@ class Metrics:
         self._models.add(model)
         return ModelMetrics(self, model)
 
-    def loaded(self, model: str, version: int, is_canary: bool = False) -> None:
-        """Counts a version that is served from now on."""
+    def loaded(
+        self, model: str, version: int, pid: int | None = None, is_canary: bool = False
+    ) -> None:
+        """Counts a version that is served from now on, by a process of its own if it has one."""
         self._models.add(model)
+        self._processes.serve(model, version, pid)
         self._loads.labels(model, "loaded").inc()
         if not is_canary:
             self._version.labels(model).set(version)
@@ -147,6 +170,7 @@ class ModelMetrics(BatchObserver):
     def __init__(self, metrics: Metrics, model: str):
         self._model, self._version_requests = model, metrics.version_requests
         self._queue_rows = metrics._queue_rows.labels(model)
+        self._queue_seconds = metrics._queue_seconds.labels(model)
         self._batch_rows = metrics._batch_rows.labels(model)
         self._running = metrics._running.labels(model)
         self._call_seconds = metrics._call_seconds.labels(model)
@@ -156,6 +180,10 @@ class ModelMetrics(BatchObserver):
     def rows_queued(self, rows: int) -> None:
         """Moves the gauge of the queue."""
         self._queue_rows.inc(rows)
+
+    def waited(self, seconds: float) -> None:
+        """Counts a row's time in the queue."""
+        self._queue_seconds.observe(seconds)
 
     def call_started(self) -> None:
         """Moves the gauge of calls."""

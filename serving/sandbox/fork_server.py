@@ -1,9 +1,11 @@
 """A process that has imported TensorFlow, and forks a process for every model that is asked for.
 
-What a model's process shares with the others is memory that neither has written to since. This one
-runs no model, and knows nothing of the server: it has neither its memory nor its variables.
+What a model's process shares with the others is memory that neither has written to since: libraries
+and the compiled engine for processors. This one runs no model, and knows nothing of the server: it
+has neither its memory nor its variables.
 """
 
+import contextlib
 import ctypes
 import importlib
 import json
@@ -18,6 +20,7 @@ from serving.sandbox import worker
 MOST_BYTES = 2**16
 MOST_CONNECTIONS = 250
 IMPORTS = ("tensorflow", "serving.bundles.loading")
+ENGINE = ("distill.model", "distill.cpu.engine")  # of students, where it is installed
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
 
@@ -27,6 +30,9 @@ def main(descriptor: int) -> None:
     processes: set[int] = set()
     for name in IMPORTS:
         importlib.import_module(name)
+    with contextlib.suppress(ImportError):
+        # A confined process could neither keep what it compiles nor share it.
+        [importlib.import_module(name) for name in ENGINE][-1].compile_kernels()
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, MOST_CONNECTIONS)
         if not data:

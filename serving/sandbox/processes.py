@@ -14,7 +14,17 @@ from typing import Any
 from serving.sandbox.fork_server import MOST_BYTES
 
 # Of the environment, what sets how fast a model computes; nothing else is a model's concern.
-KEPT_VARIABLES = ("TF_", "XLA_", "OMP_", "OPENBLAS_", "MKL_", "NUMBA_", "LD_LIBRARY_PATH", "LANG")
+KEPT_VARIABLES = (
+    "TF_",
+    "XLA_",
+    "OMP_",
+    "OPENBLAS_",
+    "MKL_",
+    "NUMBA_",
+    "MALLOC_",
+    "LD_LIBRARY_PATH",
+    "LANG",
+)
 EXIT_SECONDS = 10.0
 
 
@@ -67,6 +77,8 @@ class ForkServer:
     def _begin(self) -> None:
         self._control, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         kept = {n: value for n, value in os.environ.items() if n.startswith(KEPT_VARIABLES)}
+        # Of more arenas than cores glibc gives little back of what compilers freed.
+        kept.setdefault("MALLOC_ARENA_MAX", str(os.cpu_count() or 1))
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-P", "-m", "serving.sandbox.fork_server", str(theirs.fileno())],

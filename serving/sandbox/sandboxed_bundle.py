@@ -57,9 +57,9 @@ class SandboxLimits:
 class SandboxedBundle:
     """A `Servable` that asks a process of its own for everything that runs the bundle's program.
 
-    That process ends with the last reference to this object. It `is_alive` until it ends by itself,
-    or is ended because it did not answer in time: what was asked raises ModelEnded, what is asked
-    later NotReady.
+    pid: of that process, which ends with the last reference to this object. It `is_alive` until it
+    ends by itself, or is ended because it did not answer in time: what was asked raises ModelEnded,
+    what is asked later NotReady.
 
     Args:
       path: of the bundle, NAME/VERSION. fork_server: starts the process. limits: see there.
@@ -80,12 +80,12 @@ class SandboxedBundle:
         self._limits, self._fork_server = limits, fork_server
         request = {"path": str(path), "memory_bytes": limits.memory_bytes}
         request |= {"arguments": dict(arguments), "loader": loader}
-        self._pid, sockets = fork_server.start(request, 1 + limits.connections)
+        self.pid, sockets = fork_server.start(request, 1 + limits.connections)
         self._control, self._free = sockets[0], queue.SimpleQueue[socket.socket]()
         for connection in sockets[1:]:
             self._free.put(connection)
         self._end_lock, self._has_ended = threading.Lock(), False
-        self._stop = weakref.finalize(self, _stop, fork_server, self._pid, sockets)
+        self._stop = weakref.finalize(self, _stop, fork_server, self.pid, sockets)
         facts, _ = self._answer(
             self._control, limits.load_seconds, most_head_bytes=2 * MOST_SPEC_BYTES
         )
@@ -187,7 +187,7 @@ class SandboxedBundle:
         with self._end_lock:
             if not self._has_ended:
                 self._has_ended = True
-                how = self._fork_server.end(self._pid)
+                how = self._fork_server.end(self.pid)
                 fields = {"model": self.name, "version": self.version, "ended": how}
                 event(LOG, f"the process of a model {reason}", logging.ERROR, **fields)
         return ModelEnded()

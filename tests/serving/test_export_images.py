@@ -16,6 +16,7 @@ from tensorflow.core.protobuf import saved_model_pb2
 import onepass
 import serving
 from pixelcnn.model import load
+from serving.bundles.allowed_operations import without
 from serving.errors import InvalidInput
 
 SEED = 2**63 + 5  # beyond int64, as seeds may be
@@ -48,6 +49,26 @@ def test_a_bundle_draws_what_the_live_model_draws(kind):
     np.testing.assert_array_equal(drawn, expected)
     assert drawn.dtype == np.uint8 and len(np.unique(drawn)) > 10
     assert not np.array_equal(drawn[0], drawn[1])
+
+
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+def test_serving_default_is_answered_by_what_is_compiled(kind, monkeypatch):
+    made, asked = bundle(kind), []
+    monkeypatch.setattr(made, "_program", lambda signature, inputs: asked.append(signature) or {})
+    made.call("serving_default", {})
+    assert asked == ["compiled"] == [name for name, _ in made.warmup_calls()]
+
+
+def test_what_only_serving_default_runs_is_not_loaded():
+    stored = saved_model_pb2.SavedModel()
+    stored.ParseFromString((bundle_folder("pixelcnn") / "saved_model.pb").read_bytes())
+    (graph,) = stored.meta_graphs
+    smaller = without(graph, "serving_default")
+    assert set(smaller.signature_def) == set(graph.signature_def) - {"serving_default"}
+    kept, every = (g.graph_def.library.function for g in (smaller, graph))
+    assert 0 < len(kept) < len(every)
+    node = next(iter(graph.signature_def["serving_default"].outputs.values())).name.split(":")[0]
+    assert node not in {n.name for n in smaller.graph_def.node}
 
 
 @pytest.mark.parametrize("signature", ["compiled", "serving_default"])

@@ -7,6 +7,7 @@ import io
 import json
 import logging
 import re
+import subprocess
 import sys
 import threading
 import types
@@ -128,6 +129,7 @@ def test_what_a_model_does_is_counted():
     assert bundle.control.rows == [4, 1]
     assert value(metrics, "onepass_batch_rows_sum", model="voice") == 5
     assert value(metrics, "onepass_call_seconds_count", model="voice") == 2
+    assert value(metrics, "onepass_queue_seconds_count", model="voice") == 5
     for gauge in ("onepass_queue_rows", "onepass_calls_running", "onepass_streams"):
         assert value(metrics, gauge, model="voice") == 0
 
@@ -140,8 +142,31 @@ def test_names_that_clients_invent_become_no_labels():
     metrics.request("voice", "v2", "ok", 0.001, received_bytes=3, sent_bytes=5)
     assert value(metrics, "onepass_requests_total", model="", protocol="v2", status="not_found")
     page = metrics.render()[0].decode()
-    assert "guess" not in page and len(page.splitlines()) < 150
+    assert "guess" not in page and len(page.splitlines()) < 200
     assert value(metrics, "onepass_bytes_total", protocol="v2", direction="sent") == 5
+
+
+def test_the_first_byte_of_an_answer_is_counted_where_there_is_one():
+    metrics, labels = Metrics(), {"model": "voice", "protocol": "v2"}
+    metrics.for_model("voice")
+    metrics.request("voice", "v2", "ok", 2.0, first_byte_seconds=0.25)
+    metrics.request("voice", "v2", "cancelled", 2.0)
+    assert value(metrics, "onepass_first_byte_seconds_count", **labels) == 1
+    assert value(metrics, "onepass_first_byte_seconds_sum", **labels) == 0.25
+    assert value(metrics, "onepass_request_seconds_count", **labels) == 2
+
+
+def test_what_processes_take_is_shown_while_they_are_there():
+    metrics, labels = Metrics(), {"model": "voice", "version": "1"}
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+        metrics.loaded("voice", 1, process.pid)
+        metrics.loaded("here", 1)
+        assert value(metrics, "onepass_model_memory_bytes", **labels) > 4096
+        assert value(metrics, "onepass_model_cpu_seconds_total", **labels) >= 0
+        assert value(metrics, "onepass_model_memory_bytes", model="here", version="1") is None
+        assert value(metrics, "process_cpu_seconds_total") > 0
+        process.stdin.close()
+    assert value(metrics, "onepass_model_memory_bytes", **labels) is None
 
 
 def test_dashboards_of_tensorflow_serving_find_its_name():

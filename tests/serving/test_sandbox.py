@@ -273,20 +273,20 @@ def until(condition, seconds=20):
 
 def test_a_process_ends_with_the_last_reference_and_all_end_with_the_server_of_forks(load):
     bundle = load()
-    pid = bundle._pid
+    pid = bundle.pid
     del bundle
     gc.collect()
     until(lambda: not is_running(pid))
     own = ForkServer()
     kept = SandboxedBundle(load(name="b").path, own, LIMITS, {}, "hostile_bundles:load")
     own.close()
-    until(lambda: not is_running(kept._pid))
+    until(lambda: not is_running(kept.pid))
     assert not kept.is_alive
 
 
 def test_the_environment_of_the_server_is_not_there(load):
     bundle = load()
-    with open(f"/proc/{bundle._pid}/environ", "rb") as file:
+    with open(f"/proc/{bundle.pid}/environ", "rb") as file:
         environment = file.read()
     assert b"PYTHONPATH" in environment and b"secret-of-the-server" not in environment
 
@@ -311,7 +311,7 @@ def test_the_registry_starts_a_model_again_and_others_go_on(fork_server, load, t
         pids = set()
         for _ in range(2):
             bad = registry.get("bad")
-            pids.add(bad.bundle._pid)
+            pids.add(bad.bundle.pid)
             with pytest.raises(ModelEnded):
                 await ask(registry, "bad", 13)
             assert await ask(registry, "good") == (1, 3 * HOP)

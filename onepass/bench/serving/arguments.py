@@ -25,9 +25,9 @@ class BenchArguments(BenchOptions):
     bundle that computes nothing (with 64 bytes and with 64 kB) and of the shipped digits. clients:
     requests a second of clients that ask again once they are answered, on the bundle that computes
     nothing. pictures: images a second of the digits, and rows a call, as clients become more.
-    sound: seconds to the first sound of a long utterance against those to all of it. cold: seconds
-    to load and to warm each bundle, with and without XLA's programs kept on disk. And for every
-    target whether it was met.
+    sound: seconds to the first sound of a long utterance against those to all of it, to that of a
+    text, and the longest gap of streams side by side. cold: processor seconds until a server of
+    each bundle, and of both, is ready, and its memory. And for every target whether it was met.
     """
 
     plot: Path | None = None

@@ -3,15 +3,18 @@
 Started as `python -m onepass.bench.serving.client DESCRIPTOR`, see onepass/bench/worker_process.py.
 """
 
+import itertools
 import statistics
 import sys
 import threading
 import time
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from multiprocessing.connection import Connection
 from pathlib import Path
 
 from onepass.bench.serving.in_process import arrays_of
-from onepass.bench.serving.protocols import WAYS, Way, spoken
+from onepass.bench.serving.protocols import HTTP_SPEAK, WAYS, Way, spoken
 from onepass.bench.worker_process import median_seconds, serve
 from serving.bundles.signature import Arrays
 
@@ -69,11 +72,24 @@ class Client:
             last.append(time.perf_counter() - start)
         return {"first": statistics.median(first), "last": statistics.median(last)}
 
+    def streams(self, model: str, inputs: str, count: int) -> dict[str, float]:
+        """The longest time in seconds between two parts of a stream, of `count` side by side."""
+        frames = arrays_of(inputs)["frames"][0]
+        addresses = (self._http_address, self._grpc_address)
+        each = [spoken(HTTP_SPEAK, *addresses, model, frames, b"") for _ in range(count)]
+        with ThreadPoolExecutor(count) as pool:
+            return {"gap": max(pool.map(_longest_gap, each))}
+
     def _connected(self, way: str, model: str) -> Way:
         kind = WAYS[way]
         over_grpc = kind is WAYS["gRPC Predict"]
         address = self._grpc_address if over_grpc else self._http_address
         return kind(address, model, self._token)
+
+
+def _longest_gap(parts: Iterator[bytes]) -> float:
+    times = [time.perf_counter() for _ in parts]
+    return max(later - earlier for earlier, later in itertools.pairwise(times))
 
 
 def _looped(connections: list[Way], arrays: Arrays, seconds: float) -> dict[str, float]:

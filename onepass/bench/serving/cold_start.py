@@ -1,75 +1,60 @@
-"""Seconds until a bundle is warm in a new process, with XLA's programs kept on disk and without."""
+"""What a server costs from its start: processor time until it is ready, and memory.
+
+Processor time, not time on the clock, since it is nearly the same on a busy machine.
+"""
 
 from collections.abc import Mapping
 from pathlib import Path
 
-from onepass.bench.report import Measures, Row
-from onepass.bench.serving.rows import SECONDS
-from onepass.bench.worker_group import Group
-from replicator.runs.progress import Progress
+from prometheus_client.parser import text_string_to_metric_families
 
-MODULE = "onepass.bench.serving.in_process"
-LOAD, WARM, KEPT = "load", "warm", "warm, XLA kept"
+from onepass.bench.report import Measures, Row
+from onepass.bench.serving.server_process import Server
+from serving.observability.processes import TICKS, cpu_seconds, memory_bytes
+
+READY, MODELS, MEMORY = "ready", "ready, models", "memory"
+BOTH = "both"  # models in one server
+CPU_SECONDS, MB = "cpu s", "MB"
+MODEL_SECONDS = "onepass_model_cpu_seconds"
 
 
 class Cold:
-    """A bundle that a new process loads each time it is asked.
+    """A server that is started each time it is asked.
+
+    models: processor seconds of the processes of its models alone, a tick at least. memory: of all
+    its processes, in MB, what they share counted once. Of the last measurement.
 
     Args:
-      path, backend: what is loaded, and what computes.
-      kept: folder for XLA's programs.
-      limit_seconds: that it may take.
+      root: of the models. options: of the command. limit_seconds: that it may take.
     """
 
-    def __init__(self, path: Path, backend: str, kept: Path, limit_seconds: float):
-        self._path, self._backend = path, backend
-        self._kept, self._limit_seconds = kept, limit_seconds
-        self._warm = 0.0
+    def __init__(self, root: Path, options: tuple[str, ...], limit_seconds: float):
+        self._root, self._options, self._limit_seconds = root, options, limit_seconds
+        self.models = self.memory = 0.0
 
-    def prepare(self) -> None:
-        """Fills the folder."""
-        self.kept()
-
-    def load(self) -> float:
-        """Seconds to be loaded."""
-        answer = self._asked({})
-        self._warm = answer["warm"]
-        return answer["load"]
-
-    def warm(self) -> float:
-        """Seconds to be warm, after the last `load`."""
-        return self._warm
-
-    def kept(self) -> float:
-        """Seconds to be warm where XLA finds its programs."""
-        flags = f"--tf_xla_persistent_cache_directory={self._kept}"
-        return self._asked({"TF_XLA_FLAGS": flags})["warm"]
-
-    def _asked(self, environment: dict[str, str]) -> dict[str, float]:
-        group = Group("A cold start", [environment], self._limit_seconds, MODULE)
+    def seconds(self) -> float:
+        """Processor seconds of all its processes until it is ready."""
+        server = Server(self._root, self._limit_seconds, self._options)
         try:
-            group.ask()
-            return group.ask(do="load", path=str(self._path), backend=self._backend)[0]
+            pids = server.processes()
+            seconds = sum(map(cpu_seconds, pids))
+            self.memory = sum(map(memory_bytes, pids)) / 1e6
+            families = text_string_to_metric_families(server.metrics())
+            samples = [s for f in families if f.name == MODEL_SECONDS for s in f.samples]
+            self.models = max(1 / TICKS, sum(sample.value for sample in samples))
+            return seconds
         finally:
-            group.stop()
+            server.stop()
 
 
-def measures_of(
-    bundles: Mapping[str, tuple[Path, str]], folder: Path, limit_seconds: float
-) -> Measures:
-    """Rows of each bundle, by the name they show, with its folder and its backend."""
+def measures_of(roots: Mapping[str, tuple[Path, str]], limit_seconds: float) -> Measures:
+    """Rows of each folder of models, by the name they show, with its backend."""
     measures: Measures = []
-    colds = {
-        name: Cold(path, backend, folder / f"xla-{name}", limit_seconds)
-        for name, (path, backend) in bundles.items()
-    }
-    with Progress(len(colds), "filling XLA's folders", "bundle") as progress:
-        for name, cold in colds.items():
-            cold.prepare()
-            progress.advance()
-            measures += [
-                (Row(LOAD, name, 1, SECONDS), cold.load),
-                (Row(WARM, name, 1, SECONDS), cold.warm),
-                (Row(KEPT, name, 1, SECONDS, WARM), cold.kept),
-            ]
+    for name, (root, backend) in roots.items():
+        cold = Cold(root, ("--backend", backend), limit_seconds)
+        measures += [
+            (Row(READY, name, 1, CPU_SECONDS), cold.seconds),
+            (Row(MODELS, name, 1, CPU_SECONDS, READY), lambda cold=cold: cold.models),
+            (Row(MEMORY, name, 1, MB), lambda cold=cold: cold.memory),
+        ]
     return measures

@@ -32,7 +32,7 @@ NEEDS = {
     CLIENTS: (NULL,),
     IMAGES: (DIGITS,),
     SOUND: (STUDENT,),
-    COLD: (NULL, DIGITS, STUDENT),
+    COLD: (DIGITS, STUDENT),
 }
 Drawn = dict[int, Looped]
 
@@ -106,7 +106,8 @@ def _speaking(given: BenchArguments, folder: Path, made: dict[str, Path]) -> Ite
     with contextlib.ExitStack() as stack:
         for backend in given.backends:
             root = folder / f"serve-{backend}"
-            options = ("--backend", backend)
+            # One client, as all of these are to the server, may have part of the streams alone.
+            options = ("--backend", backend, "--max-streams", str(2 * serving_rows.STREAMS))
             _, client = _served(given, stack, root, {STUDENT: made[STUDENT]}, options)
             measures += serving_rows.of_sound(client, utterance, backend, given.utterance_seconds)
         yield measures
@@ -114,14 +115,15 @@ def _speaking(given: BenchArguments, folder: Path, made: dict[str, Path]) -> Ite
 
 @contextlib.contextmanager
 def _cold(given: BenchArguments, folder: Path, made: dict[str, Path]) -> Iterator[Measures]:
-    """What loads each bundle in a new process, the student by each backend."""
-    bundles = {}
-    for name in NEEDS[COLD]:
-        if name != STUDENT:
-            bundles[name] = made[name], "auto"
-        else:
-            bundles |= {SIZES[backend]: (made[name], backend) for backend in given.backends}
-    yield serving_cold.measures_of(bundles, folder, given.limit_seconds)
+    """A server of each bundle, the student by each backend, and one of all."""
+    served = {DIGITS: ((DIGITS,), "auto"), serving_cold.BOTH: ((DIGITS, STUDENT), "auto")}
+    served |= {SIZES[backend]: ((STUDENT,), backend) for backend in given.backends}
+    roots = {}
+    for size, (names, backend) in served.items():
+        roots[size] = folder / f"cold-{size}", backend
+        for name in names:
+            serving_models.copy(made[name], roots[size][0] / name / made[name].name)
+    yield serving_cold.measures_of(roots, given.limit_seconds)
 
 
 def _served(

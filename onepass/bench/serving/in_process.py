@@ -4,7 +4,6 @@ Started as `python -m onepass.bench.serving.in_process DESCRIPTOR`, see bench/wo
 """
 
 import sys
-import time
 from multiprocessing.connection import Connection
 from typing import Any
 
@@ -25,12 +24,10 @@ class Bare:
         self._bundles: dict[str, Any] = {}
 
     def load(self, path: str, backend: Backend) -> dict[str, float]:
-        """Seconds that a bundle takes to be loaded, and then to be warm."""
-        start = time.perf_counter()
-        loaded = self._bundles[path] = loading.load(path, backend)
-        middle = time.perf_counter()
-        loaded.warm()
-        return {"load": middle - start, "warm": time.perf_counter() - middle}
+        """Loads a bundle, which is then warm."""
+        self._bundles[path] = loading.load(path, backend)
+        self._bundles[path].warm()
+        return {}
 
     def call(self, path: str, inputs: str, count: int) -> dict[str, float]:
         """Seconds of a call of a bundle that was loaded, the median of `count` after one more."""

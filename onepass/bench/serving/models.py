@@ -9,6 +9,7 @@ import numpy as np
 import soundfile
 import tensorflow as tf
 
+import speech.phonemes
 from onepass.bench.serving.arguments import DIGITS, SHIPPED, STUDENT
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
@@ -43,10 +44,14 @@ class Case:
 
 @dataclasses.dataclass(frozen=True)
 class Utterance:
-    """What is spoken: the frames of a recording, and the recording itself."""
+    """What is spoken: the frames of a recording, and the recording itself.
+
+    has_text: whether a text can be spoken as well.
+    """
 
     case: Case
     wav: Path
+    has_text: bool = False
 
 
 def bundles(folder: Path, names: tuple[str, ...], given: Path | None) -> dict[str, Path]:
@@ -135,7 +140,8 @@ def utterance(folder: Path, bundle: Path, seconds: float) -> Utterance:
     soundfile.write(wav, waveform, rate_hz, subtype="PCM_16")
     frames = np.asarray(feature_extractor(spec).frames(waveform), np.float32)[None]
     inputs = {"frames": frames, "num_frames": np.array([frames.shape[1]], np.int32)}
-    return Utterance(Case(bundle, _stored(folder, STUDENT, inputs)), wav)
+    has_text = shutil.which(speech.phonemes.PROGRAM) is not None
+    return Utterance(Case(bundle, _stored(folder, STUDENT, inputs)), wav, has_text)
 
 
 def _stored(folder: Path, name: str, inputs: Arrays) -> Path:

@@ -24,6 +24,7 @@ from serving.http.binary_tensors import HEADER
 
 GRPC, V2, V2_JSON, TF_JSON = "gRPC Predict", "v2 binary", "v2 JSON", "TF Serving JSON"
 HTTP_SPEAK, HTTP_WAV, GRPC_SPEAK = "HTTP :speak", "HTTP, WAV in", "gRPC Speak"
+HTTP_TEXT, TEXT = "HTTP, text in", "The quick brown fox jumps over the lazy dog."
 LIMIT_SECONDS = 120.0
 LARGEST_BYTES = 2**30
 OPTIONS = (("grpc.use_local_subchannel_pool", 1), ("grpc.max_receive_message_length", -1))
@@ -193,7 +194,7 @@ WAYS: dict[str, Any] = {GRPC: GrpcPredict, V2: V2Binary, TF_JSON: TensorFlowJson
 def spoken(
     way: str, http_address: str, grpc_address: str, model: str, frames: np.ndarray, wav: bytes
 ) -> Iterator[bytes]:
-    """A sound as it comes: of frames float32 [frames, channels], or of a recording.
+    """A sound as it comes: of frames float32 [frames, channels], of a recording, or of TEXT.
 
     Nothing but sending is left to be done when the first part is asked for.
     """
@@ -203,7 +204,8 @@ def spoken(
         return _spoken_by_http(
             http_address, f"/v1/models/{model}:speak?format=l16", wav, "audio/wav"
         )
-    body = json.dumps({"frames": frames.tolist(), "format": "l16"}).encode()
+    said = {"text": TEXT} if way == HTTP_TEXT else {"frames": frames.tolist()}
+    body = json.dumps({**said, "format": "l16"}).encode()
     return _spoken_by_http(http_address, f"/v1/models/{model}:speak", body, "application/json")
 
 

@@ -3,7 +3,6 @@
 import functools
 import statistics
 import time
-import urllib.request
 from collections.abc import Callable, Mapping
 
 from prometheus_client.parser import text_string_to_metric_families
@@ -14,6 +13,7 @@ from onepass.bench.serving.protocols import (
     GRPC,
     GRPC_SPEAK,
     HTTP_SPEAK,
+    HTTP_TEXT,
     HTTP_WAV,
     TF_JSON,
     V2,
@@ -30,6 +30,7 @@ SIZES = {"numba": "numba", "tensorflow": "tf"}  # what rows of a backend are cal
 MS, RATE, DRAWN, SECONDS, FACTOR = "ms", "req/s", "pictures/s", "s", "s/s"
 CALLS_A_TURN, SOUNDS_A_ROUND = 5, 3
 BATCH_ROWS = "onepass_batch_rows"
+GAP, STREAMS = "longest gap", 8
 
 
 class Added:
@@ -94,7 +95,7 @@ class Looped:
         return answer["rate"]
 
     def _batches(self) -> tuple[dict[str, float], float]:
-        return batch_rows(_metrics(self._server), self._case.model)
+        return batch_rows(self._server.metrics(), self._case.model)
 
 
 def batch_rows(text: str, model: str) -> tuple[dict[str, float], float]:
@@ -113,15 +114,6 @@ def batch_rows(text: str, model: str) -> tuple[dict[str, float], float]:
     for most in sorted(below):
         calls[f"{most:g}"], before = below[most] - before, below[most]
     return calls, rows
-
-
-def _metrics(server: Server) -> str:
-    request = urllib.request.Request(
-        f"http://{server.http_address}/monitoring/prometheus/metrics",
-        headers={"Authorization": f"Bearer {server.token}"} if server.token else {},
-    )
-    with urllib.request.urlopen(request, timeout=60) as answer:
-        return answer.read().decode()
 
 
 class Spoken:
@@ -145,6 +137,17 @@ class Spoken:
         answer = self._ask("speak", way, wav=str(self._utterance.wav))
         self.first[way], self.last[way] = answer["first"], answer["last"]
         return answer["first"]
+
+    def text(self) -> float:
+        """Seconds to the first byte of a text."""
+        return self._ask("speak", HTTP_TEXT, wav=str(self._utterance.wav))["first"]
+
+    def gap(self) -> float:
+        """The longest time in seconds between two parts of a stream, of STREAMS side by side."""
+        case = self._utterance.case
+        return self._client.ask(
+            do="streams", model=case.model, inputs=str(case.inputs), count=STREAMS
+        )[0]["gap"]
 
     def _ask(self, do: str, way: str, **rest: str) -> dict[str, float]:
         case = self._utterance.case
@@ -226,6 +229,9 @@ def of_sound(client: Group, utterance: Utterance, backend: str, seconds: float) 
         measures.append((row, functools.partial(_item, spoken, way, 1.0)))
         row = Row(f"real time, {way}", size, 1, FACTOR)
         measures.append((row, functools.partial(_item, spoken, way, seconds)))
+    if utterance.has_text:
+        measures.append((Row(f"{FIRST}, {HTTP_TEXT}", size, 1, SECONDS), spoken.text))
+    measures.append((Row(GAP, size, STREAMS, SECONDS), spoken.gap))
     return measures
 
 

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import urllib.request
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -79,6 +80,26 @@ class Server:
                     raise UserError(f"The server ended: {last_line(self._log)}")
                 text += part.decode(errors="replace")
         return said
+
+    def processes(self) -> list[int]:
+        """The ids of all its processes."""
+        parents: dict[int, int] = {}
+        for path in Path("/proc").glob("[0-9]*/stat"):
+            with contextlib.suppress(OSError):  # it has ended meanwhile
+                parents[int(path.parent.name)] = int(path.read_text().rpartition(")")[2].split()[1])
+        found = [pid for pid, parent in parents.items() if parent == self._reaper.pid]
+        for each in found:
+            found += [pid for pid, parent in parents.items() if parent == each]
+        return found
+
+    def metrics(self) -> str:
+        """What it has counted, as Prometheus reads it."""
+        request = urllib.request.Request(
+            f"http://{self.http_address}/monitoring/prometheus/metrics",
+            headers={"Authorization": f"Bearer {self.token}"} if self.token else {},
+        )
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            return answer.read().decode()
 
     def stop(self) -> None:
         """Lets it answer what it has and leave; nothing that it has started is left."""

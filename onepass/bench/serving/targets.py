@@ -5,12 +5,15 @@ from collections.abc import Mapping
 
 from onepass.bench.report import Row, ratio, row_of, verdict_lines
 from onepass.bench.serving.arguments import ADDED, CLIENTS, COLD, IMAGES, SOUND, BenchArguments
+from onepass.bench.serving.cold_start import BOTH, MEMORY, MODELS
 from onepass.bench.serving.models import DIGITS, LARGE, LARGE_VALUES, NULL, SMALL_VALUES
-from onepass.bench.serving.protocols import GRPC, GRPC_SPEAK, HTTP_SPEAK, V2
+from onepass.bench.serving.protocols import GRPC, GRPC_SPEAK, HTTP_SPEAK, HTTP_TEXT, V2
 from onepass.bench.serving.rows import (
     FIRST,
+    GAP,
     LOOPED,
     SIZES,
+    STREAMS,
     Looped,
     added_title,
     drawn_title,
@@ -26,6 +29,9 @@ ELSEWHERE = {
     "Ray Serve, one hop behind HAProxy": 357,
 }
 MOST_OF_WHOLE = 0.25
+MOST_TEXT_SECONDS = 0.15
+MOST_GAP_SECONDS = 2.0  # which a chunk of the shipped student lasts
+MOST_READY_SECONDS, MOST_MB = 5.0, 1000.0
 
 
 def verdicts(given: BenchArguments, rows: list[Row]) -> list[str]:
@@ -35,6 +41,16 @@ def verdicts(given: BenchArguments, rows: list[Row]) -> list[str]:
     found += [
         _early(rows, way, backend) for backend in given.backends for way in (HTTP_SPEAK, GRPC_SPEAK)
     ]
+    for backend in given.backends:
+        size, first = SIZES[backend], f"{FIRST}, {HTTP_TEXT}"
+        said = f"first sound of a text, {backend}"
+        found.append(_at_most(rows, first, size, MOST_TEXT_SECONDS, said))
+        said = f"{GAP} of {STREAMS} streams, {backend}"
+        found.append(_at_most(rows, GAP, size, MOST_GAP_SECONDS, said))
+    for size in (DIGITS, *(SIZES[backend] for backend in given.backends)):
+        said = f"processor time of {size} until it is ready"
+        found.append(_at_most(rows, MODELS, size, MOST_READY_SECONDS, said))
+    found.append(_at_most(rows, MEMORY, BOTH, MOST_MB, "memory of a server of both models"))
     return verdict_lines(found)
 
 
@@ -68,6 +84,14 @@ def _early(rows: list[Row], way: str, backend: str):
     return figure < MOST_OF_WHOLE, f"{text}: {figure:.3f}"
 
 
+def _at_most(rows: list[Row], what: str, size: str, most: float, said: str):
+    row = row_of(rows, what, size)
+    text = f"{said}: at most {most:g}"
+    if row is None:
+        return None, text
+    return row.value <= most, f"{text} {row.unit}: {row.value:.3g}"
+
+
 def notes(given: BenchArguments, drawn: Mapping[int, Looped]) -> list[str]:
     """How to read the rows."""
     lines = [f"server, clients and bare calls share {os.cpu_count()} cores, over the loopback"]
@@ -93,7 +117,10 @@ def notes(given: BenchArguments, drawn: Mapping[int, Looped]) -> list[str]:
             f"{SIZES['tensorflow']}: the exported program"
         )
     if COLD in given.parts:
-        lines.append("cold: after TensorFlow is imported; XLA kept: programs of an earlier process")
+        lines.append(
+            "cold: ready: processor seconds of all processes of a server; models: of those alone "
+            "that run models; memory: of all, what they share counted once, in MB"
+        )
     return lines
 
 

@@ -8,7 +8,8 @@ import pytest
 import tensorflow as tf
 
 from distill.config import StudentConfig
-from distill.cpu.engine import FlowEngine
+from distill.cpu.engine import FlowEngine, compile_kernels
+from distill.cpu.tiles import run_tiles
 from distill.cpu.weights import TILE_ROWS
 from distill.student import Condition, ParallelWaveNet
 
@@ -231,3 +232,12 @@ def test_no_flows_no_threads_and_no_sounds_are_refused():
         FlowEngine(flows, threads=0)
     with pytest.raises(ValueError, match="`batch` must be at least 1, got 0"):
         FlowEngine(flows).initial_state(0)
+
+
+def test_kernels_compiled_before_there_is_a_student_are_those_of_every_student(student):
+    compile_kernels()
+    noise = np.zeros([1, 4], np.float32)
+    channels = student.config.gate_inputs
+    engine = FlowEngine(student.flows)
+    engine.run(engine.initial_state(1), noise, np.zeros([1, 4, channels]) if channels else None)
+    assert len(run_tiles.signatures) == 1

@@ -9,6 +9,7 @@ import tensorflow as tf
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
 from wavenet.samplers import NumbaSampler
+from wavenet.samplers.numba.kernels import entry
 from wavenet.samplers.numba.state import Pace
 
 # Channel counts below, between and above whole vectors; taps of blocks 1, 2, 4 and 8.
@@ -291,3 +292,17 @@ def test_levels_out_of_range_are_refused():
     sampler = NumbaSampler(WaveNet(NETWORKS["softmax"]))
     with pytest.raises(ValueError, match=r"`levels` must be in \[0, 32\), got 0 to 32"):
         sampler.prime(sampler.initial_state(1), None, [[0, 32]])
+
+
+def _doubled(number):
+    return 2 * number
+
+
+def test_a_disk_that_refuses_keeps_no_kernel_from_running(monkeypatch):
+    def refused(*arguments):
+        raise PermissionError
+
+    made = entry(_doubled)
+    for name in ("load", "save"):
+        monkeypatch.setattr(made._cache._cache_file, name, refused)
+    assert made(21) == 42

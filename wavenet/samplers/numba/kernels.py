@@ -9,6 +9,8 @@ A matrix [inputs, outputs] is stored as panels of 4, 2 or 1 vectors of outputs, 
 [inputs, vectors * LANES], so that every product reads its weights from the first to the last.
 """
 
+import contextlib
+import functools
 import os
 import platform
 from typing import Any
@@ -60,9 +62,22 @@ compiled = numba.njit(**_OPTIONS)
 def entry(function):
     """`function` compiled, and kept on disk for the next process where a place can be written."""
     try:
-        return numba.njit(cache=True, **_OPTIONS)(function)
+        made: Any = numba.njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:
         return compiled(function)
+    # The disk may be full by then, or this process confined.
+    for name in ("load_overload", "save_overload"):
+        setattr(made._cache, name, _unless_refused(getattr(made._cache, name)))
+    return made
+
+
+def _unless_refused(function):
+    @functools.wraps(function)
+    def call(*arguments):
+        with contextlib.suppress(OSError):
+            return function(*arguments)
+
+    return call
 
 
 def padded(channels: int) -> int:
