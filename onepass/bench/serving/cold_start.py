@@ -3,6 +3,7 @@
 Processor time, not time on the clock, since it is nearly the same on a busy machine.
 """
 
+import functools
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -54,7 +55,7 @@ def measures_of(roots: Mapping[str, tuple[Path, str]], limit_seconds: float) -> 
         cold = Cold(root, ("--backend", backend), limit_seconds)
         measures += [
             (Row(READY, name, 1, CPU_SECONDS), cold.seconds),
-            (Row(MODELS, name, 1, CPU_SECONDS, READY), lambda cold=cold: cold.models),
-            (Row(MEMORY, name, 1, MB), lambda cold=cold: cold.memory),
+            (Row(MODELS, name, 1, CPU_SECONDS, READY), functools.partial(getattr, cold, "models")),
+            (Row(MEMORY, name, 1, MB), functools.partial(getattr, cold, "memory")),
         ]
     return measures
