@@ -25,19 +25,16 @@ class Metrics:
         counter = functools.partial(Counter, registry=self.registry)
         gauge = functools.partial(Gauge, registry=self.registry)
         histogram = functools.partial(Histogram, registry=self.registry)
+        seconds = functools.partial(histogram, buckets=SECONDS)
         model, protocol = ["model"], ["model", "protocol"]
         self._requests = counter("onepass_requests", "Requests answered.", [*protocol, "status"])
-        self._seconds = histogram(
-            "onepass_request_seconds",
-            "Seconds from a request to the end of its answer.",
-            protocol,
-            buckets=SECONDS,
+        self._seconds = seconds(
+            "onepass_request_seconds", "Seconds from a request to the end of its answer.", protocol
         )
-        self._first_byte_seconds = histogram(
+        self._first_byte_seconds = seconds(
             "onepass_first_byte_seconds",
             "Seconds from a request to the first byte of its answer.",
             protocol,
-            buckets=SECONDS,
         )
         self._bytes = counter(
             "onepass_bytes", "Bytes of bodies and messages.", ["protocol", "direction"]
@@ -58,17 +55,10 @@ class Metrics:
             "onepass_log_lines_lost", "Lines of the log that nobody read in time."
         )
         self._queue_rows = gauge("onepass_queue_rows", "Rows that wait.", model)
-        self._queue_seconds = histogram(
-            "onepass_queue_seconds",
-            "Seconds that a row waits for its call.",
-            model,
-            buckets=SECONDS,
-        )
+        self._queue_seconds = seconds("onepass_queue_seconds", "Seconds that a row waits.", model)
         self._batch_rows = histogram("onepass_batch_rows", "Rows of a call.", model, buckets=ROWS)
         self._running = gauge("onepass_calls_running", "Calls being made.", model)
-        self._call_seconds = histogram(
-            "onepass_call_seconds", "Seconds of a call.", model, buckets=SECONDS
-        )
+        self._call_seconds = seconds("onepass_call_seconds", "Seconds of a call.", model)
         self._retries = counter(
             "onepass_batches_retried", "Failed batches tried again row by row.", model
         )

@@ -43,8 +43,7 @@ _INT = ir.IntType(64)
 FLOAT = ir.FloatType()
 VECTOR = ir.VectorType(FLOAT, LANES)
 WORDS = ir.VectorType(ir.IntType(32), LANES)
-FLOAT_BYTES = 4
-VECTOR_BYTES = FLOAT_BYTES * LANES
+FLOAT_BYTES, VECTOR_BYTES = 4, 4 * LANES
 
 # Looks at a counter, about half a microsecond in all, before the core is offered to others: with
 # more patience, threads that share a core wait for each other to be interrupted.
@@ -65,19 +64,14 @@ def entry(function):
         made: Any = numba.njit(cache=True, **_OPTIONS)(function)
     except RuntimeError:
         return compiled(function)
-    # The disk may be full by then, or this process confined.
-    for name in ("load_overload", "save_overload"):
-        setattr(made._cache, name, _unless_refused(getattr(made._cache, name)))
+    for name in ("load_overload", "save_overload"):  # on a full disk, or in a sandbox
+        setattr(made._cache, name, functools.partial(_unless_refused, getattr(made._cache, name)))
     return made
 
 
-def _unless_refused(function):
-    @functools.wraps(function)
-    def call(*arguments):
-        with contextlib.suppress(OSError):
-            return function(*arguments)
-
-    return call
+def _unless_refused(function, *arguments):
+    with contextlib.suppress(OSError):
+        return function(*arguments)
 
 
 def padded(channels: int) -> int:
