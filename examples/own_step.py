@@ -81,7 +81,7 @@ def train(settings: Settings) -> None:
         model = Regression(replicator)
     checkpoints, variables = Checkpoints(settings.out / "checkpoints"), model.variables()
     resume_variables(replicator, checkpoints, variables, {"batch": settings.batch})
-    done = int(model.optimizer.iterations)
+    done = int(model.optimizer.iterations.numpy())
     steps = tf.data.Dataset.range(done, settings.steps)
     batches = iter(replicator.batches(steps.map(lambda step: batch_of(step, settings.batch))))
     learn = replicator.compile(model.step)
