@@ -57,8 +57,13 @@ class MelInversion:
 
         if self.passes > 1:
             first = one_pass(spectrum, None)
+            frames_vary = tf.TensorShape([None, None, spectrum.shape[-1]])
             spectrum, _ = tf.while_loop(  # unrolled, most of what starts a server is tracing it
-                lambda *_: True, one_pass, first, maximum_iterations=self.passes - 2
+                lambda *_: True,
+                one_pass,
+                first,
+                shape_invariants=(frames_vary, frames_vary),
+                maximum_iterations=self.passes - 2,
             )
         return self._synthesised(spectrum, count)
 
