@@ -78,7 +78,8 @@ ONLY_PARSED = {
     r"^python -m (pytest|examples\.)": "they are the tests, or those of tests/examples",
     r"^python3 -m venv|^pip install|^\. ": "the environment is that of the tests",
     r"^(kubectl|sh serve\.sh|export) ": "they need a cluster or a container",
-    r"^(openssl|chmod) ": "the token that they make is in the folder",
+    r"^(openssl|chmod|mkdir -m 700 tokens)\b": "the tokens that they make are in the folder",
+    r"--tls-certificate|^curl https:": "tests/serving/test_tls.py has a certificate of its own",
     r"^XLA_FLAGS=": "tests/pixelcnn and tests/wavenet train on several devices of JAX",
     r"^curl http://127.0.0.1:8501/v1/models/digits$": "it asks TensorFlow Serving",
     r'"temperature": \[1, 1, 1\]': "it asks TensorFlow Serving",
@@ -127,6 +128,8 @@ def data(tmp_path_factory):
     for name in ("SPEECH.wav", "recording.wav"):
         soundfile.write(folder / name, sound[: rate_hz // 2], rate_hz)
     (folder / "token").write_text("a token of enough letters")
+    (folder / "tokens").mkdir()
+    (folder / "tokens" / "anna").write_text("another token of enough letters")
     write_images(folder / "IMAGES")
     shutil.copytree(folder / "IMAGES", folder / "images")
     shutil.copy(folder / "IMAGES" / "0" / "0.png", folder / "FILE.png")
