@@ -81,11 +81,11 @@ def teacher_run(data, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def distil(teacher_run, data):
-    """Distils SMALL, or fewer steps of it, in a folder."""
+    """Distils SMALL, or another, for as many steps or fewer, in a folder."""
 
-    def distil(workdir, **loop):
+    def distil(workdir, start=SMALL, **loop):
         teacher = load_teacher(teacher_run)
-        config = dataclasses.replace(SMALL, loop=dataclasses.replace(SMALL.loop, **loop))
+        config = dataclasses.replace(start, loop=dataclasses.replace(SMALL.loop, **loop))
         training.distill("tiny", config, teacher, teacher_run, data, workdir, lambda line: None)
 
     return distil
@@ -162,7 +162,8 @@ def test_the_exported_step_reads_the_clips_of_the_run_and_descends_as_it_does(
     assert_equal(drawn(7), {name: value.numpy() for name, value in expected.items()})
     done = run_alone(out, "--steps", "1")
     assert done.returncode == 0, done.stderr
-    found, expected = newest(out), newest(distil(small))
+    distil(tmp_path / "run", small, num_steps=1)
+    found, expected = newest(out), newest(tmp_path / "run")
     ours, theirs = (joined(arrays, "first") for arrays in (found, expected))
     assert np.linalg.norm(ours - theirs) < 1e-3 * np.linalg.norm(theirs)
 
