@@ -1,11 +1,11 @@
 """A version that is tried on a share of the requests, beside the one that is served."""
 
 import asyncio
-import contextlib
 
 import http_running
 import pytest
 from fake_bundle import FakeModelStore
+from registries import running
 from serve_load import INFER
 
 from serving.engine.registry import ModelRegistry
@@ -29,18 +29,6 @@ def store(tmp_path):
 
 def share(store, words):
     (store.root / "voice/canary").write_text(words)
-
-
-@contextlib.asynccontextmanager
-async def running(store):
-    """A registry that scans when asked to."""
-    registry = ModelRegistry(store.root, Settings(poll_seconds=1000.0), store.load)
-    await registry.start()
-    await registry.rescan()
-    try:
-        yield registry
-    finally:
-        await registry.stop(1.0)
 
 
 def counts(registry, requests=400):

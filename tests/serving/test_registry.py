@@ -10,6 +10,7 @@ import weakref
 import numpy as np
 import pytest
 from fake_bundle import HOP, FakeImages, FakeModelStore, FakeSound, info
+from registries import running
 
 from replicator.runs.errors import UserError
 from serving.bundles.signature import Signature
@@ -29,19 +30,6 @@ def store(tmp_path):
     root = tmp_path / "models"
     root.mkdir()
     return FakeModelStore(root)
-
-
-@contextlib.asynccontextmanager
-async def running(store, metrics=None, **settings):
-    """A registry that scans when asked to, with all loaded that lies there."""
-    settings.setdefault("poll_seconds", 1000.0)
-    registry = ModelRegistry(store.root, Settings(**settings), store.load, metrics)
-    await registry.start()
-    await registry.rescan()
-    try:
-        yield registry
-    finally:
-        await registry.stop(1.0)
 
 
 async def until(condition):
