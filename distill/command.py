@@ -67,6 +67,11 @@ class EvaluateArguments(wavenet_command.EvaluateArguments):
 
     teacher: Path | None = None
     """A student's teacher; None: the one that it was distilled from."""
+    teacher_temperatures: tuple[float, ...] = ()
+    """Temperatures beside 1 at which a student's teacher makes the recordings too."""
+    beside: tuple[Path, ...] = ()
+    """Run directories or model folders of other students, each a system of its own by its folder's
+    name: a student without one term of its loss, say."""
 
 
 def run_evaluate(arguments: list[str], parse) -> int:
@@ -74,13 +79,19 @@ def run_evaluate(arguments: list[str], parse) -> int:
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
     if given.copy_synthesis is not None and given.copy_synthesis < 1:
         raise UserError(f"`--copy-synthesis` must be at least 1, got {given.copy_synthesis}.")
-    if not all(t >= 0 for t in given.temperatures):
-        raise UserError(f"`--temperatures` must be 0 or more, got {given.temperatures}.")
+    for option in ("temperatures", "teacher_temperatures"):
+        if not all(t >= 0 for t in getattr(given, option)):
+            name = option.replace("_", "-")
+            raise UserError(f"`--{name}` must be 0 or more, got {getattr(given, option)}.")
     from distill.model import StudentModel, load
 
     model = load(given.model)
     if isinstance(model, StudentModel):
         figures, words = _evaluated(given, model)
+    elif given.beside or given.teacher_temperatures:
+        raise UserError(
+            f"`--beside` and `--teacher-temperatures` are for students, not {given.model}."
+        )
     else:
         figures, words = wavenet_command.evaluated(given, model)
     print(json.dumps(figures, indent=2) if given.as_json else words)
@@ -90,7 +101,7 @@ def run_evaluate(arguments: list[str], parse) -> int:
 def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, str]:
     """The figures of a student as one object, and in words."""
     from distill.evaluation import evaluate, in_words
-    from distill.model import teacher_of
+    from distill.model import load, teacher_of
     from distill.teacher import load_teacher
     from wavenet.evaluation import dev_corpus
 
@@ -110,6 +121,8 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
             given.split,
             given.temperatures,
             page,
+            given.teacher_temperatures,
+            {path.absolute().name: load(path) for path in given.beside},
         ),
     }
     if page is not None:

@@ -2,7 +2,9 @@
 
 import dataclasses
 import functools
-from collections.abc import Sequence
+import operator
+from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 
 import numpy as np
 import tensorflow as tf
@@ -15,6 +17,7 @@ from distill.source.pulses import LEVEL
 from distill.student import Condition
 from distill.teacher import WaveNetDensity
 from likelihoods import noise as counter_noise
+from replicator.runs.errors import UserError
 from replicator.runs.intervals import weighted_mean
 from wavenet.copy_synthesis import (
     SoundsCallback,
@@ -46,6 +49,8 @@ def evaluate(
     part: DevPart = "report",
     temperatures: Sequence[float] = (),
     on_sounds: SoundsCallback | None = None,
+    teacher_temperatures: Sequence[float] = (),
+    beside: Mapping[str, SpeechModel | StudentModel] = MappingProxyType({}),
 ) -> dict:
     """Returns the metrics of a student on dev recordings, as `evaluate --json` prints them.
 
@@ -54,33 +59,59 @@ def evaluate(
       copies: dev recordings (their first three seconds) made anew by every system; None: all.
       seed: of the noise.
       part: of the dev split, see `wavenet.dev_parts.dev_part`.
-      temperatures: beside 1, at which the student makes them too.
+      temperatures, teacher_temperatures: beside 1, at which student and teacher make them too.
       on_sounds: see `copy_synthesis.SoundsCallback`.
+      beside: other models, each a system of its own by its name; a student with a draft adds that.
 
     Returns a dict with kl_nats (nats a sample), acceptance (how often the teacher would keep what
     the student draws: probability, and run, samples kept in a row), real_time_factor (seconds of
     computing a second of sound, batch 1), measures {name: {mean, low, high}} of the student,
     against {"teacher", "untrained", "draft" or "source_filter" and the baselines: {"measures",
-    "real_time_factor"}}, codec {"flac": bits per sample}, dev, what it was measured on: {part,
-    recordings, seconds}, and not_measured {extra: names}.
+    "real_time_factor", "density": whether it is known}}, codec {"flac": bits per sample}, dev,
+    what it was measured on: {part, recordings, seconds}, and not_measured {extra: names}.
 
-    Raises UserError if no dev recording is of a speaker that the model knows.
+    Raises UserError if no dev recording is of a speaker that the model knows, or a model beside has
+    another rate or other frames.
     """
+    _check_beside(model, beside)
     features = teacher.config.data.features
     known, rate_hz = model.known_speakers, model.sample_rate_hz
     items = dev_recordings(teacher.network, corpus, features, known, part)[:copies]
     convention = corpus.mel or MelConvention(model.sample_rate_hz)
     compared = systems(model, teacher, convention, seed)
     compared |= at_temperatures(model, seed, temperatures, "student")
-    against = compare(compared, items, convention, seed, on_sounds)
-    student = against.pop("student")
+    compared |= at_temperatures(teacher, seed, teacher_temperatures, "teacher")
+    exact = [name for name in compared if name.startswith(("student", "teacher", "untrained"))]
+    compared |= _others(beside, compared, seed)
+    figures = compare(compared, items, convention, seed, on_sounds)
+    for name, each in figures.items():
+        each["density"] = name in {*exact, *beside}
+    student = figures.pop("student")
     seconds = sum(synthesised_samples(i, rate_hz) for i in items) / rate_hz
     return {
         **closeness(model, teacher, items, seed),
         **student,
-        "against": against,
+        "against": figures,
         **measured_on(items, part, seconds, corpus),
     }
+
+
+def _others(
+    beside: Mapping[str, SpeechModel | StudentModel], known, seed: int
+) -> dict[str, System]:
+    """The systems of the models beside, by names that are not `known`."""
+    if taken := sorted(set(beside) & set(known)):
+        raise UserError(f"`--beside`: a folder may not be called {taken[0]}, as another system is.")
+    others = {name: model_system(model, seed) for name, model in beside.items()}
+    drafts = (_draft_of(model, f"{name}_draft") for name, model in beside.items())
+    return functools.reduce(operator.or_, drafts, others)
+
+
+def _check_beside(model: StudentModel, beside: Mapping[str, SpeechModel | StudentModel]) -> None:
+    read = ("sample_rate_hz", "hop_samples", "features")
+    for name, other in beside.items():
+        if any(other.spec[each] != model.spec[each] for each in read):
+            raise UserError(f"`--beside`: {name} has another rate or other frames.")
 
 
 def systems(
@@ -92,13 +123,18 @@ def systems(
         "teacher": model_system(teacher, seed),
         "untrained": model_system(untrained(model), seed),
     }
-    if model.network.drafter is not None:
-        compared["draft"] = functools.partial(_drafted, model)
+    compared |= _draft_of(model, "draft")
     if model.network.residual is not None:
         compared["source_filter"] = functools.partial(_source_filtered, model, seed)
     if reads_mel(model):
         compared |= baselines(convention, seed)
     return compared
+
+
+def _draft_of(model: SpeechModel | StudentModel, name: str) -> dict[str, System]:
+    """What a student's flows refine, if it is a student with a draft."""
+    drafts = isinstance(model, StudentModel) and model.network.drafter is not None
+    return {name: functools.partial(_drafted, model)} if drafts else {}
 
 
 def reads_mel(model: StudentModel) -> bool:

@@ -169,7 +169,11 @@ def _columns(systems: Mapping[str, dict]) -> list[str]:
         cells = [_cell(system["measures"][name]) for system in systems.values()]
         lines.append(_row(name.replace("_", " "), cells))
     factors = [f"{system['real_time_factor']:.3f}" for system in systems.values()]
-    return [*lines, _row("real-time factor", factors)]
+    lines.append(_row("real-time factor", factors))
+    if any("density" in system for system in systems.values()):
+        known = ["exact" if system.get("density") else "unknown" for system in systems.values()]
+        lines.append(_row("density", known))
+    return lines
 
 
 def _row(label: str, cells: Sequence[str]) -> str:

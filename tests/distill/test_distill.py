@@ -365,11 +365,18 @@ def test_a_student_is_evaluated_beside_its_teacher_draft_and_baselines(
 ):
     page = tmp_path / "page.html"
     words = ["evaluate", str(student_run), "--data", str(data), "--spoken", "1", "--json"]
-    assert onepass.main([*words, "--temperatures", "0.5", "--listening-page", str(page)]) == 0
+    (tmp_path / "other").symlink_to(student_run)
+    words += ["--temperatures", "0.5", "--teacher-temperatures", "0.5"]
+    words += ["--beside", str(tmp_path / "other"), "--listening-page", str(page)]
+    assert onepass.main(words) == 0
     figures = json.loads(capsys.readouterr().out)
-    baselines = {"griffin_lim", "griffin_lim_mel_consistent", "world", "recording"}
+    unknown = {"griffin_lim", "griffin_lim_mel_consistent", "world", "recording"}
+    unknown |= {"draft", "other_draft"}
     cooler = "student_at_0.5"
-    assert set(figures["against"]) == {"teacher", "untrained", "draft", cooler, *baselines}
+    known = {"teacher", "teacher_at_0.5", "untrained", cooler, "other"}
+    assert set(figures["against"]) == {*known, *unknown}
+    assert {name for name, system in figures["against"].items() if system["density"]} == known
+    assert figures["against"]["other"]["measures"] == figures["measures"]
     assert figures["against"][cooler]["measures"] != figures["measures"]
     assert page.read_text().count("<audio") == 1 + len(figures["against"])
     names = set(figures["measures"])
