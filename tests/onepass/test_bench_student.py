@@ -89,6 +89,21 @@ def test_one_measurement_gives_all_figures_of_the_flows(tiny, monkeypatch):
     assert flows[4][0].values == [0.5, 2.0]  # s/s at 4 kHz
 
 
+def test_parts_of_a_second_are_timed_for_the_domain_of_the_residual(tiny):
+    config = dataclasses.replace(
+        students.STUDENTS["residual-16k"],
+        flows=(1,),
+        residual_channels=8,
+        gate_channels=8,
+        condition_channels=8,
+        conditioner_units=8,
+    )
+    measures = students.measures_of("residual-16k", config, (0.1,), (2,))
+    values = {row.what: measure() for row, measure in measures if row.unit == "s/s"}
+    parts = ("noise", "conditioner", "source", "flows", "filter")
+    assert all(values[f"{part}, 0.1 s"] > 0 for part in parts)
+
+
 def test_a_ratio_is_over_the_other_size_that_the_row_names():
     fast = Row("flows", "paper", 4, "samples/s", "naive", "p", [60.0])
     other = Row("naive", "paper", 4, "samples/s", values=[1.0])
@@ -116,7 +131,10 @@ def test_the_teacher_is_measured_once_and_only_for_students(tiny):
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        (["--students", "papre"], "there is no student `papre`; there are paper, cpu-16k, cpu-24k"),
+        (
+            ["--students", "papre"],
+            "there is no student `papre`; there are paper, cpu-16k",
+        ),
         (["--networks", "z"], "there is no network `z`; there are a, b, p"),
         (["--seconds", "1", "0"], "`--seconds` must be above 0, got 1 0"),
         (["--rounds", "0"], "`--rounds` must be at least 1, got 0"),

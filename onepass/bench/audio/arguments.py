@@ -12,15 +12,16 @@ class BenchArguments(BenchOptions):
     Samples a second of every sampler of a teacher: naive, XLA cached, Numba cached, C++ bound. Of
     every student: samples a second over the naive and the cached teacher (p) and over TensorFlow's
     own operations, GFLOP/s over the machine's matrix products, and seconds of computing for a
-    second of sound (s/s), of the flows alone and from frames to sound.
+    second of sound (s/s), of the flows alone and from frames to sound; of a student in the
+    residual's domain, of each part too.
     """
 
     networks: tuple[str, ...] = ("a", "b")
     """Which teachers, any of: a, b, p, v."""
     batches: tuple[int, ...] = (1, 4, 8, 16)
     """Batch sizes of the teachers."""
-    students: tuple[str, ...] = ("paper", "cpu-16k", "cpu-24k")
-    """Which students, any of: paper, cpu-16k, cpu-24k."""
+    students: tuple[str, ...] = ("paper", "cpu-16k", "cpu-24k", "residual-16k")
+    """Which students, any of: paper, cpu-16k, cpu-24k, residual-16k."""
     seconds: tuple[float, ...] = (1.0, 5.0)
     """Lengths of the students' sounds."""
     student_batches: tuple[int, ...] = (1, 4)

@@ -1,7 +1,8 @@
 """Students against their teacher, TensorFlow's own operations and the machine's matrix products.
 
-Sizes: the paper's student (van den Oord et al. 2017, arXiv 1711.10433), and the preset for two
-cores at 16 and at 24 kHz. Weights and inputs are random: the work does not depend on them.
+Sizes: the paper's student (van den Oord et al. 2017, arXiv 1711.10433), the presets for two cores
+at 16 and at 24 kHz, and that of the residual's domain, whose parts are timed too. Weights and
+inputs are random: the work does not depend on them.
 """
 
 import dataclasses
@@ -13,23 +14,32 @@ from collections.abc import Callable, Iterator
 import numpy as np
 import tensorflow as tf
 
-from distill.config import StudentConfig
+from distill.config import RECENT, StudentConfig
 from distill.cpu.engine import FlowEngine
 from distill.generation import Request, generate
 from distill.presets import PRESETS
 from distill.student import Condition, ParallelWaveNet
+from onepass.bench.audio.student_parts import parts
 from onepass.bench.report import Measure, Measures, Row
 from wavenet.features import MelConvention
+from wavenet.presets import PRESETS as TEACHERS
 
 _CPU = dataclasses.replace(
     PRESETS["student-cpu-16k"].config.student, feature_channels=80, upsample_factors=(10, 20)
 )
+_VOCODER = dataclasses.replace(TEACHERS["wavenet-vocoder-16k"].config.network, feature_channels=80)
 STUDENTS = {
     "paper": StudentConfig(flows=(10, 10, 10, 30), filter_width=3, residual_channels=64,
                            gate_channels=64, feature_channels=80, condition_channels=80,
                            upsample_factors=(16, 15), sample_rate_hz=24_000),
     "cpu-16k": _CPU,
     "cpu-24k": dataclasses.replace(_CPU, upsample_factors=(15, 20), sample_rate_hz=24_000),
+    "residual-16k": dataclasses.replace(
+        PRESETS["student-residual-16k"].config.student, feature_channels=80,
+        upsample_factors=_VOCODER.upsample_factors, frame_width=_VOCODER.frame_width,
+        prediction_order=_VOCODER.prediction_order, subframes=_VOCODER.subframes,
+        conditioner_units=_VOCODER.conditioner_units,
+        condition_channels=_VOCODER.condition_channels),
 }  # fmt: skip
 TEACHER = "p"  # the network of onepass/bench/audio/command.py that a student takes the place of
 PEAK = "matrix product"
@@ -72,6 +82,14 @@ def _measures_of_sound(
     row = Row(whole, name, batch, "samples/s", flows)
     yield row, functools.partial(whole_speed, student, samples, batch)
     yield _real_time(row, student)
+    if student.residual is not None:
+        for part, measure in parts(student, samples, batch).items():
+            row = Row(f"{part}, {seconds:g} s", name, batch, "s/s")
+            yield row, functools.partial(_per_second, measure, batch * seconds)
+
+
+def _per_second(measure: Measure, seconds: float) -> float:
+    return measure() / seconds
 
 
 def _real_time(speed: Row, student: ParallelWaveNet) -> tuple[Row, Measure]:
@@ -94,12 +112,15 @@ def flops_per_sample(config: StudentConfig) -> int:
         a layer    2 (k R + C) 2 G + 2 G R
         a flow     2 F R + 2 R R + 2 R 2      (front and the two layers of the head)
 
-    Gates, biases, noise and the conditioner are left out.
+    With bunches of B samples, layers and front run once for B samples, and the gates of each
+    sample's head cost 2 (R + 8) 2 R. Gates, biases, noise and the conditioner are left out.
     """
     R, G, C = config.residual_channels, config.gate_channels, config.gate_inputs
+    B = config.bunch_samples
     layer = 2 * (config.filter_width * R + C) * 2 * G + 2 * G * R
-    flow = 2 * config.front_width * R + 2 * R * R + 2 * R * 2
-    return sum(config.flows) * layer + len(config.flows) * flow
+    head = 2 * R * R + 2 * R * 2 + (2 * (R + RECENT) * 2 * R if B > 1 else 0)
+    bunch = sum(config.flows) * layer + len(config.flows) * 2 * config.front_width * R
+    return bunch // B + len(config.flows) * head
 
 
 def peak_gflops() -> float:
