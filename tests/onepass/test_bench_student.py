@@ -100,7 +100,7 @@ def test_parts_of_a_second_are_timed_for_the_domain_of_the_residual(tiny):
     )
     measures = students.measures_of("residual-16k", config, (0.1,), (2,))
     values = {row.what: measure() for row, measure in measures if row.unit == "s/s"}
-    parts = ("noise", "conditioner", "source", "flows", "filter")
+    parts = ("noise", "conditioner", "source", "filter")
     assert all(values[f"{part}, 0.1 s"] > 0 for part in parts)
 
 
