@@ -62,6 +62,8 @@ class StudentConfig:
     read off the frames where they are voiced."""
     prediction_order: int = 0
     """Coefficients of the linear prediction, for the residual; 0: the teacher's."""
+    pitch_bins: int = 0
+    """Classes of F0 between which its reader decides, for the residual; 0: the teacher's."""
     conditioner_units: int = 0
     """Units of the first of two dense layers that read the frames, for the residual; 0: the
     teacher's."""

@@ -149,7 +149,8 @@ def _in_residual_domain(student: StudentConfig, theirs: WaveNetConfig, path: Pat
         raise UserError(
             f"`student.source` must be none: the teacher {path} reads no F0 (its pitch taps are 0)."
         )
-    names = ("prediction_order", "conditioner_units", "condition_channels", "subframes")
+    names = ("prediction_order", "pitch_bins", "conditioner_units", "condition_channels")
+    names += ("subframes",)
     return dataclasses.replace(student, **{name: getattr(theirs, name) for name in names})
 
 

@@ -32,7 +32,7 @@ KINDS = {
     "prediction, given pitch": dict(prediction_order=8, pitch_taps=5, feature_channels=22),
     "prediction, pitch, bunches of 2": dict(prediction_order=8, pitch_taps=5, bunch_samples=2),
     "prediction, pitch, bunches of 4": dict(
-        prediction_order=8, pitch_taps=5, bunch_samples=4, subframes=2
+        prediction_order=8, pitch_taps=5, pitch_bins=30, bunch_samples=4, subframes=2
     ),
     "bunches of 4": dict(bunch_samples=4, subframes=2),
 }

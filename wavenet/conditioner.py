@@ -57,6 +57,10 @@ class ConditionerConfig(Protocol):
         """Whether F0 and voicing are read."""
 
     @property
+    def pitch_bins(self) -> int:
+        """Bins of F0 that the reader tells apart; 0: it gives a number."""
+
+    @property
     def compute_dtype(self) -> str:
         """float64 has the conditioner compute in it, any other in float32."""
 
@@ -82,7 +86,7 @@ class Conditioner(tf.Module):
         self.deviation = tf.Variable(tf.ones([mel.bands]), name="deviation")
         self.reader = None
         if config.reads_pitch and not self.given_pitch:
-            self.reader = PitchReader(mel.bands, initial)
+            self.reader = PitchReader(mel.bands, initial, bins=config.pitch_bins)
         self.kernel1 = initial.kernel([FRAME_WIDTH, features, hidden], "kernel1", gain=1.5)
         self.bias1 = initial.zeros([hidden], "bias1")
         self.kernel2 = initial.kernel([hidden, config.condition_channels], "kernel2", gain=1.5)

@@ -76,6 +76,8 @@ class WaveNetConfig:
     """Coefficients of the linear prediction that is computed from the mel; 0: none."""
     pitch_taps: int = 0
     """Past residuals, one period of the voice ago, that layers and head read; 0: none, no F0."""
+    pitch_bins: int = 0
+    """Classes of F0, 60 to 600 Hz, between which its reader decides; 0: it gives one number."""
     head_width: int = 8
     """Past samples that the head reads, for `conditioner_units`."""
     head_channels: int = 64
@@ -110,7 +112,7 @@ class WaveNetConfig:
     def _check_bunches(self) -> None:
         bunch = self.bunch_samples
         require(bunch in (1, 2, 4), "bunch_samples", "1, 2 or 4", bunch)
-        at_least(self, 0, "conditioner_units", "prediction_order", "pitch_taps")
+        at_least(self, 0, "conditioner_units", "prediction_order", "pitch_taps", "pitch_bins")
         if not self.conditioner_units:
             for name, off in (("bunch_samples", 1), ("prediction_order", 0), ("pitch_taps", 0)):
                 value = getattr(self, name)

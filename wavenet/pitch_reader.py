@@ -15,15 +15,22 @@ LOWEST_HZ, HIGHEST_HZ = 60.0, 600.0
 WIDTHS = (5, 5, 3)  # frames that each layer reads
 GAINS = (4.0, math.sqrt(2.0), math.sqrt(2.0))
 READER_CLIPS = 16
+NEAR_BINS = 4  # on either side of the likeliest one that F0 is the mean of
+BLUR_CENTS = 25.0  # deviation of the target over the bins
 READER_OPTIMIZER = OptimizerConfig(2e-3, 50, "cosine", average_decay=0.99)
 
 
 class PitchReader(tf.Module):
     """A small convolutional network over frames that says F0 and whether the frame is voiced.
 
+    With bins it is a classifier of F0, as CREPE is (Kim et al. 2018, arXiv 1802.06182): where two
+    octaves are possible it takes one and not what lies between.
+
     Args:
       features: channels of a frame.
       channels: of its layers.
+      bins: of F0 between 60 and 600 Hz, evenly on a logarithmic scale; 0: F0 is one number, learned
+        by its error.
       padded: every layer pads its frames with zeros, and each frame gets an answer; otherwise the
         `side_frames` on either side get none.
     """
@@ -34,17 +41,19 @@ class PitchReader(tf.Module):
         initial: Initial,
         channels: int = 96,
         padded: bool = False,
+        bins: int = 0,
         name="pitch_reader",
     ):
         super().__init__(name=name)
-        self.padded, inputs = padded, (features, channels, channels)
+        self.padded, self.bins, inputs = padded, bins, (features, channels, channels)
         self.kernels = [
             initial.kernel([width, size, channels], f"kernel_{i}", gain)
             for i, (width, size, gain) in enumerate(zip(WIDTHS, inputs, GAINS, strict=True))
         ]
         self.biases = [initial.zeros([channels], f"bias_{i}") for i in range(len(WIDTHS))]
-        self.head_kernel = initial.kernel([channels, 2], "head_kernel", gain=0.1)
-        self.head_bias = initial.zeros([2], "head_bias")
+        outputs = bins + 1 if bins else 2
+        self.head_kernel = initial.kernel([channels, outputs], "head_kernel", gain=0.1)
+        self.head_bias = initial.zeros([outputs], "head_bias")
 
     def __call__(self, frames):
         """log2(F0 / 200 Hz) and the logit of voicing, [batch, frames] each.
@@ -53,6 +62,24 @@ class PitchReader(tf.Module):
 
         frames: float [batch, frames, features].
         """
+        raw = self._outputs(frames)
+        if self.bins:
+            return _likeliest(raw[..., :-1]), raw[..., -1]
+        low, high = _octaves_of(LOWEST_HZ), _octaves_of(HIGHEST_HZ)
+        return tf.clip_by_value(raw[..., 0], low, high), raw[..., 1]
+
+    def loss(self, frames, pitch):
+        """How badly F0 and voicing are read, []: see `pitch_loss` and `class_loss`.
+
+        Args:
+          frames: as for a call. pitch: [batch, frames that get an answer, 2].
+        """
+        if self.bins:
+            raw = self._outputs(frames)
+            return class_loss(raw[..., :-1], raw[..., -1], pitch)
+        return pitch_loss(*self(frames), pitch)
+
+    def _outputs(self, frames):
         hidden = frames
         for kernel, bias in zip(self.kernels, self.biases, strict=True):
             if self.padded:
@@ -61,9 +88,7 @@ class PitchReader(tf.Module):
             sums = tf.nn.conv1d(hidden, tf.cast(kernel, hidden.dtype), 1, "VALID")
             hidden = tf.nn.relu(sums + tf.cast(bias, sums.dtype))
         raw = tf.matmul(hidden, tf.cast(self.head_kernel, hidden.dtype))
-        raw += tf.cast(self.head_bias, raw.dtype)
-        low, high = (math.log2(hz / REFERENCE_HZ) for hz in (LOWEST_HZ, HIGHEST_HZ))
-        return tf.clip_by_value(raw[..., 0], low, high), raw[..., 1]
+        return raw + tf.cast(self.head_bias, raw.dtype)
 
     def pitch(self, frames):
         """F0 features [batch, frames, 2], as `log_f0_features`, without a gradient."""
@@ -74,6 +99,43 @@ class PitchReader(tf.Module):
     def side_frames(self) -> int:
         """Frames on either side that one frame's answer depends on."""
         return sum(width // 2 for width in WIDTHS)
+
+
+def _octaves_of(hz: float) -> float:
+    return math.log2(hz / REFERENCE_HZ)
+
+
+def _centres(bins: int, dtype):
+    """log2(F0 / 200 Hz) of each bin, [bins]."""
+    low, high = _octaves_of(LOWEST_HZ), _octaves_of(HIGHEST_HZ)
+    return tf.linspace(tf.constant(low, dtype), tf.constant(high, dtype), bins)
+
+
+def _likeliest(logits):
+    """log2(F0 / 200 Hz) [batch, frames]: the mean over the likeliest bin and those near it."""
+    bins, dtype = logits.shape[-1], logits.dtype
+    best = tf.argmax(logits, -1, tf.int32)[..., tf.newaxis]
+    near = tf.cast(tf.abs(tf.range(bins) - best) <= NEAR_BINS, dtype)
+    weights = tf.nn.softmax(logits) * near
+    return tf.reduce_sum(weights * _centres(bins, dtype), -1) / tf.reduce_sum(weights, -1)
+
+
+def class_loss(logits, logit, pitch):
+    """How badly F0 is told, []: the cross-entropy of the bins where voiced, and of the voicing.
+
+    The target is a normal distribution around F0 over the bins, 25 cents wide.
+
+    Args:
+      logits: [batch, frames, bins]. logit: [batch, frames], of voicing.
+      pitch: [batch, frames, 2], log2(F0 / 200 Hz) and 0 or 1, of `log_f0_features`.
+    """
+    truth, voiced = tf.unstack(pitch, axis=-1)
+    cents = 1200.0 * (truth[..., tf.newaxis] - _centres(logits.shape[-1], logits.dtype))
+    target = tf.nn.softmax(-0.5 * tf.square(cents / BLUR_CENTS))
+    error = tf.nn.softmax_cross_entropy_with_logits(target, logits)
+    doubt = tf.nn.sigmoid_cross_entropy_with_logits(voiced, logit)
+    share = tf.maximum(tf.reduce_mean(voiced), 1e-3)
+    return tf.reduce_mean(voiced * error) / share + tf.reduce_mean(doubt)
 
 
 def pitch_loss(octaves, logit, pitch, voiced_share=None):
@@ -97,7 +159,7 @@ def pitch_loss(octaves, logit, pitch, voiced_share=None):
 def train_pitch_reader(
     reader: PitchReader, source: ClipSource, steps: int, seed: int, prepare
 ) -> float:
-    """Teaches the reader F0 and voicing on clips of frames; the last value of `pitch_loss`.
+    """Teaches the reader F0 and voicing on clips of frames; the last value of its loss.
 
     Args:
       source: of `wavenet.data.pipeline.source_of`, whose frames end in the two F0 channels.
@@ -111,8 +173,7 @@ def train_pitch_reader(
     @tf.function(autograph=False)
     def update(frames):
         def loss(_):
-            octaves, logit = reader(prepare(frames))
-            return pitch_loss(octaves, logit, frames[:, side : frames.shape[1] - side, -2:]), {}
+            return reader.loss(prepare(frames), frames[:, side : frames.shape[1] - side, -2:]), {}
 
         values, metrics = state.update(loss, {})
         state.assign(values)

@@ -6,7 +6,8 @@ from pathlib import Path
 import numpy as np
 import tensorflow as tf
 
-from replicator.runs.model_folder import assign_weights, stored_weights
+from replicator.runs.atomic_files import Arrays
+from replicator.runs.model_folder import assign_weights, stored_weights, variable_names
 from wavenet import shipped
 from wavenet.conditioner import Conditioner
 from wavenet.data.corpus import Corpus, frames_of, recordings_of
@@ -16,6 +17,7 @@ from wavenet.pitch_reader import PitchReader, train_pitch_reader
 from wavenet.presets import TrainConfig
 from wavenet.vocoder import VocoderWaveNet
 
+READER = "conditioner/reader/"  # how the names of its variables begin
 READER_FRAMES = 80  # of a clip that the reader of F0 learns from
 LEAST_DEVIATION = 0.02  # of a band, in units of `above_silence`
 CENTS_PER_OCTAVE = 1200.0
@@ -25,20 +27,25 @@ def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, say=p
     """Gives the network the statistics of the mel, and teaches it to read F0 where it has to.
 
     Both are kept with its weights and stay as they are from there on. A network that starts from
-    a trained model has them, with all its weights, from there.
+    a trained model has them, with all its weights, from there; a reader of another size learns
+    anew.
 
     Raises UserError if that model cannot be read or is of another network.
     """
     if config.start_from is not None:
         folder = shipped.model_folder(Path(config.start_from))
-        assign_weights(network, stored_weights(folder), folder)
-        return
+        weights = stored_weights(folder)
+        own = _unlike(_reader_variables(network), weights)
+        assign_weights(network, weights | own, folder)
+        if not own:
+            return
     if not isinstance(network, VocoderWaveNet):
         return
     conditioner = network.conditioner
-    mean, deviation = mel_statistics(corpus)
-    conditioner.mean.assign(mean)
-    conditioner.deviation.assign(deviation)
+    if config.start_from is None:
+        mean, deviation = mel_statistics(corpus)
+        conditioner.mean.assign(mean)
+        conditioner.deviation.assign(deviation)
     reader = conditioner.reader
     if reader is None or not config.pitch_steps:
         return
@@ -48,6 +55,19 @@ def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, say=p
         f"F0 read off the mel on dev: half of the voiced frames within {cents:.0f} cents, "
         f"voicing wrong in {100 * voicing:.1f} % of the frames"
     )
+
+
+def _reader_variables(network: Network) -> dict[str, tf.Variable]:
+    names = zip(variable_names(network), network.trainable_variables, strict=True)
+    return {name: variable for name, variable in names if name.startswith(READER)}
+
+
+def _unlike(variables: dict[str, tf.Variable], weights: Arrays) -> Arrays:
+    """The values of all variables if one is of another size than in the weights; else nothing."""
+    shapes = {name: weights[name].shape for name in variables if name in weights}
+    if shapes == {name: tuple(variable.shape) for name, variable in variables.items()}:
+        return {}
+    return {name: variable.numpy() for name, variable in variables.items()}
 
 
 def mel_statistics(corpus: Corpus) -> tuple[np.ndarray, np.ndarray]:

@@ -17,6 +17,7 @@ import tensorflow as tf
 from processes import ROOT, TensorflowProcess
 from runs import NEVER, TINY, assert_same, looped, newest, options, recordings, steps_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
+from vocoders import vocoder_of
 
 import onepass
 from replicator.runs.errors import UserError
@@ -130,6 +131,23 @@ def test_a_run_does_not_start_from_a_model_of_another_network(train, tmp_path):
     again = dataclasses.replace(TINY, network=network, start_from=str(tmp_path / "first"))
     with pytest.raises(UserError, match="first do not fit the configuration of the network"):
         train(looped(again, num_steps=1), "second")
+
+
+@pytest.mark.parametrize(("bins", "learns"), [(0, False), (12, True)])
+def test_a_reader_of_f0_of_another_size_learns_anew(monkeypatch, bins, learns):
+    trained, network = (vocoder_of("prediction, pitch", pitch_bins=many) for many in (0, bins))
+    weights = {
+        name: each.numpy()
+        for name, each in zip(variable_names(trained), trained.trainable_variables, strict=True)
+    }
+    taught = []
+    monkeypatch.setattr(preparation, "stored_weights", lambda path: weights)
+    monkeypatch.setattr(preparation, "train_reader", lambda _, reader, *__: taught.append(reader))
+    monkeypatch.setattr(preparation, "reader_error", lambda *_: (10.0, 0.1))
+    preparation.prepare_network(network, dataclasses.replace(TINY, start_from="trained"), None)
+    assert taught == [network.conditioner.reader] * learns
+    np.testing.assert_array_equal(network.front_kernel, trained.front_kernel)
+    np.testing.assert_array_equal(network.conditioner.kernel1, trained.conditioner.kernel1)
 
 
 def test_the_loss_falls_on_real_speech(train, tmp_path):

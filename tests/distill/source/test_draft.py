@@ -57,7 +57,8 @@ def test_upsampling_is_linear_between_the_middles_of_frames():
     np.testing.assert_allclose(made[0], [1, 1, 1.25, 1.75, 2.25, 2.75, 3, 3])
 
 
-def test_reader_learns_f0_and_voicing_of_synthetic_frames():
+@pytest.mark.parametrize("bins", [0, 60])
+def test_reader_learns_f0_and_voicing_of_synthetic_frames(bins):
     generator = np.random.default_rng(0)
     octaves = generator.uniform(-1.0, 1.0, 3000).astype(np.float32)
     voiced = (generator.random(3000) < 0.6).astype(np.float32)
@@ -67,7 +68,7 @@ def test_reader_learns_f0_and_voicing_of_synthetic_frames():
     source = clip_source(
         [np.zeros(3000, np.int16)], [0], 50, frames=[rows], padding=rows[0] * 0, hop_samples=1
     )
-    reader = PitchReader(20, Initial(0), padded=True)
+    reader = PitchReader(20, Initial(0), padded=True, bins=bins)
     before = float(pitch_loss(*reader(frames[None]), rows[None, :, -2:]))
     train_pitch_reader(reader, source, 250, 0, lambda frames: frames[..., :20])
     assert float(pitch_loss(*reader(frames[None]), rows[None, :, -2:])) < 0.1 * before
