@@ -55,7 +55,7 @@ def run_distill(preset: str, arguments: list[str], parse) -> int:
         train=lambda replicator: distill(*what(), given.workdir, replicator=replicator),
         export=lambda: export_run(*what(), given.portable, given.workdir),
         adopt=adopt_run,
-        score="best STFT distance {:.3f}",
+        score="best STFT distance + KL {:.3f}",
         samples="sounds",
     )
 

@@ -9,9 +9,9 @@ from types import MappingProxyType
 import numpy as np
 import tensorflow as tf
 
-from distill.acceptance import acceptance, mean_run
+from distill.acceptance import mean_run
+from distill.closeness import measure_closeness
 from distill.cpu import recursion
-from distill.losses import kl_divergence
 from distill.model import StudentModel, untrained
 from distill.source.pulses import LEVEL
 from distill.student import Condition
@@ -36,8 +36,6 @@ from wavenet.evaluation import heading, measured_on
 from wavenet.features import MelConvention
 from wavenet.model import SpeechModel
 from wavenet.optional_packages import left_out_line
-
-DRAWS = 32
 
 
 def evaluate(
@@ -133,8 +131,9 @@ def systems(
 
 def _draft_of(model: SpeechModel | StudentModel, name: str) -> dict[str, System]:
     """What a student's flows refine, if it is a student with a draft."""
-    drafts = isinstance(model, StudentModel) and model.network.drafter is not None
-    return {name: functools.partial(_drafted, model)} if drafts else {}
+    if not isinstance(model, StudentModel) or model.network.drafter is None:
+        return {}
+    return {name: functools.partial(_drafted, model)}
 
 
 def reads_mel(model: StudentModel) -> bool:
@@ -198,20 +197,15 @@ def _given(model: StudentModel, item: dict, length: int):
 
 def closeness(model: StudentModel, teacher: SpeechModel, items: list[dict], seed: int) -> dict:
     """KL(P_S || P_T) and acceptance, over what the student says of each recording."""
-    density, student = WaveNetDensity(teacher.network), model.network
-    kind = student.noise_kind
+    density = WaveNetDensity(teacher.network)
     values: dict[str, list[float]] = {"kl": [], "probability": [], "run": []}
     for item in items:
         length = synthesised_samples(item, model.sample_rate_hz)
         frames, speaker = _given(model, item, length)
-        noise = student.noise(seed, [0], 0, length)
-        drawn = student.sample(noise, _condition(model, frames, speaker, length))
-        given = density.conditionals(drawn.output, density.condition(frames, speaker, length))
-        draws = kl_divergence.standard_draws(kind, seed, 1, length, DRAWS)
-        values["kl"].append(float(kl_divergence.divergence(given, drawn, draws, kind).kl))
-        kept = acceptance(given, drawn, kind).numpy()[0]
-        values["probability"].append(float(kept.mean()))
-        values["run"].append(mean_run(kept))
+        close = measure_closeness(model.network, density, frames, speaker, length, seed)
+        values["kl"].append(close.kl)
+        values["probability"].append(float(close.kept.mean()))
+        values["run"].append(mean_run(close.kept))
     means = {
         name: dataclasses.asdict(weighted_mean(np.array(each), np.ones(len(each)), seed))
         for name, each in values.items()

@@ -6,10 +6,11 @@ import numpy as np
 import tensorflow as tf
 from PIL import Image
 
+from distill.closeness import measure_closeness
 from distill.collapse import HealthMetrics, collapse_warnings
 from distill.generation import generate
-from distill.losses.kl_divergence import ENTROPY
 from distill.student import ParallelWaveNet
+from distill.teacher import WaveNetDensity
 from replicator.runs.metrics import MetricsLog
 from replicator.training.state import TrainState
 from wavenet.data import Corpus, audio
@@ -27,7 +28,11 @@ PITCH_HOP_SECONDS = 0.0125
 
 
 class EvaluationCallback:
-    """Evaluates the average weights; the trainer calls it and keeps the best checkpoint by it."""
+    """Evaluates the average weights; the trainer calls it and keeps the best checkpoint by it.
+
+    Args:
+      kl_weight: of the divergence in the loss, hence in what the best checkpoint is chosen by.
+    """
 
     def __init__(
         self,
@@ -37,7 +42,9 @@ class EvaluationCallback:
         corpus: Corpus,
         folder: Path,
         say,
+        kl_weight: float = 1.0,
     ):
+        self.kl_weight, self._density = kl_weight, WaveNetDensity(teacher.network)
         self.student, self.state, self.teacher = student, state, teacher
         self.folder, self.say = folder, say
         self.rate_hz = corpus.sample_rate_hz
@@ -49,10 +56,10 @@ class EvaluationCallback:
         self.teacher_entropy_nats = self._teacher_entropy()
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        """Logs the metrics on dev; returns the multi-resolution STFT distance."""
+        """Logs the metrics on dev; returns the multi-resolution STFT distance plus the KL term."""
         with self.state.averaged():
             sounds = [self._synthesise(item, len(item["waveform"])) for item in self.recordings]
-            entropy = self._entropy()
+            kl, entropy = np.mean([self._closeness(item) for item in self.recordings], 0)
         recorded = [item["waveform"] for item in self.recordings]
         pairs = list(zip(sounds, recorded, strict=True))
         distance = float(np.mean([multi_resolution_stft_distance(a, b) for a, b in pairs]))
@@ -65,6 +72,7 @@ class EvaluationCallback:
                     np.mean([log_mel_distance_db(a, b, self.mel) for a, b in pairs])
                 ),
                 "dev_level_db": health.level_db,
+                "dev_kl": kl,
                 "dev_entropy": health.entropy_nats,
                 "dev_voiced": health.voiced,
             },
@@ -72,24 +80,21 @@ class EvaluationCallback:
         for line in collapse_warnings(health):
             self.say(f"step {step}: {line}")
         self._show(log, step, sounds[0], recorded[0])
-        return distance
+        return distance + self.kl_weight * float(kl)
 
     def _synthesise(self, item: dict, length: int) -> np.ndarray:
         request = request_of(condition_of(self.teacher.network, item), length)
         return generate(self.student, request)[0]
 
-    def _entropy(self) -> float:
-        """Nats a sample of the student on the first recording."""
-        item = self.recordings[0]
+    def _closeness(self, item: dict) -> tuple[float, float]:
+        """Divergence from the teacher and entropy, in nats a sample, on the first seconds."""
+        length = min(int(SHOWN_SECONDS * self.rate_hz), len(item["waveform"]))
         frames, speaker = condition_of(self.teacher.network, item)
-        samples = len(item["waveform"])
-        condition, _ = self.student.condition(
-            None if frames is None else tf.constant(frames[None], tf.float32),
-            None if speaker is None else tf.constant([speaker]),
-            samples,
-        )
-        drawn = self.student.sample(self.student.noise(0, [0], 0, samples), condition)
-        return float(tf.reduce_mean(drawn.log_scale)) + ENTROPY[self.student.noise_kind]
+        if frames is not None:
+            frames = tf.constant(frames[None, : -(-length // self.student.config.hop_samples)])
+        speaker = None if speaker is None else tf.constant([speaker])
+        close = measure_closeness(self.student, self._density, frames, speaker, length, 0)
+        return close.kl, close.entropy
 
     def _teacher_entropy(self) -> float:
         """Nats a sample that the recordings cost the teacher, as a density: near its entropy."""

@@ -149,8 +149,8 @@ def _in_residual_domain(student: StudentConfig, theirs: WaveNetConfig, path: Pat
         raise UserError(
             f"`student.source` must be none: the teacher {path} reads no F0 (its pitch taps are 0)."
         )
-    names = ("prediction_order", "pitch_bins", "conditioner_units", "condition_channels")
-    names += ("subframes",)
+    followed = ("prediction_order", "pitch_bins", "conditioner_units")
+    names = (*followed, "condition_channels", "subframes")
     return dataclasses.replace(student, **{name: getattr(theirs, name) for name in names})
 
 
@@ -194,7 +194,7 @@ PRESETS: dict[str, Preset[DistillConfig]] = {
                 draft_passes=0,
                 initial_scale=0.2,
             ),
-            _CPU_LOSS,
+            dataclasses.replace(_CPU_LOSS, multi=1.0),
             ClipConfig(clip_samples=6_800, left_samples=1_200, batch_size=4),
             dataclasses.replace(
                 _CPU_OPTIMIZER,

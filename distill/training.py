@@ -117,7 +117,9 @@ def _distill(
         say,
         description,
         lambda step: batches(corpus, config, teacher, step),
-        lambda: EvaluationCallback(student, state, teacher, corpus, run.folder("samples"), say),
+        lambda: EvaluationCallback(
+            student, state, teacher, corpus, run.folder("samples"), say, config.loss.kl
+        ),
         begin,
     )
 

@@ -77,7 +77,8 @@ class PitchReader(tf.Module):
         if self.bins:
             raw = self._outputs(frames)
             return class_loss(raw[..., :-1], raw[..., -1], pitch)
-        return pitch_loss(*self(frames), pitch)
+        octaves, logit = self(frames)
+        return pitch_loss(octaves, logit, pitch)
 
     def _outputs(self, frames):
         hidden = frames

@@ -234,6 +234,9 @@ def test_evaluations_leave_metrics_sounds_and_images(distil, tmp_path, watched):
     distil(changed(loop=loop, loss=loss))
     line = read_metrics(tmp_path / "run")[-1]
     assert {"dev_stft_distance", "dev_level_db", "dev_entropy"} <= set(line)
+    best = json.loads((tmp_path / "run" / "checkpoints" / "best.json").read_text())
+    assert best["score"] == pytest.approx(line["dev_stft_distance"])  # the KL is off
+    assert line["dev_kl"] > 0
     samples = tmp_path / "run" / "samples"
     for name in ("teacher.wav", "recorded.wav", "step_00000001.wav"):
         sound = audio.read(samples / name, 16_000)

@@ -30,7 +30,7 @@ def parts(student: ParallelWaveNet, samples: int, batch: int) -> dict[str, Calla
     residual = rng.logistic(size=(batch, samples)).astype(np.float32)
     rows = samples // config.row_samples
     coefficients = np.zeros([batch, rows, config.prediction_order], np.float32)
-    prediction = Prediction(coefficients, np.zeros([batch, rows], np.float32))  # type: ignore[arg-type]
+    prediction = Prediction(coefficients, np.zeros([batch, rows], np.float32))
     tail = coefficients[:, 0]
     conditioner, source = _graphs(student, samples)
     timed: dict[str, Part] = {
