@@ -32,6 +32,7 @@ TEACHER = dataclasses.replace(
         conditioner_units=8,
         prediction_order=6,
         pitch_taps=3,
+        pitch_bins=30,
         bunch_samples=4,
         head_channels=4,
     ),
