@@ -24,6 +24,7 @@ VERBS = {
     "serve": "answer over HTTP and gRPC: onepass serve MODELS [--host --port ...]",
     "bench": "measure side by side: onepass bench audio|images|scaling|serving",
     "launch": "a cluster of processes: onepass launch --workers 2 -- onepass train ...",
+    "pipeline": "compare pipeline schedules: onepass pipeline --devices 8 --microbatches 32",
 }
 BENCHES = ("audio", "images", "scaling", "serving")
 HELP = ("-h", "--help")
@@ -124,6 +125,10 @@ def _launch(rest: list[str]) -> int:
     from replicator.launch.command import run
 
     return run(rest, parse, [sys.executable, "-m", "onepass"])
+
+
+def _pipeline(rest: list[str]) -> int:
+    return importlib.import_module("replicator.pipeline.command").run(rest, parse)
 
 
 def _evaluate(rest: list[str]) -> int:
@@ -244,4 +249,5 @@ RUN: dict[str, Callable[[list[str]], int]] = {
     "serve": _serve,
     "bench": _bench,
     "launch": _launch,
+    "pipeline": _pipeline,
 }
