@@ -17,6 +17,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import NamedTuple
 
 KINDS = ("F", "B", "W")
+# What exported stages are called: what a pass keeps for another one, gradients, and files.
+KEPT, GRADIENT, LOSS, WEIGHTS = "kept/", "gradient/", "loss", "weights.npz"
 
 
 class Pass(NamedTuple):
@@ -173,3 +175,8 @@ def _live(schedule: Schedule, slots: Mapping[Pass, int], begin: str, end: str) -
         changes[schedule.devices[each.stage]][slot] += each.kind == begin
         changes[schedule.devices[each.stage]][slot + 1] -= each.kind == end
     return [list(itertools.accumulate(device)) for device in changes]
+
+
+def function_name(stage: int, kind: str) -> str:
+    """The name of a pass among the functions of an exported folder."""
+    return f"stage_{stage}_{kind}"
