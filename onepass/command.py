@@ -23,6 +23,7 @@ VERBS = {
     "export": "a bundle to serve: onepass export RUN --out MODELS/NAME/1",
     "serve": "answer over HTTP and gRPC: onepass serve MODELS [--host --port ...]",
     "bench": "measure side by side: onepass bench audio|images|scaling|serving",
+    "plan": "step time and memory before you buy: onepass plan RUN|PRESET --devices N",
     "launch": "a cluster of processes: onepass launch --workers 2 -- onepass train ...",
     "pipeline": "compare pipeline schedules: onepass pipeline --devices 8 --microbatches 32",
 }
@@ -119,6 +120,12 @@ def _distill(rest: list[str]) -> int:
         return 0
     preset = chosen(rest, PRESETS, "preset", "onepass distill")
     return run_distill(preset, rest[1:], parse_for_tensorflow)
+
+
+def _plan(rest: list[str]) -> int:
+    from onepass.plan import run_plan
+
+    return run_plan(rest, parse, _import_tensorflow_quietly)
 
 
 def _launch(rest: list[str]) -> int:
@@ -248,6 +255,7 @@ RUN: dict[str, Callable[[list[str]], int]] = {
     "export": _export,
     "serve": _serve,
     "bench": _bench,
+    "plan": _plan,
     "launch": _launch,
     "pipeline": _pipeline,
 }

@@ -209,7 +209,7 @@ class Training:
         start, everywhere = self._restored(), self.devices.everywhere
         state = start, np.bool_(True), read_weights(folder, described)
         self.state, self.alive, self._frozen = jax.device_put(state, everywhere)
-        advance = _advance(exported_call(folder, described), described)
+        advance = advance_function(exported_call(folder, described), described)
         self._advance = jax.jit(advance, donate_argnums=(0, 1), out_shardings=everywhere)
 
     def advance(self, batch: dict[str, np.ndarray]) -> dict:
@@ -239,7 +239,8 @@ class Training:
         return {slot["name"]: arrays[slot["name"]].astype(slot["dtype"]) for slot in slots}
 
 
-def _advance(call, described: dict):
+def advance_function(call, described: dict):
+    """The step, from (state, alive, frozen, batch) to (state, alive, metrics)."""
     kinds = ("inputs", "captured", "outputs")
     read, captured, names = ([spec["name"] for spec in described[kind]] for kind in kinds)
 
