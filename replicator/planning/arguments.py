@@ -11,7 +11,7 @@ import tyro
 from replicator.runs.errors import UserError
 
 PLOTS = (".png", ".pdf", ".svg")
-PORTABLE, REPLICAS, SERVERS = "portable", "replicas", "parameter_server"
+PORTABLE, SERVERS = "portable", "parameter_server"
 
 
 def profiles_folder() -> Path:
@@ -35,7 +35,7 @@ class PlanArguments:
     mesh: str | None = None
     """AxB: rows of the batch over A devices, the state cut over B; A times B are the devices.
     Without it, meshes that cut the state are tried only where nothing else fits."""
-    strategy: Literal["portable", "replicas", "parameter_server"] = PORTABLE
+    strategy: Literal["portable", "replicas", "parameter_server"] = "portable"
     """Who trains: run.py of the exported step (portable), `--strategy local` or multi_worker
     (replicas), or asynchronous workers, as many as devices (parameter_server)."""
     servers: int = 1

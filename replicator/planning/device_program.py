@@ -54,7 +54,8 @@ class Step:
         self.compiled = jitted.lower(*self._arguments).compile()
 
     def _state(self, captured: list[dict], slots: set[str], model: int) -> tuple[dict, dict]:
-        state, frozen = {}, {}
+        state: dict[str, jax.ShapeDtypeStruct] = {}
+        frozen: dict[str, jax.ShapeDtypeStruct] = {}
         for spec in captured:
             cut = [i for i, size in enumerate(spec["shape"]) if model > 1 and size % model == 0]
             axes = [None] * cut[-1] + [MODEL] if cut and spec["name"] in slots else []
@@ -70,7 +71,7 @@ class Step:
 
     def memory_bytes(self) -> dict[str, int]:
         """Of one device, as the compiler has planned it."""
-        found = self.compiled.memory_analysis()
+        found: Any = self.compiled.memory_analysis()
         return {
             "arguments": found.argument_size_in_bytes,
             "results": found.output_size_in_bytes - found.alias_size_in_bytes,
@@ -90,7 +91,7 @@ class Step:
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """What the compiler says of the program, and what running it has shown."""
     step = Step(request["folder"], request["rows"], request["model"])
-    text, devices = step.compiled.as_text(), request["rows"] * request["model"]
+    text, devices = step.compiled.as_text() or "", request["rows"] * request["model"]
     program = [(o.name, o.kind, o.size_bytes, o.inputs, o.devices, o.resource)
                for o in read_program(text, devices)]  # fmt: skip
     found = {"memory": step.memory_bytes(), "program": program, "run": None}

@@ -62,7 +62,10 @@ class Measurement:
     @classmethod
     def read(cls, stored: dict[str, Any]) -> "Measurement":
         """From an answer of device_program.py."""
-        program = [Operation(*each[:3], tuple(each[3]), *each[4:]) for each in stored["program"]]
+        program = [
+            Operation(name, kind, size, tuple(inputs), devices, resource)
+            for name, kind, size, inputs, devices, resource in stored["program"]
+        ]
         return cls(program, stored["memory"], stored["run"] and Run(**stored["run"]))
 
 

@@ -30,8 +30,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 FORMAT = 1
 SLOT, AVERAGE = "slot/", "average/"
-STEPS_AHEAD = 8  # dispatched to the device before the metrics of the first are read
-BATCHES_AHEAD = 4
+STEPS_AHEAD, BATCHES_AHEAD = 8, 4  # steps: dispatched before the metrics of the first are read
 LINE_SECONDS = 10.0
 
 
@@ -245,9 +244,9 @@ def advance_function(call, described: dict):
     read, captured, names = ([spec["name"] for spec in described[kind]] for kind in kinds)
 
     def advance(state, alive, frozen, batch):
-        inputs, values = [batch[name] for name in read], frozen | state
-        results = call(*inputs, *[values[name] for name in captured])
-        results = dict(zip(names, results, strict=True))
+        values = frozen | state
+        given = [*(batch[name] for name in read), *(values[name] for name in captured)]
+        results = dict(zip(names, call(*given), strict=True))
         new_slots = {name: results.pop(SLOT + name) for name in state}
         # A step that is not finite ends the run; steps dispatched after it must change nothing.
         alive = alive & (new_slots["step"] != state["step"])

@@ -5,6 +5,7 @@ import statistics
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from onepass.bench.report import Row, find
 from onepass.bench.scaling.arguments import BenchArguments
@@ -127,7 +128,7 @@ def _runs(
         found = {}
         for rows in sorted(shares):
             asked = {"rows": rows, "rounds": given.rounds, "seconds": given.least_seconds}
-            answer = group.ask(do="profile", **asked)[0]
+            answer: dict[str, Any] = dict(group.ask(do="profile", **asked)[0])
             sizes = {key: answer.pop(key) for key in ("state_bytes", "reduced_bytes")}
             found[rows] = Run(**answer), sizes
         return found
