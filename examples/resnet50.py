@@ -19,7 +19,8 @@ import numpy as np
 import tensorflow as tf
 import tyro
 
-from replicator import Replicator, strategies
+from replicator import OptimizerConfig, Replicator, TrainState, strategies
+from replicator.planning.trainable import Trainable
 from replicator.runs.checkpoints import Checkpoints
 from replicator.runs.errors import UserError, in_one_line
 from replicator.runs.progress import Progress
@@ -288,6 +289,26 @@ def evaluate(replicator: Replicator, trainer: Trainer) -> float:
     calls = -(-len(listed(settings, "dev")[0]) // settings.batch)
     right, rows = np.sum([step(batches) for _ in range(calls)], axis=0)
     return float(right / rows)
+
+
+def trainable() -> Trainable:
+    """The network on images of 64x64 with Adam in place of momentum, to be planned.
+
+    Batch norm is over the batch that a program is given: under GSPMD that of all devices.
+    """
+    network = ResNet(np.random.default_rng(0), Settings.blocks, Settings.width, Settings.classes)
+
+    def loss(batch):
+        through = Pass(lambda pair: [moment[tf.newaxis] for moment in pair])
+        logits = network(batch["images"], through)
+        labels = tf.one_hot(batch["labels"], Settings.classes)
+        return smoothed_cross_entropy(logits, labels), {}
+
+    spec = {
+        "images": tf.TensorSpec([8, 64, 64, 3], tf.float32),
+        "labels": tf.TensorSpec([8], tf.int32),
+    }
+    return Trainable(TrainState(network, OptimizerConfig(), 100), loss, spec)
 
 
 def train(settings: Settings) -> None:

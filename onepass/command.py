@@ -23,7 +23,9 @@ VERBS = {
     "export": "a bundle to serve: onepass export RUN --out MODELS/NAME/1",
     "serve": "answer over HTTP and gRPC: onepass serve MODELS [--host --port ...]",
     "bench": "measure side by side: onepass bench audio|images|scaling|serving",
+    "plan": "step time and memory before you buy: onepass plan RUN|PRESET --devices N",
     "launch": "a cluster of processes: onepass launch --workers 2 -- onepass train ...",
+    "pipeline": "compare pipeline schedules: onepass pipeline --devices 8 --microbatches 32",
 }
 BENCHES = ("audio", "images", "scaling", "serving")
 HELP = ("-h", "--help")
@@ -120,10 +122,20 @@ def _distill(rest: list[str]) -> int:
     return run_distill(preset, rest[1:], parse_for_tensorflow)
 
 
+def _plan(rest: list[str]) -> int:
+    from onepass.plan import run_plan
+
+    return run_plan(rest, parse, _import_tensorflow_quietly)
+
+
 def _launch(rest: list[str]) -> int:
     from replicator.launch.command import run
 
     return run(rest, parse, [sys.executable, "-m", "onepass"])
+
+
+def _pipeline(rest: list[str]) -> int:
+    return importlib.import_module("replicator.pipeline.command").run(rest, parse)
 
 
 def _evaluate(rest: list[str]) -> int:
@@ -243,5 +255,7 @@ RUN: dict[str, Callable[[list[str]], int]] = {
     "export": _export,
     "serve": _serve,
     "bench": _bench,
+    "plan": _plan,
     "launch": _launch,
+    "pipeline": _pipeline,
 }

@@ -21,6 +21,7 @@ def run(arguments: list[str]) -> None:
 def tree() -> Any:
     """The type of the whole command line, a union of sub-commands."""
     from replicator.launch.command import LaunchArguments
+    from replicator.planning.arguments import PlanArguments
     from serving.bundles.export_arguments import ExportArguments
     from serving.command import ServeArguments
 
@@ -38,6 +39,7 @@ def tree() -> Any:
             "export": ExportArguments,
             "serve": ServeArguments,
             "bench": _union(benches),
+            "plan": PlanArguments,
             "launch": LaunchArguments,
         }
     )

@@ -1,5 +1,6 @@
 """An image model's training step and sampler for machines that have JAX and no TensorFlow."""
 
+import dataclasses
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from pixelcnn.data import batch_sampling
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.dataset import NEEDED, ImageDataset
 from pixelcnn.data.video import Video
-from pixelcnn.density import ImageDensity
+from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.sampling.generation import SAMPLERS
 from pixelcnn.sampling.multiscale_sampler import (
     SamplingInputs,
@@ -22,6 +23,7 @@ from pixelcnn.sampling.multiscale_sampler import (
 )
 from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample
 from pixelcnn.training import CHANGEABLE, run_config
+from replicator.planning.trainable import Trainable
 from replicator.portable.export import (
     export_function,
     export_training,
@@ -36,6 +38,7 @@ from replicator.runs.stored_config import defaults
 from replicator.training.state import TrainState
 
 IMAGES = "images.npz"
+PLANNED_CLASSES = 10  # where a configuration leaves their number to the data
 Specs = dict[str, tf.TensorSpec]
 
 
@@ -175,6 +178,26 @@ def condition_specs(config: AnyTrainConfig) -> Specs:
         "video": video,
     }
     return kinds.get(conditioning.kind, {})
+
+
+def trainable(config: AnyTrainConfig) -> Trainable:
+    """The training step, to be planned."""
+    conditioning, data = config.conditioning, config.data
+    if conditioning.kind in ("class", "map") and not conditioning.classes:
+        conditioning = dataclasses.replace(conditioning, classes=PLANNED_CLASSES)
+    if conditioning.kind == "video":
+        conditioning = dataclasses.replace(conditioning, picture_channels=data.channels)
+    config = dataclasses.replace(config, conditioning=conditioning)
+    density = ImageDensity(config)
+    state = TrainState(density, config.optimizer, config.loop.num_steps)
+    images = [1, data.size, data.size, data.channels]
+    spec = {
+        **condition_specs(config),
+        "levels": tf.TensorSpec(images, tf.int32),
+        "seed": tf.TensorSpec([1, 2], tf.int32),
+    }
+    model = Trainable(state, ImageLoss(density), spec, config.loop.jit_compile)
+    return model.resized(data.batch_size, config.optimizer.accumulate)
 
 
 def _pixelcnn_sampler(

@@ -7,6 +7,7 @@ from typing import Any
 
 import tensorflow as tf
 
+from replicator.planning.trainable import Trainable
 from replicator.portable.export import (
     export_function,
     export_training,
@@ -130,6 +131,16 @@ def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
         frames = samples // config.network.hop_samples + 2 * surroundings(config).side_frames
         spec["frames"] = tf.TensorSpec([rows, frames, config.network.feature_channels], tf.float32)
     return spec
+
+
+def trainable(config: TrainConfig) -> Trainable:
+    """The training step on batches that are encoded, to be planned."""
+    config = config.resolved(max(config.network.speakers, 1))
+    network = make_network(config)
+    state = TrainState(network, config.optimizer, config.loop.num_steps)
+    spec = batch_spec(config)
+    spec["levels"] = tf.TensorSpec(spec.pop("waveform").shape, tf.int32)
+    return Trainable(state, loss_function(network), spec, config.loop.jit_compile)
 
 
 def encoding_loss(network: Network) -> LossFn:

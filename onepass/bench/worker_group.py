@@ -29,7 +29,8 @@ class Group:
       name: what messages call it.
       environments: for each process, what its environment has beside this one's.
       limit_seconds: how long an answer may take.
-      module: what they run, see scaling_worker.py.
+      module: what they run, see worker.py.
+      answering: how many of them answer, the first ones; None: all. The others serve those.
     """
 
     def __init__(
@@ -38,10 +39,12 @@ class Group:
         environments: Sequence[Mapping[str, str]],
         limit_seconds: float,
         module: str = MODULE,
+        answering: int | None = None,
     ):
         self.name, self._limit_seconds = name, limit_seconds
         self._log = tempfile.TemporaryFile()  # noqa: SIM115, closed by `stop`
         self._processes: list[subprocess.Popen] = []
+        self._answering = answering
         self._pipes: list[Connection] = []
         try:
             for environment in environments:
@@ -81,7 +84,8 @@ class Group:
           UserError: one failed, ended, or took too long.
         """
         deadline = time.monotonic() + self._limit_seconds
-        return [self._answer(pipe, max(deadline - time.monotonic(), 0)) for pipe in self._pipes]
+        asked = self._pipes[: self._answering]
+        return [self._answer(pipe, max(deadline - time.monotonic(), 0)) for pipe in asked]
 
     def ask(self, **request) -> list[Answer]:
         """`send` and `received`."""
@@ -127,9 +131,13 @@ def module_path() -> dict[str, str]:
 
 def environments_of(strategy: str, processes: int) -> list[dict[str, str]]:
     """What each of the processes of a strategy has in its environment."""
-    if strategy != "multi_worker":
+    if strategy == "parameter_server":  # the chief is first, beside so many workers
+        tasks = local_tasks(chief=1, ps=1, worker=processes)
+    elif strategy == "multi_worker":
+        tasks = local_tasks(worker=processes)
+    else:
         return [{} for _ in range(processes)]
-    return [{"TF_CONFIG": cluster.tf_config} for cluster in local_tasks(worker=processes)]
+    return [{"TF_CONFIG": task.tf_config} for task in tasks]
 
 
 @contextlib.contextmanager
@@ -148,7 +156,9 @@ def started(
     with contextlib.ExitStack() as stack:
         groups: dict[str, Group] = {}
         for name, (strategy, processes) in strategies.items():
-            groups[name] = Group(name, environments_of(strategy, processes), limit_seconds)
+            answering = 1 if strategy == "parameter_server" else None
+            environments = environments_of(strategy, processes)
+            groups[name] = Group(name, environments, limit_seconds, answering=answering)
             stack.callback(groups[name].stop)
         for name, group in groups.items():
             group.send(strategy=strategies[name][0], limit_seconds=limit_seconds, **settings)

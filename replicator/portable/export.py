@@ -68,9 +68,9 @@ def export_function(
     entry = {
         "artifact": f"{name}.stablehlo",
         "weights": f"{name}.npz",
-        "inputs": _described(inputs),
-        "captured": _described(captured),
-        "outputs": _described(lowered.outputs),
+        "inputs": described(inputs),
+        "captured": described(captured),
+        "outputs": described(lowered.outputs),
     }
     manifest = manifest_of(folder)
     manifest["functions"][name] = entry
@@ -124,7 +124,7 @@ def export_training(
         "training": {
             "step": STEP,
             "num_steps": state.num_steps,
-            "slots": _described(slots),
+            "slots": described(slots),
             "batches": batches,
         },
     }
@@ -219,7 +219,8 @@ def _named_captures(captures: list[tf.Tensor], variables: Mapping[str, tf.Variab
     return found
 
 
-def _described(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
+def described(tensors: Mapping[str, Any]) -> list[dict[str, Any]]:
+    """Name, shape and dtype of each, for a manifest."""
     return [
         {"name": name, "shape": list(t.shape), "dtype": tf.as_dtype(t.dtype).name}
         for name, t in tensors.items()

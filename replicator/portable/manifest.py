@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
 from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
@@ -32,6 +31,8 @@ def manifest_of(folder: Path) -> dict[str, Any]:
     """The manifest of a folder; a new one, without functions, where it has none."""
     if (folder / MANIFEST).exists():
         return read_manifest(folder)
+    import tensorflow as tf  # reading a manifest need not wait for it
+
     return {
         "format": FORMAT,
         "functions": {},

@@ -30,8 +30,7 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 FORMAT = 1
 SLOT, AVERAGE = "slot/", "average/"
-STEPS_AHEAD = 8  # dispatched to the device before the metrics of the first are read
-BATCHES_AHEAD = 4
+STEPS_AHEAD, BATCHES_AHEAD = 8, 4  # steps: dispatched before the metrics of the first are read
 LINE_SECONDS = 10.0
 
 
@@ -209,7 +208,7 @@ class Training:
         start, everywhere = self._restored(), self.devices.everywhere
         state = start, np.bool_(True), read_weights(folder, described)
         self.state, self.alive, self._frozen = jax.device_put(state, everywhere)
-        advance = _advance(exported_call(folder, described), described)
+        advance = advance_function(exported_call(folder, described), described)
         self._advance = jax.jit(advance, donate_argnums=(0, 1), out_shardings=everywhere)
 
     def advance(self, batch: dict[str, np.ndarray]) -> dict:
@@ -239,14 +238,15 @@ class Training:
         return {slot["name"]: arrays[slot["name"]].astype(slot["dtype"]) for slot in slots}
 
 
-def _advance(call, described: dict):
+def advance_function(call, described: dict):
+    """The step, from (state, alive, frozen, batch) to (state, alive, metrics)."""
     kinds = ("inputs", "captured", "outputs")
     read, captured, names = ([spec["name"] for spec in described[kind]] for kind in kinds)
 
     def advance(state, alive, frozen, batch):
-        inputs, values = [batch[name] for name in read], frozen | state
-        results = call(*inputs, *[values[name] for name in captured])
-        results = dict(zip(names, results, strict=True))
+        values = frozen | state
+        given = [*(batch[name] for name in read), *(values[name] for name in captured)]
+        results = dict(zip(names, call(*given), strict=True))
         new_slots = {name: results.pop(SLOT + name) for name in state}
         # A step that is not finite ends the run; steps dispatched after it must change nothing.
         alive = alive & (new_slots["step"] != state["step"])

@@ -40,6 +40,8 @@ MISTAKES = [
     ["distill", "student-cpu"],
     ["sample", "shipped", "--nmu", "3"],
     ["bench", "audoi"],
+    ["plan", "wavenet-smok", "--devices", "2"],
+    ["plan", "wavenet-smoke", "--devices", "4", "--mesh", "3x2"],
     ["serve"],
 ]
 

@@ -1,4 +1,4 @@
-"""A step alone and on replicas, what replicas exchange, and larger clusters simulated from it."""
+"""A step alone and on replicas, what replicas exchange, and how well a plan predicts both."""
 
 from collections.abc import Mapping
 
@@ -6,13 +6,13 @@ from onepass.bench.report import Measures, Row, finished, measured
 from onepass.bench.scaling import keras_fit as scaling_keras
 from onepass.bench.scaling import rows as scaling_rows
 from onepass.bench.scaling import wrapper_overhead as scaling_wrapper
-from onepass.bench.scaling.arguments import KERAS, WRAPPER, BenchArguments, check
+from onepass.bench.scaling.arguments import KERAS, PLAN, WRAPPER, BenchArguments, check
 from onepass.bench.scaling.keras_fit import Loops
 from onepass.bench.scaling.paired_timing import PairedTiming
 from onepass.bench.scaling.plot import write_plot
-from onepass.bench.scaling.rows import Repeated, strategies_of
-from onepass.bench.scaling.simulation import fitted_rows, simulated_rows
+from onepass.bench.scaling.rows import Repeated, fitted_rows, strategies_of
 from onepass.bench.scaling.targets import notes, verdicts
+from onepass.bench.scaling.validation import replica_predictions, validated
 from onepass.bench.worker_group import Group, started
 from replicator.runs.progress import Progress
 
@@ -25,9 +25,10 @@ def run(given: BenchArguments) -> int:
     check(given)
     rows = all_measured(given)
     rows += fitted_rows(given, rows)
-    rows += simulated_rows(given, rows)
+    rows += replica_predictions(rows)
+    rows += validated(given, rows) if PLAN in given.parts else []
     targets = verdicts(rows, given.steps_per_call)
-    return finished(given, rows, {"targets": targets, "notes": notes(given, rows)}, write_plot)
+    return finished(given, rows, {"targets": targets, "notes": notes(given)}, write_plot)
 
 
 def all_measured(given: BenchArguments) -> list[Row]:

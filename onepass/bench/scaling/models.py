@@ -1,57 +1,43 @@
-"""What `onepass bench scaling` trains: a small WaveNet preset and a dense network, on noise."""
+"""What `onepass bench scaling` trains: models by name, and a dense network on noise."""
 
 import dataclasses
+import importlib
 import itertools
 
 import numpy as np
 import tensorflow as tf
 
-from replicator.training.accumulation import Batch
-from replicator.training.state import TrainState
-from wavenet.network import WaveNet
-from wavenet.presets import PRESETS, TrainConfig
-from wavenet.training import ClipLoss, loss_function
+import pixelcnn.portable
+import wavenet.portable
+from pixelcnn.presets import PRESETS as IMAGE_PRESETS
+from replicator.planning.trainable import Trainable
+from replicator.runs.errors import UserError
+from wavenet.presets import PRESETS as SOUND_PRESETS
 
 DENSE_INPUTS, DENSE_UNITS, DENSE_CLASSES, DENSE_ROWS = 64, 256, 10, 64
 DENSE_RATE = 1e-3
 
 
-@dataclasses.dataclass(frozen=True)
-class Teacher:
-    """A WaveNet to be trained: its state and its loss."""
+def trainable(name: str, clip_samples: int | None = None) -> Trainable:
+    """The training step of a model; to be made in the scope of a replicator.
 
-    config: TrainConfig
-    state: TrainState
-    loss: ClipLoss
-
-
-def configuration(preset: str) -> TrainConfig:
-    """The preset's training, of one speaker."""
-    return PRESETS[preset].config.resolved(1)
-
-
-def teacher(preset: str) -> Teacher:
-    """A new WaveNet with its optimiser's state; to be made in the scope of a replicator."""
-    config = configuration(preset)
-    network = WaveNet(config.network, config.seed)
-    state = TrainState(network, config.optimizer, config.loop.num_steps)
-    return Teacher(config, state, loss_function(network))
-
-
-def clips(config: TrainConfig, rows: int, samples: int) -> Batch:
-    """A batch of noise such as `wavenet.data.pipeline.clips` gives, without padding."""
-    draws = np.random.default_rng(0)
-    network = config.network
-    wave = np.clip(0.1 * draws.normal(size=[rows, samples]), -1, 1).astype(np.float32)
-    batch = {
-        "levels": network.make_likelihood().encode(tf.constant(wave)),
-        "mask": tf.ones([rows, samples]),
-        "speaker": tf.zeros([rows], tf.int32),
-    }
-    if network.feature_channels:
-        shape = [rows, samples // network.hop_samples, network.feature_channels]
-        batch["frames"] = tf.constant(draws.normal(size=shape).astype(np.float32))
-    return batch
+    Args:
+      name: a preset of `onepass train`, or MODULE:FUNCTION of a function that gives a `Trainable`.
+      clip_samples: of a WaveNet, in place of the preset's.
+    """
+    if name in SOUND_PRESETS:
+        config = SOUND_PRESETS[name].config
+        if clip_samples is not None:
+            data = dataclasses.replace(config.data, clip_samples=clip_samples)
+            config = dataclasses.replace(config, data=data)
+        return wavenet.portable.trainable(config)
+    if name in IMAGE_PRESETS:
+        return pixelcnn.portable.trainable(IMAGE_PRESETS[name].config)
+    module, _, function = name.partition(":")
+    try:
+        return getattr(importlib.import_module(module), function)()
+    except (ImportError, AttributeError, ValueError) as error:
+        raise UserError(f"There is no model `{name}`: {error}.") from error
 
 
 class Dense(tf.Module):

@@ -1,57 +1,38 @@
-"""Clips a second against replicas: filled points were measured, dashed lines are simulated."""
+"""Time and memory: predicted against measured, a point a model and strategy."""
 
 from pathlib import Path
 
 from onepass.bench.report import Row, plotted
-from onepass.bench.scaling.rows import RATE, REPLICAS_OF, STRONG, WEAK
-from onepass.bench.scaling.simulation import REPLICAS_SIMULATED, SIMULATED
+from onepass.bench.scaling.rows import RATE, TIME
+from onepass.bench.scaling.validation import MEMORY, pairs
 
-MARKERS = dict(zip(REPLICAS_OF, "oD^s", strict=True))
-COLOURS = {STRONG: "C0", WEAK: "C1"}
-LARGER = "C2"  # the batch that was only simulated
-
-
-def clips_per_second(row: Row) -> float:
-    """Steps a second times the clips of all replicas."""
-    everyone = replicas_of(row) if WEAK in row.what else 1
-    return row.value * row.batch * everyone
+MARKERS = "oD^sv<>P"
+TITLES = {TIME: "ms a step", MEMORY: "MB a device"}
 
 
-def replicas_of(row: Row) -> int:
-    """The replicas that a row is of."""
-    return int(row.size.removeprefix("R="))
-
-
-def lines_of(rows: list[Row]) -> dict[tuple[str, int], list[tuple[int, float]]]:
-    """Replicas and clips a second of the simulated rows, by what they are of and their batch."""
-    lines: dict[tuple[str, int], list[tuple[int, float]]] = {}
-    for row in rows:
-        if row.what.startswith(SIMULATED):
-            point = replicas_of(row), clips_per_second(row)
-            lines.setdefault((row.what, row.batch), []).append(point)
-    return lines
+def points(rows: list[Row], unit: str) -> list[tuple[str, str, float, float]]:
+    """Size, name, and what was measured and predicted; steps a second as milliseconds."""
+    found = [(m, p, m.value, p.value) for m, p in pairs(rows, unit)]
+    if unit == TIME:
+        found += [(m, p, 1e3 / m.value, 1e3 / p.value) for m, p in pairs(rows, RATE)]
+    return [(m.size, p.what.rpartition(",")[0], x, y) for m, p, x, y in found]
 
 
 def write_plot(path: Path, rows: list[Row]) -> None:
-    """Draws the rows of replicas, both axes logarithmic."""
-    with plotted(path, 9, 5) as figure:
-        axes = figure.add_subplot(xlabel="replicas", ylabel="clips a second")
-        axes.set_xscale("log", base=2)
-        axes.set_yscale("log")
-        measured = set()
-        for kind, colour in COLOURS.items():
-            for name, marker in MARKERS.items():
-                found = [r for r in rows if (r.what, r.unit) == (f"{kind}, {name}", RATE)]
-                for row in found:
-                    measured.add(row.batch)
-                    at = replicas_of(row), clips_per_second(row)
-                    axes.plot(*at, marker, color=colour, label=f"{row.what}, {row.batch} clips")
-        for (what, batch), points in lines_of(rows).items():
-            kind = WEAK if WEAK in what else STRONG
-            label = f"{what}, {batch} clips{' a replica' if kind == WEAK else ''}"
-            colour = COLOURS[kind] if batch in measured else LARGER
-            axes.plot(*zip(*points, strict=True), "--", color=colour, label=label)
-        axes.set_xticks(REPLICAS_SIMULATED, [str(replicas) for replicas in REPLICAS_SIMULATED])
-        axes.grid(alpha=0.3)
-        title = "filled: measured; dashed: simulated"
-        figure.legend(title=title, fontsize="small", loc="outside right upper")
+    """Draws both, axes logarithmic: colours are models, markers strategies; a line is equality."""
+    drawn = [(title, found) for unit, title in TITLES.items() if (found := points(rows, unit))]
+    with plotted(path, 3 + 3.6 * len(drawn), 4.2) as figure:
+        grid = figure.subplots(1, max(len(drawn), 1), squeeze=False)[0]
+        for axes, (title, found) in zip(grid, drawn, strict=False):
+            sizes = list(dict.fromkeys(size for size, *_ in found))
+            names = list(dict.fromkeys(name for _, name, *_ in found))
+            for size, name, *place in found:
+                marker = MARKERS[names.index(name) % len(MARKERS)]
+                colour, label = f"C{sizes.index(size)}", f"{size}, {name}"
+                axes.plot(*place, marker, color=colour, label=label)
+            ends = [pick(v for *_, a, b in found for v in (a, b)) for pick in (min, max)]
+            axes.plot(ends, ends, "k:", lw=1)
+            axes.set(xscale="log", yscale="log", xlabel=f"measured, {title}", ylabel="predicted")
+            axes.grid(alpha=0.3)
+        handles, labels = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, labels, fontsize="x-small", loc="outside right upper")

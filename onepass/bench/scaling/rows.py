@@ -5,11 +5,11 @@ import math
 from collections.abc import Mapping
 from typing import Any
 
-from onepass.bench.report import Measures, Row
+from onepass.bench.report import Measures, Row, find
 from onepass.bench.scaling.arguments import COLLECTIVE, REPLICAS, BenchArguments
-from onepass.bench.scaling.ring import exchanged_bytes
 from onepass.bench.scaling.traffic import loopback_bytes
 from onepass.bench.worker_group import Group
+from replicator.planning.network import Network, fitted, sent_bytes
 
 SINGLE, PAIR = "single", "2 processes"
 # Name, strategy and number of processes, by which they are started; replicas.
@@ -21,6 +21,7 @@ STRATEGIES = {
 }
 REPLICAS_OF = {SINGLE: 1, "local:2": 2, "local:4": 4, PAIR: 2}
 STRONG, WEAK, COMPUTE, ALL_SUM = "strong", "weak", "one device", f"all_sum, {PAIR}"
+FITTED_LATENCY, FITTED_BANDWIDTH = "fitted latency", "fitted bandwidth"
 RATE, TIME, BYTES = "steps/s", "ms/step", "bytes/step"
 LEAST_COUNT = 3  # of which the median is taken
 # TensorFlow keeps two threads asleep for each collective until its time limit is over.
@@ -130,7 +131,7 @@ def _of_replicas(given: BenchArguments, name: str, group: Group) -> tuple[list[R
         measures.append((row, functools.partial(_rate, step)))
     step, title = steps[WEAK], bytes_title(name)
     bytes_row = Row(title, size, given.clips, BYTES)
-    measures.append((bytes_row, lambda: exchanged_bytes(replicas, step.answer["bytes"])))
+    measures.append((bytes_row, lambda: sent_bytes("all-reduce", step.answer["bytes"], replicas)))
     if name == PAIR and loopback_bytes() is not None:
         row = Row(f"loopback, {name}", size, given.clips, BYTES, title)
         measures.append((row, lambda: step.loopback))
@@ -149,6 +150,29 @@ def _of_collectives(given: BenchArguments, group: Group) -> tuple[list[Repeated]
         for kib, each in sums.items()
     ]
     return list(sums.values()), measures
+
+
+def fitted_rows(given: BenchArguments, rows: list[Row]) -> list[Row]:
+    """Latency and bandwidth that fit the all_sums, those of each round on their own."""
+    if COLLECTIVE not in given.parts:
+        return []
+    networks = [_fitted(given, rows, k) for k in range(given.rounds)]
+    latencies = [1e6 * network.latency_seconds for network in networks]
+    bandwidths = [8e-9 * network.bytes_per_second for network in networks]
+    return [
+        Row(FITTED_LATENCY, size_name(2), 1, "us/message", values=latencies),
+        Row(FITTED_BANDWIDTH, size_name(2), 1, "Gbit/s", values=bandwidths),
+    ]
+
+
+def _fitted(given: BenchArguments, rows: list[Row], index: int) -> Network:
+    times = {}
+    for kib in sorted(set(given.all_sum_kib)):
+        row = find(rows, ALL_SUM, bytes_name(1024 * kib), 1)
+        if row is None:
+            raise ValueError(f"`rows` must hold an all_sum of {kib} KiB.")
+        times[1024 * kib] = 1e-3 * row.values[index]
+    return fitted(times)
 
 
 def bytes_name(size_bytes: int) -> str:

@@ -5,11 +5,12 @@ import os
 from onepass.bench.report import Row, ratio, row_of, verdict_lines
 from onepass.bench.scaling.arguments import REPLICAS, BenchArguments
 from onepass.bench.scaling.keras_fit import LIBRARIES, own_title
-from onepass.bench.scaling.rows import PAIR, STRONG
-from onepass.bench.scaling.simulation import SIMULATED, network_of, reduced_of
+from onepass.bench.scaling.rows import PAIR, RATE, TIME
+from onepass.bench.scaling.validation import MEMORY, median_error
 from onepass.bench.scaling.wrapper_overhead import DENSE, WAVENET, WRAPPED
 
 MOST_ADDED = 0.03
+MOST_ERROR = (((TIME, RATE), "times", 0.10), ((MEMORY,), "memory", 0.15))  # of a plan, medians
 EQUAL = 0.02  # two medians of the very same program differ by as much
 
 
@@ -20,7 +21,16 @@ def verdicts(rows: list[Row], counts: tuple[int, ...]) -> list[str]:
     """
     found = [_added(rows, size) for size in (WAVENET, DENSE)]
     found += [_not_slower(rows, size, count) for size in LIBRARIES for count in counts]
+    found += [_predicted(rows, *each) for each in MOST_ERROR]
     return verdict_lines(found)
+
+
+def _predicted(rows: list[Row], units: tuple[str, ...], what: str, most: float):
+    text = f"median error of predicted {what} at most {100 * most:g}%"
+    error = median_error(rows, *units)
+    return None if error is None else error <= most, (
+        text if error is None else f"{text}: {100 * error:.1f}%"
+    )
 
 
 def _added(rows: list[Row], size: str):
@@ -45,34 +55,14 @@ def _ratio(rows: list[Row], what: str, size: str) -> float | None:
     return None if row is None else ratio(row, rows)
 
 
-def notes(given: BenchArguments, rows: list[Row]) -> list[str]:
-    """How to read the rows of replicas and the simulated ones."""
+def notes(given: BenchArguments) -> list[str]:
+    """How to read the rows of replicas."""
     if REPLICAS not in given.parts:
         return []
-    lines = [
+    return [
         "strong: steps/s over single is the speed-up; weak: it is the efficiency",
         f"local:N and {PAIR} share the {os.cpu_count()} cores that single has to itself: they are "
         "no faster where it uses them all",
         "logical CPUs of one process share its memory: they exchange nothing over a network; the "
         "bytes are what a replica would send in a ring, as the 2 processes do",
-    ]
-    if not given.is_network_known:
-        return [*lines, "nothing is simulated without --latency-us and --bandwidth-gbit"]
-    return [*lines, *_notes_of_simulation(given, rows)]
-
-
-def _notes_of_simulation(given: BenchArguments, rows: list[Row]) -> list[str]:
-    networks = [network_of(given, rows, k) for k in range(given.rounds)]
-    middle = sorted(networks, key=lambda network: network.latency_seconds)[len(networks) // 2]
-    reduced = reduced_of(given, rows)
-    largest = max(given.compute_rows)
-    both = [given.latency_us, given.bandwidth_gbit]
-    source = "fitted here" if both == [None, None] else "given" if None not in both else "in part"
-    return [
-        f"{SIMULATED}: compute of single, all {os.cpu_count()} cores, then a ring, never both at "
-        f"once: {reduced.collectives:g} collectives of {reduced.size_bytes:,.0f} bytes in all, "
-        f"{1e6 * middle.latency_seconds:,.3g} us a message, "
-        f"{8e-9 * middle.bytes_per_second:,.3g} Gbit/s ({source})",
-        f"{SIMULATED} {STRONG}: compute on the line between measured batches; beyond {largest} "
-        "clips a device in proportion, as if made one after another",
     ]

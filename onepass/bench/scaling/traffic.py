@@ -1,5 +1,6 @@
 """Bytes: what a step gives to be reduced, counted while it is traced, and what the loopback saw."""
 
+import dataclasses
 import math
 import threading
 from pathlib import Path
@@ -7,10 +8,17 @@ from typing import Any
 
 import tensorflow as tf
 
-from onepass.bench.scaling.ring import Reduced
 from replicator import Replicator
 
 INTERFACES = Path("/proc/net/dev")
+
+
+@dataclasses.dataclass(frozen=True)
+class Reduced:
+    """What a replica gives to be reduced in a step: bytes, in so many collectives."""
+
+    size_bytes: float
+    collectives: float
 
 
 class ReducedCounter:

@@ -8,14 +8,16 @@ import os
 import sys
 from collections.abc import Callable
 from multiprocessing.connection import Connection
+from typing import Any
 
 import tensorflow as tf
 
-from onepass.bench.scaling.models import Teacher, clips, teacher
-from onepass.bench.scaling.ring import Reduced
-from onepass.bench.scaling.traffic import ReducedCounter
+from onepass.bench.scaling.models import trainable
+from onepass.bench.scaling.traffic import Reduced, ReducedCounter
 from onepass.bench.worker_process import median_seconds, serve
 from replicator import strategies
+from replicator.planning.process_use import needed_bytes, timed
+from replicator.planning.trainable import Trainable
 from replicator.training.step import compile_replicated_step
 
 SUMS_A_CALL = 10  # of small tensors, so that what the call itself takes is spread out
@@ -24,10 +26,10 @@ Call = Callable[[], object]
 
 
 class Worker:
-    """A replicator with a WaveNet on it, and a compiled program for everything asked for.
+    """A replicator with a model on it, and a compiled program for everything asked for.
 
     Args:
-      strategy: single, local:N or multi_worker (with TF_CONFIG).
+      strategy: single, local:N, or multi_worker or parameter_server (with TF_CONFIG).
       preset, clip_samples: what is trained.
       limit_seconds: how long to wait for the other processes.
     """
@@ -40,7 +42,7 @@ class Worker:
         )
         self._preset, self._clip_samples = preset, clip_samples
         self._counter = ReducedCounter(self.replicator)
-        self._teacher: Teacher | None = None
+        self._model: Trainable | None = None
         self._steps: dict[int, tuple[Call, Reduced]] = {}
         self._sums: dict[int, Call] = {}
 
@@ -68,16 +70,33 @@ class Worker:
             self._sums[size_bytes]()
         return {"seconds": median_seconds(self._sums[size_bytes], -(-count // sums)) / sums}
 
+    def profile(self, rows: int, rounds: int, seconds: float) -> dict[str, Any]:
+        """A step with so many rows a replica: the fields of a `Run`, and the bytes of the state."""
+        self.step(rows, 1)
+        call, _ = self._steps[rows]
+        model, shares = self.model(), self.replicator.num_replicas // self.replicator.num_workers
+        held = shares * (model.state_bytes + model.resized(rows, 1).batch_bytes)
+        needed = needed_bytes(call, held)
+        return {
+            **timed(call, rounds, seconds),
+            "memory_bytes": needed and needed / shares,
+            "operations": {},
+            "state_bytes": model.state_bytes,
+            "reduced_bytes": model.reduced_bytes,
+        }
+
+    def model(self) -> Trainable:
+        """The model, made once."""
+        if self._model is None:
+            with self.replicator.scope():
+                self._model = trainable(self._preset, self._clip_samples)
+        return self._model
+
     def _compiled(self, rows: int) -> Call:
-        replicator = self.replicator
-        if self._teacher is None:
-            with replicator.scope():
-                self._teacher = teacher(self._preset)
-        model = self._teacher
-        loop = model.config.loop
-        batch = clips(model.config, rows * replicator.num_replicas, self._clip_samples)
+        replicator, model = self.replicator, self.model()
+        batch = model.resized(rows * replicator.num_replicas, 1).batch()
         batches = tf.data.Dataset.from_tensors(batch).repeat()
-        step = compile_replicated_step(model.state, model.loss, loop.jit_compile, replicator, {})
+        step = compile_replicated_step(model.state, model.loss, model.jit_compile, replicator, {})
         iterator = iter(replicator.batches(batches))
         return lambda: float(step(iterator)["loss"])
 

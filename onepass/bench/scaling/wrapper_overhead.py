@@ -10,9 +10,8 @@ from onepass.bench.scaling.models import (
     DENSE_RATE,
     DENSE_ROWS,
     Dense,
-    clips,
     labelled_rows,
-    teacher,
+    trainable,
 )
 from onepass.bench.scaling.paired_timing import PairedTiming
 from replicator import strategies
@@ -46,9 +45,9 @@ def _rows_of(size: str, batch: int, timing: PairedTiming) -> Measures:
 def wavenet_timing(preset: str, rows: int, samples: int, least_seconds: float) -> PairedTiming:
     """The step of the trainers on clips, wrapped and plain, of one state."""
     replicator = strategies.single()
-    model = teacher(preset)
-    state, loss, jit = model.state, model.loss, model.config.loop.jit_compile
-    batches = tf.data.Dataset.from_tensors(clips(model.config, rows, samples)).repeat()
+    model = trainable(preset, samples).resized(rows, 1)
+    state, loss, jit = model.state, model.loss, model.jit_compile
+    batches = tf.data.Dataset.from_tensors(model.batch()).repeat()
     wrapped = compile_replicated_step(state, loss, jit, replicator, {})
     gradients = tf.function(state.gradients, jit_compile=True) if jit else state.gradients
 

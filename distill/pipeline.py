@@ -1,0 +1,101 @@
+"""A student as stages of a pipeline: its flows, the condition in front and the loss behind."""
+
+from collections.abc import Callable
+
+import tensorflow as tf
+
+from distill.config import StudentConfig
+from distill.flows import Flow, FlowOutput, compose
+from distill.losses.kl_divergence import divergence
+from distill.student import ParallelWaveNet
+from distill.teacher import WaveNetDensity
+from replicator.pipeline.export import Stage
+from replicator.portable.export import named_weights
+
+Tensors = dict[str, tf.Tensor]
+Loss = Callable[[FlowOutput, Tensors], tf.Tensor]
+
+
+def flow_stages(
+    student: ParallelWaveNet,
+    loss: Loss,
+    loss_batch: tuple[str, ...] = (),
+    frozen: dict[str, tf.Variable] | None = None,
+) -> list[Stage]:
+    """A stage a flow, for `export_stages`.
+
+    The first one reads `noise` float32 [batch, time] and what the student is conditioned on:
+    `frames` [batch, frames, channels], `speaker` int32 [batch]. Each passes on the sound so far,
+    its location and log-scale, [batch, time] each, and the condition [batch, time, channels].
+
+    Args:
+      student: whose flows make the wave itself, without a draft.
+      loss: [], of the student's sound and of a batch.
+      loss_batch: entries of the batch that it reads.
+      frozen: variables that it reads, by name.
+
+    Raises ValueError for a student of another kind.
+    """
+    if student.residual is not None or student.drafter is not None:
+        raise ValueError("`student` must make the wave, without a draft.")
+    known = named_weights(student)
+    names = {variable.ref(): name for name, variable in known.items()}
+    of_flows = [_named(flow, names) for flow in student.flows]
+    others = known.keys() - {name for variables in of_flows for name in variables}
+    of_flows[0] |= {name: known[name] for name in known if name in others}
+    last, stages = len(student.flows) - 1, []
+    for number, (flow, variables) in enumerate(zip(student.flows, of_flows, strict=True)):
+        read = condition_inputs(student.config) if number == 0 else ()
+        read += loss_batch if number == last else ()
+        run = _stage(student, flow, number == 0, loss if number == last else None)
+        given = (frozen or {}) if number == last else {}
+        stages.append(Stage(run, tuple(dict.fromkeys(read)), variables, given))
+    return stages
+
+
+def condition_inputs(config: StudentConfig) -> tuple[str, ...]:
+    """Entries of a batch that the first stage reads."""
+    frames = ("frames",) if config.feature_channels else ()
+    return ("noise", *frames, *(("speaker",) if config.speakers else ()))
+
+
+def divergence_loss(student: ParallelWaveNet, teacher: WaveNetDensity) -> Loss:
+    """KL(P_S || P_T), nats an element, of a batch with `frames`, `speaker` as the teacher needs
+    them, and `draws` [batch, draws, time], standard noise.
+    """
+
+    def loss(drawn: FlowOutput, batch: Tensors) -> tf.Tensor:
+        samples = drawn.output.shape[1]
+        condition = teacher.condition(batch.get("frames"), batch.get("speaker"), samples)
+        conditionals = teacher.conditionals(drawn.output, condition)
+        draws = tf.transpose(batch["draws"], [1, 0, 2])
+        return divergence(conditionals, drawn, draws, student.noise_kind).kl
+
+    return loss
+
+
+def _named(flow: Flow, names: dict) -> dict[str, tf.Variable]:
+    return {names[variable.ref()]: variable for variable in flow.trainable_variables}
+
+
+def _stage(student: ParallelWaveNet, flow: Flow, is_first: bool, loss: Loss | None):
+    """The function of a stage, see `flow_stages`."""
+
+    def run(given: Tensors) -> Tensors:
+        if is_first:
+            noise = given["noise"]
+            condition, _ = student.condition(
+                given.get("frames"), given.get("speaker"), noise.shape[1]
+            )
+            channels = condition.channels
+            drawn = flow.forward(noise, channels)
+        else:
+            before = FlowOutput(given["output"], given["location"], given["log_scale"])
+            channels = given.get("channels")
+            drawn = compose([before, flow.forward(before.output, channels)])
+        if loss is not None:
+            return {"loss": loss(drawn, given)}
+        passed = drawn._asdict()
+        return passed if channels is None else passed | {"channels": channels}
+
+    return run

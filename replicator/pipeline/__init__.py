@@ -1,0 +1,1 @@
+"""Pipelines: schedules made of building blocks, their simulation, and their execution."""

@@ -1,0 +1,91 @@
+"""`onepass pipeline`: what each kind of schedule takes and holds, before there is a pipeline."""
+
+import dataclasses
+import importlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+from replicator.pipeline.simulation import Durations, Simulation, compare
+from replicator.runs.errors import UserError
+
+DESCRIPTION = """Compare pipeline schedules of one network: 1F1B, interleaved 1F1B, V-Half, V-Min,
+V-ZB. Time is in the unit of the durations; activations are in those of a device's share of the
+network for one microbatch.
+
+  onepass pipeline --devices 8 --microbatches 32 --plot schedules.png"""
+
+
+@dataclasses.dataclass(frozen=True)
+class PipelineArguments:
+    """The pipeline, and what its passes take."""
+
+    devices: int
+    """Devices that the network is cut over."""
+    microbatches: int
+    """Parts of a batch, one after another."""
+    forward: float = 1.0
+    """Duration of the forward pass of a device's share of the network, any unit."""
+    backward: float = 1.0
+    """Duration of the gradient of its input, same unit."""
+    weights: float = 1.0
+    """Duration of the gradient of its weights, same unit."""
+    communication: float = 0.0
+    """Time from one device to the next, same unit."""
+    json: Path | None = None
+    """File for the table as JSON."""
+    plot: Path | None = None
+    """File for an image of all schedules: .png, .svg or .pdf."""
+    trace: Path | None = None
+    """File for a Chrome trace of all schedules."""
+
+
+def run(arguments: list[str], parse) -> int:
+    """The exit status of `onepass pipeline ARGUMENTS`; `parse` reads a dataclass from words."""
+    given = parse(PipelineArguments, arguments, "onepass pipeline", description=DESCRIPTION)
+    if given.plot and given.plot.suffix not in (".png", ".svg", ".pdf"):
+        raise UserError(f"`--plot` must end in .png, .svg or .pdf, got {given.plot}.")
+    durations = Durations(given.forward, given.backward, given.weights, given.communication)
+    simulations = compare(given.devices, given.microbatches, durations)
+    print(table(simulations))
+    if given.json:
+        given.json.write_text(json.dumps(to_json(simulations), indent=1) + "\n", encoding="utf-8")
+    for path, write in ((given.plot, "write_plot"), (given.trace, "write_trace")):
+        if path:
+            getattr(importlib.import_module("replicator.pipeline.drawing"), write)(
+                path, simulations
+            )
+    return 0
+
+
+def table(simulations: Sequence[Simulation]) -> str:
+    """Text in columns, throughput and memory as ratios over the first simulation."""
+    head = (
+        f"{'schedule':13s}{'time':>9s}{'bubble':>9s}{'throughput':>12s}{'peak':>7s}{'memory':>8s}"
+    )
+    lines, first = [head], simulations[0]
+    for each in simulations:
+        speed, peak = first.makespan / each.makespan, max(each.peaks)
+        lines.append(
+            f"{each.schedule.name:13s}{each.makespan:9.4g}{each.bubble:9.1%}{speed:12.3f}"
+            f"{peak:7.3g}{peak / max(first.peaks):8.3f}"
+        )
+    return "\n".join(lines)
+
+
+def to_json(simulations: Sequence[Simulation]) -> dict:
+    """The table as one object."""
+    schedule = simulations[0].schedule
+    return {
+        "devices": schedule.num_devices,
+        "microbatches": schedule.num_microbatches,
+        "rows": [
+            {
+                "schedule": each.schedule.name,
+                "time": each.makespan,
+                "bubble": each.bubble,
+                "peaks": each.peaks,
+            }
+            for each in simulations
+        ],
+    }

@@ -1,0 +1,1 @@
+"""What a training step will cost on several devices, from what it costs on one."""

@@ -1,0 +1,39 @@
+"""`onepass plan`: predicts, prints what to choose, and writes the files that were asked for."""
+
+import json
+
+from replicator.planning.arguments import PlanArguments
+from replicator.planning.measurement import Store
+from replicator.planning.plan import Planner, Prediction
+from replicator.planning.programs import Programs
+from replicator.planning.report import lines, to_json, write_plot, write_trace
+from replicator.runs.atomic_files import write_text
+
+
+def run(given: PlanArguments, programs: Programs) -> int:
+    """Plans a model's step as the arguments, which are checked, say; the exit status."""
+    store = Store(given.profiles, given.fresh, seconds=given.seconds)
+    planner = Planner(given, programs, store)
+    predictions = planner.predictions()
+    fitting = [each for each in predictions if planner.fits(each)]
+    print("\n".join([*_assumptions(given, programs), "", *lines(predictions, fitting)]))
+    if given.json:
+        write_text(given.json, json.dumps(to_json(predictions, fitting), indent=1) + "\n")
+    if given.trace:
+        write_trace(given.trace, _largest(predictions).timeline)
+    if given.plot:
+        write_plot(given.plot, predictions, given.memory)
+    return 0
+
+
+def _assumptions(given: PlanArguments, programs: Programs) -> list[str]:
+    cores = {"yes": "devices share the cores", "no": "devices have cores of their own"}
+    shared = cores.get(given.shared_cores, "processors share their cores")
+    return [
+        f"simulated: {given.strategy}, {programs.batch} rows a step, {given.link:g} Gbit/s and "
+        f"{given.latency_us:g} us between devices; {shared}"
+    ]
+
+
+def _largest(predictions: list[Prediction]) -> Prediction:
+    return max(predictions, key=lambda each: each.devices)

@@ -1,0 +1,150 @@
+"""A process of JAX that compiles an exported step for a mesh of devices and, if asked, runs it.
+
+    python -m replicator.planning.device_program REQUEST.json
+
+The request names the folder, the mesh, how many rounds of how many seconds to run, whether to trace
+operations, and the file for the answer. TensorFlow is not imported.
+"""
+
+import collections
+import json
+import sys
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from replicator.planning.process_use import needed_bytes, timed
+from replicator.planning.program import read_program
+from replicator.portable import run
+
+TRACED_STEPS = 3
+ROWS, MODEL = "rows", "model"
+
+
+class Step:
+    """The step of an exported folder, compiled for a mesh: rows of the batch x cuts of the state.
+
+    Batches are divided among `rows`. With `model` above 1 every array of the state is cut along its
+    last axis that `model` divides.
+    """
+
+    def __init__(self, folder: str, rows: int, model: int):
+        manifest = run.read_manifest(folder)
+        described = manifest["functions"][manifest["training"]["step"]]
+        devices = np.array(jax.devices()[: rows * model]).reshape(rows, model)
+        self._mesh = Mesh(devices, (ROWS, MODEL))
+        slots = {slot["name"] for slot in manifest["training"]["slots"]}
+        state, frozen = self._state(described["captured"], slots, model)
+        alive = jax.ShapeDtypeStruct((), np.bool_, sharding=self._place())
+        batch = {
+            spec["name"]: self._shape(spec, *[ROWS] * (rows > 1 and bool(spec["shape"])))
+            for spec in described["inputs"]
+        }
+        self._arguments = state, alive, frozen, batch
+        places = {name: shape.sharding for name, shape in state.items()}
+        advance = run.advance_function(run.exported_call(folder, described), described)
+        everywhere = self._place()
+        jitted = jax.jit(
+            advance, donate_argnums=(0, 1), out_shardings=(places, everywhere, everywhere)
+        )
+        self.compiled = jitted.lower(*self._arguments).compile()
+
+    def _state(self, captured: list[dict], slots: set[str], model: int) -> tuple[dict, dict]:
+        state: dict[str, jax.ShapeDtypeStruct] = {}
+        frozen: dict[str, jax.ShapeDtypeStruct] = {}
+        for spec in captured:
+            cut = [i for i, size in enumerate(spec["shape"]) if model > 1 and size % model == 0]
+            axes = [None] * cut[-1] + [MODEL] if cut and spec["name"] in slots else []
+            (state if spec["name"] in slots else frozen)[spec["name"]] = self._shape(spec, *axes)
+        return state, frozen
+
+    def _place(self, *axes: str | None) -> NamedSharding:
+        return NamedSharding(self._mesh, PartitionSpec(*axes))
+
+    def _shape(self, spec: dict, *axes: str | None) -> jax.ShapeDtypeStruct:
+        dtype = np.dtype(spec["dtype"])
+        return jax.ShapeDtypeStruct(tuple(spec["shape"]), dtype, sharding=self._place(*axes))
+
+    def memory_bytes(self) -> dict[str, int]:
+        """Of one device, as the compiler has planned it."""
+        found: Any = self.compiled.memory_analysis()
+        return {
+            "arguments": found.argument_size_in_bytes,
+            "results": found.output_size_in_bytes - found.alias_size_in_bytes,
+            "temporaries": found.temp_size_in_bytes,
+        }
+
+    def values(self) -> list:
+        """Arguments of the step, on the devices."""
+
+        def value(shape):
+            fill = 0.01 if np.issubdtype(shape.dtype, np.floating) else shape.dtype == np.bool_
+            return jax.device_put(np.full(shape.shape, fill, shape.dtype), shape.sharding)
+
+        return list(jax.tree.map(value, self._arguments))
+
+
+def answer(request: dict[str, Any]) -> dict[str, Any]:
+    """What the compiler says of the program, and what running it has shown."""
+    step = Step(request["folder"], request["rows"], request["model"])
+    text, devices = step.compiled.as_text() or "", request["rows"] * request["model"]
+    program = [(o.name, o.kind, o.size_bytes, o.inputs, o.devices, o.resource)
+               for o in read_program(text, devices)]  # fmt: skip
+    found = {"memory": step.memory_bytes(), "program": program, "run": None}
+    if request["rounds"]:
+        found["run"] = _run(step, devices, request)
+    return found
+
+
+def _run(step: Step, devices: int, request: dict[str, Any]) -> dict[str, Any]:
+    values = step.values()
+
+    def advance():
+        values[0], values[1], metrics = step.compiled(*values)
+        jax.block_until_ready((values[0], metrics))
+
+    advance()
+    held = sum(leaf.nbytes * (devices if leaf.sharding.is_fully_replicated else 1)
+               for leaf in jax.tree.leaves(values))  # fmt: skip
+    return {
+        **timed(advance, request["rounds"], request["seconds"]),
+        "device": jax.devices()[0].device_kind,
+        "memory_bytes": _needed(advance, held, devices),
+        "operations": _traced(advance) if request["trace"] else {},
+    }
+
+
+def _needed(advance, held_bytes: float, devices: int) -> float | None:
+    """Bytes of a device: the accelerator's own peak, or a share of this process."""
+    counted = jax.devices()[0].memory_stats()
+    if counted and "peak_bytes_in_use" in counted:
+        return counted["peak_bytes_in_use"]
+    needed = needed_bytes(advance, held_bytes)
+    return needed and needed / devices
+
+
+def _traced(advance) -> dict[str, float]:
+    """Seconds of each operation in a step, from the profiler."""
+    options = jax.profiler.ProfileOptions()
+    options.python_tracer_level = 0
+    seconds: dict[str, float] = collections.defaultdict(float)
+    with tempfile.TemporaryDirectory() as folder:
+        with jax.profiler.trace(folder, profiler_options=options):
+            for _ in range(TRACED_STEPS):
+                advance()
+        (path,) = Path(folder).rglob("*.xplane.pb")
+        planes = jax.profiler.ProfileData.from_file(str(path)).planes
+        for event in (e for plane in planes for line in plane.lines for e in line.events):
+            name = dict(event.stats).get("hlo_op")
+            if name is not None:
+                seconds[name] += 1e-9 * event.duration_ns / TRACED_STEPS
+    return seconds
+
+
+if __name__ == "__main__":
+    asked = json.loads(Path(sys.argv[1]).read_text())
+    Path(asked["answer"]).write_text(json.dumps(answer(asked)))

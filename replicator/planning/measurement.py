@@ -1,0 +1,238 @@
+"""What compiling and running a step has shown, kept on disk by digest of program and machine."""
+
+import dataclasses
+import hashlib
+import json
+import os
+import statistics
+import subprocess
+import sys
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from replicator.planning.process_use import this_machine
+from replicator.planning.program import Operation
+from replicator.portable.manifest import read_manifest
+from replicator.runs.atomic_files import write_text
+from replicator.runs.errors import UserError
+from replicator.runs.folders import make_folder
+
+LIMIT_SECONDS = 3600.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Run:
+    """A step that was made.
+
+    Attributes:
+      seconds: the median of each round.
+      busy_share: of the cores, from 0 to 1.
+      memory_bytes: of a device; None where the system cannot say.
+      operations: seconds of each, by name; they need not add up, as some run side by side.
+      device: what ran it.
+    """
+
+    seconds: list[float]
+    busy_share: float
+    memory_bytes: float | None
+    operations: dict[str, float]
+    device: str = "CPU"
+
+    @property
+    def step_seconds(self) -> float:
+        """The median of the rounds."""
+        return statistics.median(self.seconds)
+
+
+@dataclasses.dataclass(frozen=True)
+class Measurement:
+    """A program of one device: its operations, its memory in bytes by use, and, if it ran, how."""
+
+    program: list[Operation]
+    memory: dict[str, int]
+    run: Run | None
+
+    @property
+    def memory_bytes(self) -> int:
+        """Of a device: arguments, new results and temporaries."""
+        return sum(self.memory.values())
+
+    @classmethod
+    def read(cls, stored: dict[str, Any]) -> "Measurement":
+        """From an answer of device_program.py."""
+        program = [
+            Operation(name, kind, size, tuple(inputs), devices, resource)
+            for name, kind, size, inputs, devices, resource in stored["program"]
+        ]
+        return cls(program, stored["memory"], stored["run"] and Run(**stored["run"]))
+
+
+class Store:
+    """Measurements in a folder, a file each.
+
+    Args:
+      folder: made if missing.
+      fresh: measure again what is there.
+      rounds, seconds: how often, and for how long at least each time, a step is timed.
+    """
+
+    def __init__(self, folder: Path, fresh: bool = False, rounds: int = 3, seconds: float = 0.5):
+        self.folder, self._fresh = make_folder(folder), fresh
+        self.rounds, self.seconds = rounds, seconds
+        self._made: set[str] = set()
+
+    def compiled(self, folder: Path, rows: int = 1, model: int = 1) -> Measurement:
+        """The step of an exported folder, partitioned for a mesh; it need not run."""
+        return self._of(folder, rows, model, 0)
+
+    def profiled(self, folder: Path) -> Measurement:
+        """The step of an exported folder on one device, run, with seconds of its operations."""
+        return self._of(folder, 1, 1, self.rounds)
+
+    def executed(self, folder: Path, rows: int, model: int = 1) -> Measurement:
+        """As `compiled`, and run on that many devices; their operations are not traced."""
+        return self._of(folder, rows, model, self.rounds)
+
+    def kept(self, key: str, measure: Callable[[], dict[str, Any]]) -> dict[str, Any]:
+        """What was stored under a key, or what `measure` gives.
+
+        Raises:
+          UserError: it was measured on another machine, or cannot be read.
+        """
+        path, machine = self.folder / f"{key}.json", this_machine()
+        if path.exists() and (not self._fresh or key in self._made):
+            stored = _read(path)
+            if stored.get("machine") != machine:
+                raise UserError(_another_machine(path, stored.get("machine"), machine))
+            return stored["found"]
+        found = measure()
+        self._made.add(key)
+        write_text(path, json.dumps({"machine": machine, "found": found}) + "\n")
+        return found
+
+    def _of(self, folder: Path, rows: int, model: int, rounds: int) -> Measurement:
+        request = {"rows": rows, "model": model, "rounds": rounds, "trace": rows * model == 1}
+        key = f"{program_digest(folder)}-{rows}x{model}-{'run' if rounds else 'compiled'}"
+        asked = {"folder": str(Path(folder).absolute()), "seconds": self.seconds, **request}
+        return Measurement.read(self.kept(key, lambda: ask(asked)))
+
+
+def step_of(folder: Path) -> dict[str, Any]:
+    """What the manifest of an exported folder says of its training step; UserError without one."""
+    manifest = read_manifest(folder)
+    if "training" not in manifest:
+        raise UserError(f"{folder} holds no training step.")
+    return manifest["functions"][manifest["training"]["step"]]
+
+
+def program_digest(folder: Path) -> str:
+    """16 hexadecimal digits that tell the step of an exported folder from every other."""
+    artifact = Path(folder) / step_of(folder)["artifact"]
+    return hashlib.sha256(artifact.read_bytes()).hexdigest()[:16]
+
+
+def ask(request: dict[str, Any]) -> dict[str, Any]:
+    """The answer of a process of device_program.py; UserError with its last words if it fails."""
+    devices = request["rows"] * request["model"]
+    flags = os.environ.get("XLA_FLAGS", "")
+    several = {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}".strip()}
+    if devices > 1:  # other devices than processors are not made up
+        several["JAX_PLATFORMS"] = "cpu"
+    source = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
+    with tempfile.TemporaryDirectory() as folder:
+        file, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
+        file.write_text(json.dumps(request | {"answer": str(answer)}))
+        command = [sys.executable, "-m", "replicator.planning.device_program", str(file)]
+        done = subprocess.run(
+            command,
+            env={**os.environ, **several, **source},
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_SECONDS,
+            check=False,
+        )
+        if done.returncode:
+            said = [line for line in done.stderr.splitlines() if line.strip()] or [
+                "it said nothing"
+            ]
+            raise UserError(f"JAX cannot compile or run the step on {devices} devices: {said[-1]}")
+        return json.loads(answer.read_text())
+
+
+def costed(program: list[Operation], profile: Measurement) -> list[Operation]:
+    """The program with seconds for each computation, as the profile of one device has them.
+
+    An operation takes what those of its kind took: between two sizes on the line through them,
+    beyond the largest or smallest in proportion to its bytes; of a kind that was not seen, what the
+    profile's bytes took on average. All are scaled so that the profiled program takes its step.
+    """
+    times = _Times(profile)
+    scale = times.scale
+    return [
+        operation
+        if operation.is_collective
+        else dataclasses.replace(operation, seconds=scale * times.seconds(operation))
+        for operation in program
+    ]
+
+
+class _Times:
+    """Seconds of operations by kind and bytes."""
+
+    def __init__(self, profile: Measurement):
+        if profile.run is None:
+            raise ValueError("`profile` must have run.")
+        found: dict[str, dict[float, list[float]]] = {}
+        for operation in profile.program:
+            seconds = profile.run.operations.get(operation.name, 0.0)
+            found.setdefault(operation.kind, {}).setdefault(operation.size_bytes, []).append(
+                seconds
+            )
+        self._kinds = {
+            kind: [(size, statistics.fmean(each)) for size, each in sorted(sizes.items())]
+            for kind, sizes in found.items()
+        }
+        total = sum(profile.run.operations.get(o.name, 0.0) for o in profile.program)
+        moved = sum(operation.size_bytes for operation in profile.program)
+        # Where nothing was traced, the bytes share out the step.
+        self._seconds_a_byte = (total or profile.run.step_seconds) / max(moved, 1.0)
+        self._is_traced = total > 0
+        self.scale = profile.run.step_seconds / total if total else 1.0
+
+    def seconds(self, operation: Operation) -> float:
+        """Before scaling."""
+        size, points = operation.size_bytes, self._kinds.get(operation.kind, [])
+        if not points or not self._is_traced:
+            return self._seconds_a_byte * size
+        below = max((p for p in points if p[0] <= size), default=None)
+        above = min((p for p in points if p[0] >= size), default=None)
+        if below is None or above is None:
+            near = below or above or points[0]
+            return near[1] * size / max(near[0], 1.0)
+        share = (size - below[0]) / (above[0] - below[0]) if above[0] > below[0] else 0.0
+        return below[1] + share * (above[1] - below[1])
+
+
+def _read(path: Path) -> dict[str, Any]:
+    try:
+        stored = json.loads(path.read_text())
+        return stored if "found" in stored else {}
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(
+            f"The profile {path} cannot be read: {error}. `--fresh` makes it anew."
+        ) from error
+
+
+def _another_machine(path: Path, stored: Any, here: dict[str, Any]) -> str:
+    stored = stored if isinstance(stored, dict) else {}
+    differ = [
+        f"{name} {stored.get(name)}, here {here[name]}"
+        for name in here
+        if stored.get(name) != here[name]
+    ]
+    return (
+        f"The profile {path} is of another machine ({'; '.join(differ)}): give another "
+        "`--profiles`, or `--fresh` to measure on this one."
+    )

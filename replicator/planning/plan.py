@@ -1,0 +1,225 @@
+"""Configurations of devices, what each will take, and which to choose."""
+
+import dataclasses
+from collections.abc import Iterator
+
+from replicator.planning.arguments import PORTABLE, SERVERS, PlanArguments
+from replicator.planning.measurement import Measurement, Run, Store, costed
+from replicator.planning.network import Network
+from replicator.planning.program import COMPUTE, LINK, combined
+from replicator.planning.programs import Programs
+from replicator.planning.simulation import (
+    Timeline,
+    asynchronous_rate,
+    sharing_scale,
+    simulate,
+    synchronous,
+)
+from replicator.runs.errors import UserError
+
+GIB, MIB = 2**30, 2**20
+ACCELERATOR_BUCKET_MIB = 30.0  # up to which XLA combines all-reduces on a GPU
+
+
+@dataclasses.dataclass(frozen=True)
+class Prediction:
+    """What a step on so many devices will take.
+
+    Attributes:
+      rows, model: the mesh. microbatches: of a device's rows, one after another.
+      step_seconds: of a step; asynchronous: seconds an update, all workers together.
+      batch_rows: of all devices in a step.
+      memory_bytes, sent_bytes: of a device.
+      efficiency: rows a second and device, over those of one device alone.
+      timeline: of a device.
+    """
+
+    rows: int
+    model: int
+    microbatches: int
+    step_seconds: float
+    batch_rows: int
+    memory_bytes: float
+    sent_bytes: float
+    efficiency: float
+    timeline: Timeline
+
+    @property
+    def devices(self) -> int:
+        """All of the mesh."""
+        return self.rows * self.model
+
+    @property
+    def rows_per_second(self) -> float:
+        """Of the batch, all devices together."""
+        return self.batch_rows / self.step_seconds
+
+    @property
+    def network_share(self) -> float:
+        """The share of the step in which a device waits for the network alone."""
+        links = {event.resource for event in self.timeline.events if LINK in event.resource}
+        busy = sum(map(self.timeline.busy_seconds, links))
+        waits = self.timeline.seconds - self.timeline.busy_seconds(COMPUTE)
+        return max(min(waits, busy), 0.0) / self.timeline.seconds
+
+    @property
+    def device_seconds(self) -> float:
+        """What a row costs, in seconds of one device."""
+        return self.devices / self.rows_per_second
+
+
+class Planner:
+    """Predictions for a model, from measurements that are made when they are first needed.
+
+    network: between two devices; None: that of the arguments.
+    """
+
+    def __init__(
+        self, given: PlanArguments, programs: Programs, store: Store, network: Network | None = None
+    ):
+        self._given, self._programs, self._store = given, programs, store
+        self._network = network or Network(1e-6 * given.latency_us, given.link / 8e-9)
+
+    def predictions(self) -> list[Prediction]:
+        """Of every mesh asked for, and of more microbatches and cuts of the state where none fits.
+
+        Raises:
+          UserError: a mesh does not divide the batch, or no configuration fits the memory.
+        """
+        for rows, _ in self._given.meshes:
+            self._check_rows(rows)
+        microbatches = self._programs.microbatches
+        found = [self.predicted(*mesh, microbatches) for mesh in self._given.meshes]
+        if any(map(self.fits, found)):
+            return found
+        for choice in self._smaller():
+            found.append(self.predicted(*choice))
+            if self.fits(found[-1]):
+                return found
+        least = min(found, key=lambda prediction: prediction.memory_bytes)
+        raise UserError(
+            f"No configuration of {self._given.devices} devices fits in {self._given.memory:g} GiB:"
+            f" the smallest needs {least.memory_bytes / GIB:.3g} GiB a device ({described(least)})."
+        )
+
+    def fits(self, prediction: Prediction) -> bool:
+        """Whether the memory of a device is enough."""
+        given = self._given.memory
+        return given is None or prediction.memory_bytes <= given * GIB
+
+    def predicted(self, rows: int, model: int, microbatches: int) -> Prediction:
+        """One configuration, see `Prediction`."""
+        if self._given.strategy == SERVERS:
+            return self._asynchronous(rows)
+        if self._given.strategy == PORTABLE:
+            return self._portable(rows, model, microbatches)
+        return self._replicas(rows)
+
+    def _portable(self, rows: int, model: int, microbatches: int) -> Prediction:
+        programs, store = self._programs, self._store
+        whole = programs.folder(programs.batch, microbatches)
+        # Of a program of fixed size only the whole batch can be profiled.
+        share = (
+            whole if programs.is_fixed else programs.folder(programs.batch // rows, microbatches)
+        )
+        profile = store.profiled(share)
+        alone = _run(store.profiled(whole))
+        compiled = store.compiled(whole, rows, model) if rows * model > 1 else profile
+        program = combined(costed(compiled.program, profile), self._bucket_bytes(alone))
+        scale = self._scale(_run(profile), rows * model)
+        timeline = simulate(program, self._network, scale)
+        efficiency = alone.step_seconds / timeline.seconds / (rows * model)
+        return Prediction(
+            rows, model, microbatches, timeline.seconds, programs.batch, compiled.memory_bytes,
+            timeline.sent_bytes, efficiency, timeline,
+        )  # fmt: skip
+
+    def _replicas(self, rows: int) -> Prediction:
+        programs = self._programs
+        alone = programs.run(self._store, programs.batch)
+        share = programs.run(self._store, programs.batch // rows)
+        seconds = self._scale(share, rows) * share.step_seconds
+        timeline = simulate(synchronous(seconds, [programs.state_bytes()[0]], rows), self._network)
+        return Prediction(
+            rows, 1, programs.microbatches, timeline.seconds, programs.batch,
+            share.memory_bytes or programs.state_bytes()[1], timeline.sent_bytes,
+            alone.step_seconds / timeline.seconds / rows, timeline,
+        )  # fmt: skip
+
+    def _asynchronous(self, workers: int) -> Prediction:
+        programs = self._programs
+        alone = programs.run(self._store, programs.batch)
+        seconds = self._scale(alone, workers) * alone.step_seconds
+        held = programs.state_bytes()[1]
+        rate, timeline = asynchronous_rate(
+            seconds, held, workers, self._given.servers, self._network
+        )
+        return Prediction(
+            workers, 1, programs.microbatches, 1 / rate, programs.batch,
+            alone.memory_bytes or held, 2.0 * held,
+            alone.step_seconds * rate / workers, timeline,
+        )  # fmt: skip
+
+    def _scale(self, run: Run, replicas: int) -> float:
+        shared = self._given.shared_cores
+        if shared == "no" or (shared == "auto" and not _is_processor(run)):
+            return 1.0
+        return sharing_scale(replicas, run.busy_share)
+
+    def _bucket_bytes(self, run: Run) -> float:
+        if self._given.bucket_mib is not None:
+            return self._given.bucket_mib * MIB
+        return float("inf") if _is_processor(run) else ACCELERATOR_BUCKET_MIB * MIB
+
+    def _smaller(self) -> Iterator[tuple[int, int, int]]:
+        """Configurations of all devices that need less memory: microbatches, then cut states."""
+        given, programs = self._given, self._programs
+        if given.strategy != PORTABLE:
+            return
+        rows, model = given.meshes[-1]
+        most = 1 if programs.is_fixed else programs.batch // rows
+        counts = [m for m in range(2, most + 1) if most % m == 0]
+        yield from ((rows, model, m) for m in counts if m > programs.microbatches)
+        if given.mesh is None:
+            cuts = [n for n in range(2, given.devices + 1) if given.devices % n == 0]
+            yield from ((given.devices // n, n, programs.microbatches) for n in cuts)
+
+    def _check_rows(self, rows: int) -> None:
+        """Raises UserError where so many devices cannot divide the batch."""
+        each = rows * self._programs.microbatches
+        if self._given.strategy != SERVERS and self._programs.batch % each:
+            raise UserError(
+                f"A batch of {self._programs.batch} rows cannot be divided by {rows} devices with "
+                f"{self._programs.microbatches} microbatches each: choose `--devices`, `--mesh` or "
+                "`--batch` so that it can."
+            )
+
+
+def cheapest(predictions: list[Prediction]) -> Prediction:
+    """That with the fewest seconds of a device for a row."""
+    return min(predictions, key=lambda prediction: (prediction.device_seconds, prediction.devices))
+
+
+def fastest(predictions: list[Prediction]) -> Prediction:
+    """That with the most rows a second."""
+    return max(
+        predictions, key=lambda prediction: (prediction.rows_per_second, -prediction.devices)
+    )
+
+
+def described(prediction: Prediction) -> str:
+    """A configuration in words, `4 devices, mesh 4x1`."""
+    plural = "s" if prediction.devices > 1 else ""
+    text = f"{prediction.devices} device{plural}, mesh {prediction.rows}x{prediction.model}"
+    many = prediction.microbatches > 1
+    return f"{text}, {prediction.microbatches} microbatches" if many else text
+
+
+def _run(measurement: Measurement) -> Run:
+    if measurement.run is None:
+        raise ValueError("`measurement` must have run.")
+    return measurement.run
+
+
+def _is_processor(run: Run) -> bool:
+    return run.device.lower() == "cpu"

@@ -1,0 +1,93 @@
+"""What a process takes of its machine: the cores that it keeps busy, the memory that it needs."""
+
+import ctypes
+import os
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from replicator.runs.provenance import processor
+
+_STATUS, _CLEAR, _STAT = (
+    Path("/proc/self/status"),
+    Path("/proc/self/clear_refs"),
+    Path("/proc/stat"),
+)
+_GPUS = Path("/proc/driver/nvidia/gpus")
+_LEAST_STEPS = 3
+
+
+def this_machine() -> dict[str, Any]:
+    """What a profile is of: processor, cores, accelerators and the compiler's version."""
+    gpus = [path.read_text() for path in sorted(_GPUS.glob("*/information"))]
+    models = [line.split(":")[1].strip() for text in gpus for line in text.splitlines()[:1]]
+    return {
+        "processor": processor(),
+        "cores": os.cpu_count(),
+        "accelerators": models,
+        "system": platform.system(),
+        "jaxlib": _version("jaxlib"),
+        "tensorflow": _version("tensorflow"),
+    }
+
+
+def _version(package: str) -> str:
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return "none"
+
+
+def timed(step: Callable[[], object], rounds: int, least_seconds: float) -> dict[str, Any]:
+    """Seconds of a step, the median of each round, and the share of cores that it keeps busy.
+
+    busy_share: of the processor time that other processes leave over, from 0 to 1; 1 where the
+    system does not count.
+    """
+    own, idle = time.process_time(), _idle_seconds()
+    seconds = [_median(step, least_seconds) for _ in range(rounds)]
+    own = time.process_time() - own
+    idle = max(_idle_seconds() - idle, 0.0)
+    return {"seconds": seconds, "busy_share": own / (own + idle) if own > 0 else 1.0}
+
+
+def _median(step: Callable[[], object], least_seconds: float) -> float:
+    taken: list[float] = []
+    while len(taken) < _LEAST_STEPS or sum(taken) < least_seconds:
+        start = time.perf_counter()
+        step()
+        taken.append(time.perf_counter() - start)
+    return statistics.median(taken)
+
+
+def _idle_seconds() -> float:
+    """Of all cores together, since the machine started; 0 where the system does not count."""
+    try:
+        fields = _STAT.read_text().split("\n", 1)[0].split()
+    except OSError:
+        return 0.0
+    return sum(map(int, fields[4:6])) / os.sysconf("SC_CLK_TCK")
+
+
+def needed_bytes(step: Callable[[], object], held_bytes: float) -> float | None:
+    """Memory of a step that runs in the memory of this process; None where the system cannot say.
+
+    held_bytes: of the arguments that are there already.
+    """
+    try:
+        ctypes.CDLL(None).malloc_trim(0)  # what was freed is given back, so that it is not counted
+        before = _status_bytes("VmRSS")
+        _CLEAR.write_text("5")  # the peak begins anew
+        step()
+        return held_bytes + _status_bytes("VmHWM") - before
+    except (OSError, AttributeError, StopIteration):
+        return None
+
+
+def _status_bytes(name: str) -> int:
+    lines = _STATUS.read_text().splitlines()
+    return 1024 * int(next(line.split()[1] for line in lines if line.startswith(f"{name}:")))

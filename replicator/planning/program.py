@@ -1,0 +1,175 @@
+"""The operations of a compiled program and what each waits for, read from XLA's text.
+
+A program that XLA has partitioned is that of one device: shapes are those of its shard, and what
+devices exchange are operations of their own. The text is in the order that XLA has scheduled.
+"""
+
+import dataclasses
+import hashlib
+import math
+import re
+from collections.abc import Iterator
+
+COLLECTIVES = (
+    *("all-reduce", "all-gather", "reduce-scatter", "all-to-all"),
+    *("collective-permute", "collective-broadcast"),
+)
+# They name values and take no time.
+_FREE = {
+    *("parameter", "constant", "tuple", "get-tuple-element", "bitcast", "iota"),
+    *("partition-id", "replica-id", "after-all", "opt-barrier"),
+}
+_LINE = re.compile(r"^\s+(?:ROOT )?%([\w.-]+) = (.*?) ([a-z][a-z\d-]*)\(([^()]*)\)(.*)$")
+_HEADER = re.compile(r"^(ENTRY )?%([\w.-]+) .*\{$")
+_SHAPE = re.compile(r"\b([a-z]+)(\d*)[a-z\d]*\[([\d,]*)\]")
+_CALLED = re.compile(r"\b(?:calls|body|condition|to_apply)=%([\w.-]+)")
+_GROUPS = re.compile(
+    r"replica_groups=(?:\{\{([\d,]+)\}|\[(?:\d+,)*(\d+)\]<=|mesh\[(.*?)\] \{(.*?)\})"
+)
+COMPUTE, LINK = "compute", "link"
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """What a resource does at a time, once what it waits for is done.
+
+    Attributes:
+      name: in the program; the pieces of a combined collective have the name of the whole.
+      kind: of a collective, which; of anything else what it computes, without its shapes.
+      size_bytes: read and written; of a collective, what a device gives.
+      inputs: indices of earlier operations that it waits for.
+      devices: that take part in a collective.
+      resource: what it keeps busy.
+      seconds: for how long; of a collective the network says so.
+    """
+
+    name: str
+    kind: str
+    size_bytes: float
+    inputs: tuple[int, ...] = ()
+    devices: int = 1
+    resource: str = COMPUTE
+    seconds: float = 0.0
+
+    @property
+    def is_collective(self) -> bool:
+        """Whether devices exchange something."""
+        return self.kind in COLLECTIVES
+
+
+def read_program(text: str, num_devices: int) -> list[Operation]:
+    """The operations of the entry computation, in order; those that take no time are left out.
+
+    Args:
+      text: of a compiled module.
+      num_devices: that run it, for collectives among all of them.
+    """
+    called = dict(_computations(text))
+    entry = called.pop("ENTRY", [])
+    digests: dict[str, str] = {}
+    program: list[Operation] = []
+    given: dict[str, tuple[int, ...]] = {}  # by name, the operations that make the value
+    pieces: dict[str, list[tuple[int, ...]]] = {}  # of a combined collective, by element
+    sizes: dict[str, int] = {}
+    for line in entry:
+        name, shape, opcode, operands, rest = line
+        read = re.findall(r"%([\w.-]+)", operands)
+        sizes[name] = _bytes(shape)
+        waits = tuple(sorted({index for each in read for index in given.get(each, ())}))
+        opcode = opcode.removesuffix("-start")
+        if opcode in _FREE or opcode.endswith("-done"):
+            element = re.search(r"index=(\d+)", rest)
+            whole = pieces.get(read[0]) if read else None
+            given[name] = whole[int(element[1])] if whole and element else waits
+            if whole and not element:
+                pieces[name] = whole
+        elif opcode in COLLECTIVES:
+            group = _group(rest, num_devices)
+            pieces[name] = []
+            for each in read:
+                pieces[name].append((len(program),))
+                made = (name, opcode, float(sizes[each]), given.get(each, ()), group, LINK)
+                program.append(Operation(*made))
+            given[name] = tuple(index for (index,) in pieces[name])
+        else:
+            given[name] = (len(program),)
+            moved = sizes[name] + sum(sizes.get(each, 0) for each in read)
+            kind = _kind(opcode, rest, called, digests)
+            program.append(Operation(name, kind, float(moved), waits))
+    return program
+
+
+def combined(program: list[Operation], most_bytes: float = math.inf) -> list[Operation]:
+    """The program whose combined collectives are cut into buckets of at most so many bytes.
+
+    The pieces of a collective are exchanged in buckets in their order, each as soon as what is in
+    it is there. Endless buckets are the collectives as compiled.
+    """
+    made: list[Operation] = []
+    place: list[int] = []  # of each operation, where it is now
+    for operation in program:
+        inputs = tuple(sorted({place[index] for index in operation.inputs}))
+        last = made[-1] if made else None
+        joins = (
+            operation.is_collective
+            and last is not None
+            and last.name == operation.name
+            and last.size_bytes + operation.size_bytes <= most_bytes
+        )
+        if joins and last is not None:
+            size = last.size_bytes + operation.size_bytes
+            waits = tuple(sorted({*last.inputs, *inputs}))
+            made[-1] = dataclasses.replace(last, size_bytes=size, inputs=waits)
+        else:
+            made.append(dataclasses.replace(operation, inputs=inputs))
+        place.append(len(made) - 1)
+    return made
+
+
+def _computations(text: str) -> Iterator[tuple[str, list[tuple[str, ...]]]]:
+    """The lines of every computation, taken apart, by its name; the entry's is ENTRY."""
+    lines: list[tuple[str, ...]] = []
+    for line in text.splitlines():
+        header = _HEADER.match(line)
+        if header:
+            lines = []
+            yield "ENTRY" if header[1] else header[2], lines
+        elif found := _LINE.match(line):
+            lines.append(found.groups())
+
+
+def _bytes(shape: str) -> int:
+    """Bytes of a shape, or of all in a tuple."""
+    total = 0
+    for letters, bits, sizes in _SHAPE.findall(shape):
+        width = 8 if letters in ("pred", "s", "u", "f", "bf", "c") and not bits else int(bits or 0)
+        total += math.prod(map(int, filter(None, sizes.split(",")))) * max(width, 8) // 8
+    return total
+
+
+def _group(rest: str, num_devices: int) -> int:
+    """How many devices a collective joins."""
+    found = _GROUPS.search(rest)
+    if found is None:
+        return num_devices
+    if found[1]:
+        return found[1].count(",") + 1
+    if found[2]:
+        return int(found[2])
+    axes = {name: int(size) for name, size in re.findall(r"'(\w+)'=(\d+)", found[3])}
+    return math.prod(axes[name] for name in re.findall(r"'(\w+)'", found[4]))
+
+
+def _kind(opcode: str, rest: str, called: dict[str, list], digests: dict[str, str]) -> str:
+    """The opcode, and a digest of what the computations that it calls do, shapes left out."""
+    names = _CALLED.findall(rest)
+    return "-".join([opcode, *(_digest(name, called, digests) for name in names)])
+
+
+def _digest(name: str, called: dict[str, list], digests: dict[str, str]) -> str:
+    if name not in digests:
+        parts = (
+            _kind(opcode, rest, called, digests) for _, _, opcode, _, rest in called.get(name, [])
+        )
+        digests[name] = hashlib.sha256(" ".join(parts).encode()).hexdigest()[:8]
+    return digests[name]

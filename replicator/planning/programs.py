@@ -1,0 +1,89 @@
+"""The training steps that a plan compares: of one model, for batches of several sizes."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Protocol
+
+from replicator.planning.measurement import Run, Store, program_digest, step_of
+from replicator.runs.errors import UserError
+
+if TYPE_CHECKING:
+    from replicator.planning.trainable import Trainable
+
+
+class Programs(Protocol):
+    """The training step of a model, for batches and microbatches of any size.
+
+    Attributes:
+      batch, microbatches: as configured.
+      is_fixed: whether there are no others.
+    """
+
+    batch: int
+    microbatches: int
+    is_fixed: bool
+
+    def folder(self, rows: int, microbatches: int) -> Path:
+        """A folder with the exported step."""
+
+    def run(self, store: Store, rows: int) -> Run:
+        """The step as TensorFlow makes it on one device."""
+
+    def state_bytes(self) -> list[int]:
+        """Of the gradients, and of all that a step updates."""
+
+
+class ModelPrograms:
+    """Programs of a model that can be made for any batch.
+
+    Args:
+      model: of any batch.
+      batch, microbatches: as configured.
+      scratch: a folder for exports.
+    """
+
+    is_fixed = False
+
+    def __init__(self, model: "Trainable", batch: int, microbatches: int, scratch: Path | str):
+        self.batch, self.microbatches, self._model = batch, microbatches, model
+        self._scratch = Path(scratch)
+
+    def folder(self, rows: int, microbatches: int) -> Path:
+        """See Programs."""
+        folder = self._scratch / f"{rows}x{microbatches}"
+        if not folder.exists():
+            self._model.resized(rows, microbatches).export(folder)
+        return folder
+
+    def run(self, store: Store, rows: int) -> Run:
+        """See Programs."""
+        digest = program_digest(self.folder(rows, self.microbatches))
+        model = self._model.resized(rows, self.microbatches)
+        engine = "xla" if model.jit_compile else "tensorflow"
+        found = store.kept(f"{digest}-{engine}", lambda: model.run(store.rounds, store.seconds))
+        return Run(**found)
+
+    def state_bytes(self) -> list[int]:
+        """See Programs."""
+        return [self._model.reduced_bytes, self._model.state_bytes]
+
+
+class FolderPrograms:
+    """The one program of an exported folder."""
+
+    is_fixed, microbatches = True, 1
+
+    def __init__(self, folder: Path):
+        self._folder = Path(folder)
+        self.batch = max(spec["shape"][0] for spec in step_of(folder)["inputs"] if spec["shape"])
+
+    def folder(self, rows: int, microbatches: int) -> Path:
+        """See Programs."""
+        return self._folder
+
+    def run(self, store: Store, rows: int) -> Run:
+        """Raises UserError: TensorFlow is not asked about an exported step."""
+        raise UserError(f"{self._folder} is exported: `--strategy` must be portable.")
+
+    def state_bytes(self) -> list[int]:
+        """Raises UserError, as `run`."""
+        raise UserError(f"{self._folder} is exported: `--strategy` must be portable.")

@@ -1,0 +1,92 @@
+"""A training step to be planned: exported for JAX, or timed as TensorFlow runs it."""
+
+import copy
+import dataclasses
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from replicator.planning.process_use import needed_bytes, timed
+from replicator.portable.export import STEP, described, export_function, training_step
+from replicator.portable.manifest import manifest_of, write_manifest
+from replicator.training.accumulation import Batch
+from replicator.training.state import LossFn, TrainState
+from replicator.training.step import compile_step
+
+
+@dataclasses.dataclass(frozen=True)
+class Trainable:
+    """A model with its optimiser, on a batch of fixed size.
+
+    Attributes:
+      state, loss: what a step updates, and of what.
+      batch_spec: static shape and dtype of every entry of a batch.
+      jit_compile: whether TensorFlow compiles the step.
+    """
+
+    state: TrainState
+    loss: LossFn
+    batch_spec: Mapping[str, tf.TensorSpec]
+    jit_compile: bool = False
+
+    def resized(self, rows: int, microbatches: int) -> "Trainable":
+        """The same model on batches of so many rows, accumulated from so many microbatches."""
+        state = copy.copy(self.state)
+        state.optimizer = dataclasses.replace(state.optimizer, accumulate=microbatches)
+        spec = {
+            name: tf.TensorSpec([rows, *each.shape[1:]], each.dtype)
+            for name, each in self.batch_spec.items()
+        }
+        return dataclasses.replace(self, state=state, batch_spec=spec)
+
+    @property
+    def state_bytes(self) -> int:
+        """Of all that a step updates."""
+        return sum(_bytes(variable) for variable in self.state.slots().values())
+
+    @property
+    def reduced_bytes(self) -> int:
+        """Of the gradients."""
+        return sum(_bytes(weight) for weight in self.state.weights)
+
+    @property
+    def batch_bytes(self) -> int:
+        """Of a batch."""
+        return sum(_bytes(spec) for spec in self.batch_spec.values())
+
+    def batch(self) -> Batch:
+        """Constant numbers; what a step takes does not depend on which."""
+        return {
+            name: tf.fill(spec.shape, tf.cast(0.01 if spec.dtype.is_floating else 0, spec.dtype))
+            for name, spec in self.batch_spec.items()
+        }
+
+    def export(self, folder: Path) -> None:
+        """Writes the step, without a checkpoint or data, as device_program.py reads it."""
+        slots = self.state.slots()
+        step = training_step(self.state, self.loss)
+        export_function(step, self.batch_spec, folder, STEP, variables={}, state=slots)
+        training = {"step": STEP, "slots": described(slots)}
+        write_manifest(folder, manifest_of(folder) | {"training": training})
+
+    def run(self, rounds: int, least_seconds: float) -> dict[str, Any]:
+        """What TensorFlow takes for a step on one device: the fields of a `Run`."""
+        compiled, batch = compile_step(self.state, self.loss, self.jit_compile), self.batch()
+
+        def step() -> float:
+            return float(compiled(batch)["loss"])
+
+        step()
+        held = self.state_bytes + self.batch_bytes
+        return {
+            **timed(step, rounds, least_seconds),
+            "memory_bytes": needed_bytes(step, held),
+            "operations": {},
+            "device": "GPU" if tf.config.list_physical_devices("GPU") else "CPU",
+        }
+
+
+def _bytes(tensor: Any) -> int:
+    return int(tensor.shape.num_elements()) * tensor.dtype.size

@@ -1,0 +1,427 @@
+"""What a step on several devices will take: laws of the simulation, and what is made of a plan."""
+
+import dataclasses
+import json
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+import toys
+
+from replicator.planning import measurement
+from replicator.planning.arguments import PlanArguments, check
+from replicator.planning.measurement import Measurement, Run, Store, costed
+from replicator.planning.network import Network, fitted, sent_bytes
+from replicator.planning.plan import Planner, cheapest
+from replicator.planning.process_use import needed_bytes, this_machine
+from replicator.planning.program import LINK, Operation, combined, read_program
+from replicator.planning.programs import ModelPrograms
+from replicator.planning.report import lines, to_json, write_plot, write_trace
+from replicator.planning.simulation import (
+    asynchronous_rate,
+    sharing_scale,
+    simulate,
+    synchronous,
+)
+from replicator.planning.trainable import Trainable
+from replicator.runs.errors import UserError
+from replicator.training.config import OptimizerConfig
+from replicator.training.state import TrainState
+
+NETWORK = Network(latency_seconds=1e-3, bytes_per_second=1e6)
+
+
+def compute(name, seconds, *inputs, size=8.0, kind="add"):
+    return Operation(name, kind, size, inputs, seconds=seconds)
+
+
+def reduce(name, size, *inputs, devices=4):
+    return Operation(name, "all-reduce", size, inputs, devices, LINK)
+
+
+# The network
+
+
+def test_a_ring_takes_what_is_counted_by_hand():
+    # 2 x (4 - 1) messages and 1500 bytes; a gather of shards of 1000: 3 messages, 3000 bytes.
+    assert NETWORK.seconds("all-reduce", 1000, 4) == pytest.approx(6e-3 + 1.5e-3)
+    assert NETWORK.seconds("all-gather", 1000, 4) == pytest.approx(3e-3 + 3e-3)
+    assert NETWORK.seconds("reduce-scatter", 1000, 4) == pytest.approx(3e-3 + 0.75e-3)
+    assert NETWORK.seconds("collective-permute", 1000, 4) == pytest.approx(2e-3)
+
+
+@pytest.mark.parametrize("kind", ["all-reduce", "all-gather", "all-to-all", "collective-permute"])
+def test_one_device_exchanges_nothing(kind):
+    assert NETWORK.seconds(kind, 1000, 1) == 0
+
+
+@pytest.mark.parametrize("devices", [2, 4])
+def test_a_fit_finds_the_network_that_the_times_were_made_with(devices):
+    network = Network(2e-4, 1.25e9)
+    times = {4**k * 1024: network.seconds("all-reduce", 4**k * 1024, devices) for k in range(1, 9)}
+    found = fitted(times, devices)
+    assert found.latency_seconds == pytest.approx(2e-4)
+    assert found.bytes_per_second == pytest.approx(1.25e9)
+
+
+def test_a_fit_lets_small_sizes_count_as_much_as_large_ones():
+    times = {n: 1e-3 + 1e-9 * n for n in (2**12, 2**14, 2**16, 2**18, 2**24, 2**26)}
+    times[2**24] *= 1.2  # 3.6 ms, most of which absolute errors would put into the latency
+    assert fitted(times).latency_seconds == pytest.approx(0.5e-3, rel=0.05)
+
+
+def test_times_that_fall_with_the_size_give_no_negative_network():
+    found = fitted({4096: 3e-3, 65536: 1e-3})
+    assert 0 < found.latency_seconds < 2e-3 and 0 < found.bytes_per_second < math.inf
+
+
+# The simulation
+
+
+def test_one_device_takes_the_sum_of_its_operations():
+    program = [compute("a", 1.0), compute("b", 2.0, 0), compute("c", 4.0)]
+    assert simulate(program, NETWORK).seconds == 7.0
+    assert simulate(program, NETWORK, sharing_scale(4)).seconds == 28.0
+
+
+def test_a_collective_hides_behind_what_does_not_wait_for_it():
+    # 4 devices reduce 4000 bytes: 6 ms of messages and 6 ms of bytes.
+    program = [
+        compute("last layer", 1e-3),
+        reduce("its gradient", 4000.0, 0),
+        compute("first layer", 20e-3, 0),
+        compute("update", 1e-3, 1, 2),
+    ]
+    timeline = simulate(program, NETWORK)
+    assert timeline.seconds == pytest.approx(22e-3)
+    assert timeline.sent_bytes == 6000
+    program[2] = dataclasses.replace(program[2], seconds=5e-3)
+    assert simulate(program, NETWORK).seconds == pytest.approx(14e-3)  # the network is longer
+
+
+def random_program(draws):
+    program = []
+    for index in range(30):
+        inputs = tuple({int(i) for i in draws.integers(0, index, size=2)} if index else ())
+        if draws.random() < 0.3:
+            program.append(reduce(f"r{index}", float(draws.integers(1, 10**5)), *inputs))
+        else:
+            program.append(compute(f"c{index}", float(draws.random()), *inputs))
+    return program
+
+
+@pytest.mark.parametrize("seed", range(10))
+def test_more_bandwidth_or_less_latency_is_never_slower(seed):
+    program = random_program(np.random.default_rng(seed))
+    slow, wide, near = (Network(*pair) for pair in ((1e-2, 1e5), (1e-2, 2e5), (1e-3, 1e5)))
+    seconds = simulate(program, slow).seconds
+    assert simulate(program, wide).seconds <= seconds
+    assert simulate(program, near).seconds <= seconds
+    assert simulate(program, slow, 0.5).seconds <= seconds
+
+
+def test_a_simulation_is_the_same_again():
+    program = random_program(np.random.default_rng(3))
+    assert simulate(program, NETWORK) == simulate(program, NETWORK)
+
+
+@pytest.mark.parametrize(("share", "scale"), [(1.0, 4.0), (0.5, 2.0), (0.1, 1.0)])
+def test_replicas_share_the_cores_that_one_keeps_busy(share, scale):
+    assert sharing_scale(4, share) == scale
+
+
+def test_one_worker_reads_computes_and_adds_in_turn():
+    rate, _ = asynchronous_rate(1.0, 1e6, 1, 1, NETWORK)  # 1.001 s each way
+    assert rate == pytest.approx(1 / 3.002)
+
+
+def test_many_workers_wait_for_the_server():
+    rates = [asynchronous_rate(1.0, 1e6, n, 1, NETWORK)[0] for n in (1, 2, 16)]
+    assert rates[0] < rates[1] < rates[2] <= 1 / 2.002 * (1 + 1e-9)
+    assert asynchronous_rate(1.0, 1e6, 16, 2, NETWORK)[0] > 1.5 * rates[2]
+
+
+# Programs
+
+TEXT = """HloModule m, is_scheduled=true, num_partitions=4
+
+%sum (a: f32[], b: f32[]) -> f32[] {
+  %a = f32[] parameter(0)
+  %b = f32[] parameter(1)
+  ROOT %add = f32[] add(%a, %b)
+}
+
+%fused (p: f32[8,4]) -> f32[8,4] {
+  %p = f32[8,4]{1,0} parameter(0)
+  ROOT %t = f32[8,4]{1,0} tanh(%p)
+}
+
+ENTRY %main (x: f32[8,4], w: bf16[4]) -> (f32[8,4], bf16[4]) {
+  %x = f32[8,4]{1,0} parameter(0), sharding={devices=[4,1]<=[4]}
+  %w = bf16[4]{0} parameter(1)
+  %y = f32[8,4]{1,0} fusion(%x), kind=kLoop, calls=%fused, metadata={op_name="f(a)/b"}
+  %z = bf16[4]{0} negate(%w)
+  %r = (f32[8,4]{1,0}, /*index=1*/bf16[4]{0}) all-reduce(%y, %z), GROUPS, to_apply=%sum
+  %g0 = f32[8,4]{1,0} get-tuple-element(%r), index=0
+  %g1 = bf16[4]{0} get-tuple-element(%r), index=1
+  %u = bf16[4]{0} negate(%g1)
+  ROOT %out = (f32[8,4]{1,0}, bf16[4]{0}) tuple(%g0, %u)
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("groups", "devices"),
+    [
+        ("replica_groups={{0,1},{2,3}}", 2),
+        ("replica_groups=[2,2]<=[4]", 2),
+        ("replica_groups=mesh['a'=4,'b'=1] {'a'}", 4),
+        ("replica_groups={}", 4),
+    ],
+)
+def test_a_program_is_its_operations_and_what_they_wait_for(groups, devices):
+    program = read_program(TEXT.replace("GROUPS", groups), 4)
+    assert [o.name for o in program] == ["y", "z", "r", "r", "u"]
+    assert [o.inputs for o in program] == [(), (), (0,), (1,), (3,)]
+    assert [o.size_bytes for o in program] == [256, 16, 128, 8, 16]
+    assert [o.devices for o in program if o.is_collective] == [devices] * 2
+    assert program[1].kind == program[4].kind == "negate"
+
+
+def test_a_kind_does_not_depend_on_shapes_or_names():
+    other = TEXT.replace("8,4", "16,4").replace("fused", "fused.7")
+    assert read_program(other, 4)[0].kind == read_program(TEXT, 4)[0].kind
+    assert read_program(TEXT.replace("tanh", "exponential"), 4)[0].kind != (
+        read_program(TEXT, 4)[0].kind
+    )
+
+
+def test_buckets_are_exchanged_as_soon_as_they_are_there():
+    program = read_program(TEXT, 4)
+    whole, cut = combined(program), combined(program, 100.0)
+    assert [o.size_bytes for o in whole if o.is_collective] == [136]
+    assert [o.inputs for o in whole] == [(), (), (0, 1), (2,)]
+    assert [o.size_bytes for o in cut if o.is_collective] == [128, 8]
+    assert cut[-1].inputs == (3,)
+
+
+# Costs from a profile
+
+
+def profile(*operations, seconds=1.0, device="cpu", memory=None):
+    traced = {operation.name: operation.seconds for operation in operations}
+    run = Run([seconds], 1.0, None, traced, device)
+    return Measurement([*operations], memory or {"temporaries": 100}, run)
+
+
+def test_the_profiled_program_takes_its_step():
+    found = profile(compute("a", 2.0), compute("b", 6.0, size=3.0), seconds=4.0)
+    assert [o.seconds for o in costed(found.program, found)] == [1.0, 3.0]
+
+
+@pytest.mark.parametrize(
+    ("size", "seconds"), [(10, 1.0), (20, 2.0), (15, 1.5), (40, 4.0), (5, 0.5)]
+)
+def test_an_operation_takes_what_its_kind_took_at_its_size(size, seconds):
+    found = profile(compute("a", 1.0, size=10), compute("b", 2.0, size=20), seconds=3.0)
+    (operation,) = costed([compute("c", 0.0, size=size)], found)
+    assert operation.seconds == pytest.approx(seconds)
+
+
+def test_without_a_trace_the_bytes_share_out_the_step():
+    found = profile(compute("a", 0.0, size=10), compute("b", 0.0, size=30), seconds=4.0)
+    assert [o.seconds for o in costed(found.program, found)] == pytest.approx([1.0, 3.0])
+
+
+# The store
+
+
+def test_a_measurement_is_made_once(tmp_path):
+    made = []
+
+    def measure():
+        made.append(1)
+        return {"seconds": len(made)}
+
+    assert [Store(tmp_path).kept("a", measure) for _ in range(2)] == [{"seconds": 1}] * 2
+    fresh = Store(tmp_path, fresh=True)
+    assert [fresh.kept("a", measure) for _ in range(2)] == [{"seconds": 2}] * 2
+
+
+def test_a_profile_of_another_machine_is_refused_in_one_line(tmp_path):
+    there = this_machine() | {"processor": "Z80", "cores": 1}
+    (tmp_path / "a.json").write_text(json.dumps({"machine": there, "found": {}}))
+    with pytest.raises(UserError, match=r"is of another machine \(processor Z80, here .*cores 1, "):
+        Store(tmp_path).kept("a", dict)
+
+
+def test_a_damaged_profile_is_refused_in_one_line(tmp_path):
+    (tmp_path / "a.json").write_text('{"mach')
+    with pytest.raises(UserError, match=r"a.json cannot be read: .*`--fresh`"):
+        Store(tmp_path).kept("a", dict)
+
+
+# Plans
+
+
+class Fake:
+    """Programs and store of a step of 1 s a row whose memory is 100 bytes a row and 60 of state."""
+
+    batch, microbatches, is_fixed = 8, 1, False
+
+    def folder(self, rows, microbatches):
+        return rows, microbatches
+
+    def profiled(self, folder):
+        rows, microbatches = folder
+        return self._of(rows, microbatches, 1)
+
+    def compiled(self, folder, rows, model):
+        found = self._of(folder[0] // rows, folder[1], model)
+        found.program.append(reduce("gradients", 40.0, 0, devices=rows))
+        return found
+
+    def _of(self, rows, microbatches, model):
+        memory = {"temporaries": 100 * rows // microbatches, "arguments": 60 // model}
+        return profile(compute("a", 1.0, size=rows), seconds=rows, memory=memory)
+
+
+def planner(**options):
+    given = PlanArguments("fake", **{"devices": 4, "latency_us": 0.0, **options})
+    check(given)
+    return Planner(given, Fake(), Fake())
+
+
+def gib(size):
+    return size / 2**30
+
+
+def test_devices_of_their_own_divide_the_step_and_shared_cores_do_not():
+    alone = planner(shared_cores="no").predictions()
+    assert [p.devices for p in alone] == [1, 2, 4]
+    assert [p.step_seconds for p in alone] == pytest.approx([8, 4, 2], rel=1e-6)
+    assert [p.efficiency for p in alone] == pytest.approx([1, 1, 1], rel=1e-6)
+    shared = planner().predictions()  # a processor was profiled
+    assert [p.step_seconds for p in shared] == pytest.approx([8, 8, 8], rel=1e-6)
+    assert [p.efficiency for p in shared] == pytest.approx([1, 0.5, 0.25], rel=1e-6)
+
+
+def test_the_cheapest_is_the_least_that_fits():
+    plan = planner(shared_cores="no", memory=gib(500), link=1e-9)
+    found = plan.predictions()
+    assert [plan.fits(p) for p in found] == [False, True, True]
+    assert cheapest([p for p in found if plan.fits(p)]).devices == 2
+    assert [p.sent_bytes for p in found] == [0, 40, 60]
+
+
+def test_microbatches_come_before_cuts_of_the_state():
+    found = planner(memory=gib(170)).predictions()[-1]
+    assert (found.rows, found.model, found.microbatches) == (4, 1, 2)
+    found = planner(memory=gib(135), batch=None).predictions
+    with pytest.raises(UserError, match=r"No configuration of 4 devices fits in .* GiB: the sma"):
+        found()
+
+
+def test_a_mesh_or_devices_that_do_not_divide_the_batch_are_refused():
+    with pytest.raises(UserError, match=r"^A batch of 8 rows cannot be divided by 3 devices"):
+        planner(devices=3).predictions()
+    with pytest.raises(UserError, match=r"^A batch of 8 rows cannot be divided by 3 devices"):
+        planner(devices=6, mesh="3x2").predictions()
+
+
+def test_a_table_json_trace_and_plot_say_the_same(tmp_path):
+    plan = planner(shared_cores="no", memory=gib(500))
+    found = plan.predictions()
+    fitting = [p for p in found if plan.fits(p)]
+    text, stored = "\n".join(lines(found, fitting)), to_json(found, fitting)
+    assert text.count(" *\n") == 1 and "fastest that fits: 4 devices, mesh 4x1" in text
+    assert [c["fits"] for c in stored["configurations"]] == [False, True, True]
+    assert (stored["fastest"], stored["cheapest"]) == (2, 1)
+    write_trace(tmp_path / "t.json", found[-1].timeline)
+    events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
+    assert [e["name"] for e in events if e["ph"] == "X"] == ["a", "gradients"]
+    assert sum(e.get("dur", 0) for e in events) == pytest.approx(1e6 * found[-1].step_seconds)
+    write_plot(tmp_path / "p.png", found, None)
+    assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+# Memory of this process
+
+
+def test_what_a_step_allocates_is_what_it_needs():
+    def step():
+        np.ones(2**25, np.uint8).sum()
+
+    assert needed_bytes(step, 1000) == pytest.approx(2**25, rel=0.2)
+
+
+# A program of JAX
+
+
+@pytest.fixture(scope="module")
+def line(tmp_path_factory):
+    """The programs of a line with four weights, and a store."""
+    model = toys.Line()
+    batch = {name: tf.TensorSpec(v.shape, v.dtype) for name, v in toys.line_batch(0).items()}
+    state = TrainState(model, OptimizerConfig(), 10)
+    programs = ModelPrograms(
+        Trainable(state, model.loss, batch), 8, 1, tmp_path_factory.mktemp("steps")
+    )
+    return programs, Store(tmp_path_factory.mktemp("profiles"), rounds=1, seconds=0.01)
+
+
+def test_a_compiled_step_on_two_devices_reduces_its_gradients(line):
+    programs, store = line
+    plan = Planner(PlanArguments("line", 2), programs, store)
+    one, two = plan.predictions()
+    assert (one.sent_bytes, two.sent_bytes) == (0, 4 * 4 + 4)  # four gradients and the loss
+    folder = programs.folder(8, 1)
+    whole, half = store.profiled(folder).memory, store.compiled(folder, 2).memory
+    assert whole["arguments"] - half["arguments"] == 8 * 4 * 4 / 2  # each has half of the rows
+    assert one.step_seconds == pytest.approx(store.profiled(programs.folder(8, 1)).run.step_seconds)
+
+
+def test_a_second_plan_measures_nothing(line, monkeypatch):
+    programs, store = line
+    before = Planner(PlanArguments("line", 2), programs, store).predictions()
+    monkeypatch.setattr(measurement, "ask", None)
+    assert Planner(PlanArguments("line", 2), programs, store).predictions() == before
+
+
+# Mistakes
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        (["--devices", "0"], "`--devices` must be at least 1, got 0"),
+        (["--devices", "4", "--mesh", "4"], "`--mesh` needs two sizes, rows x model, as in 4x2"),
+        (["--devices", "4", "--mesh", "3x2"], "`--mesh` 3x2 is of 6 devices, `--devices` says 4"),
+        (["--devices", "4", "--memory", "0"], "`--memory` must be above 0, got 0"),
+        (["--devices", "4", "--link", "inf"], "`--link` must be above 0, got inf"),
+        (["--devices", "4", "--plot", "a.gif"], "`--plot` must end in .png, .pdf or .svg, got a"),
+        (["--devices", "4", "--trace", "nowhere/a"], "there is no folder nowhere to write a to"),
+        (["--devices", "2", "--mesh", "2x1", "--strategy", "replicas"], "`--mesh` is for `--strat"),
+    ],
+)
+def test_what_cannot_be_planned_is_refused_in_one_line(options, said, mistake):
+    assert said in mistake("plan", "wavenet-smoke", *options)
+
+
+def test_a_model_that_is_not_there_names_the_near_one(mistake):
+    assert "did you mean `wavenet-smoke`?" in mistake("plan", "wavenet-smok", "--devices", "2")
+
+
+def test_a_student_is_planned_as_it_is_exported(mistake, tmp_path):
+    (tmp_path / "config.json").write_text('{"kind": "student"}')
+    assert "export it with `--portable FOLDER`" in mistake("plan", tmp_path, "--devices", "2")
+
+
+def test_sent_bytes_of_two_and_four():
+    assert [sent_bytes("all-reduce", 1000, n) for n in (1, 2, 4)] == [0, 1000, 1500]
+
+
+def test_a_synchronous_step_computes_then_reduces():
+    timeline = simulate(synchronous(1.0, [1000.0, 10.0], 2), NETWORK)
+    assert timeline.seconds == pytest.approx(1.0 + 2 * 2e-3 + 1010 / 1e6)
