@@ -9,6 +9,8 @@ from replicator.planning.programs import Programs
 from replicator.planning.report import lines, to_json, write_plot, write_trace
 from replicator.runs.atomic_files import write_text
 
+ENOUGH_FREE = 0.9  # of the processor time, so that a profile is one of a quiet machine
+
 
 def run(given: PlanArguments, programs: Programs) -> int:
     """Plans a model's step as the arguments, which are checked, say; the exit status."""
@@ -17,6 +19,11 @@ def run(given: PlanArguments, programs: Programs) -> int:
     predictions = planner.predictions()
     fitting = [each for each in predictions if planner.fits(each)]
     print("\n".join([*_assumptions(given, programs), "", *lines(predictions, fitting)]))
+    if planner.free_share < ENOUGH_FREE:
+        print(
+            f"\nOther processes left {100 * planner.free_share:.0f}% of the processor time to a "
+            "profile: its times are too long. `--fresh` profiles again, on a quiet machine."
+        )
     if given.json:
         write_text(given.json, json.dumps(to_json(predictions, fitting), indent=1) + "\n")
     if given.trace:

@@ -32,6 +32,7 @@ class Run:
       memory_bytes: of a device; None where the system cannot say.
       operations: seconds of each, by name; they need not add up, as some run side by side.
       device: what ran it.
+      free_share: of the processor time, that other processes left over meanwhile.
     """
 
     seconds: list[float]
@@ -39,6 +40,7 @@ class Run:
     memory_bytes: float | None
     operations: dict[str, float]
     device: str = "CPU"
+    free_share: float = 1.0
 
     @property
     def step_seconds(self) -> float:

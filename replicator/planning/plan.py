@@ -72,6 +72,9 @@ class Planner:
     """Predictions for a model, from measurements that are made when they are first needed.
 
     network: between two devices; None: that of the arguments.
+
+    Attributes:
+      free_share: of the processor time, what other processes left over for profiles, at the least.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class Planner:
     ):
         self._given, self._programs, self._store = given, programs, store
         self._network = network or Network(1e-6 * given.latency_us, given.link / 8e-9)
+        self.free_share = 1.0
 
     def predictions(self) -> list[Prediction]:
         """Of every mesh asked for, and of more microbatches and cuts of the state where none fits.
@@ -161,6 +165,7 @@ class Planner:
         )  # fmt: skip
 
     def _scale(self, run: Run, replicas: int) -> float:
+        self.free_share = min(self.free_share, run.free_share)
         shared = self._given.shared_cores
         if shared == "no" or (shared == "auto" and not _is_processor(run)):
             return 1.0

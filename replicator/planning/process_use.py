@@ -46,13 +46,19 @@ def timed(step: Callable[[], object], rounds: int, least_seconds: float) -> dict
     """Seconds of a step, the median of each round, and the share of cores that it keeps busy.
 
     busy_share: of the processor time that other processes leave over, from 0 to 1; 1 where the
-    system does not count.
+    system does not count. free_share: what they left over, of all.
     """
-    own, idle = time.process_time(), _idle_seconds()
+    own, idle, start = time.process_time(), _idle_seconds(), time.perf_counter()
     seconds = [_median(step, least_seconds) for _ in range(rounds)]
     own = time.process_time() - own
     idle = max(_idle_seconds() - idle, 0.0)
-    return {"seconds": seconds, "busy_share": own / (own + idle) if own > 0 else 1.0}
+    all_cores = (os.cpu_count() or 1) * (time.perf_counter() - start)
+    counted = _idle_seconds() > 0 and own > 0
+    return {
+        "seconds": seconds,
+        "busy_share": own / (own + idle) if counted else 1.0,
+        "free_share": (own + idle) / all_cores if counted else 1.0,
+    }
 
 
 def _median(step: Callable[[], object], least_seconds: float) -> float:

@@ -9,12 +9,12 @@ import pytest
 import tensorflow as tf
 import toys
 
-from replicator.planning import measurement
+from replicator.planning import command, measurement
 from replicator.planning.arguments import PlanArguments, check
 from replicator.planning.measurement import Measurement, Run, Store, costed
 from replicator.planning.network import Network, fitted, sent_bytes
 from replicator.planning.plan import Planner, cheapest
-from replicator.planning.process_use import needed_bytes, this_machine
+from replicator.planning.process_use import needed_bytes, this_machine, timed
 from replicator.planning.program import LINK, Operation, combined, read_program
 from replicator.planning.programs import ModelPrograms
 from replicator.planning.report import lines, to_json, write_plot, write_trace
@@ -270,6 +270,9 @@ class Fake:
 
     batch, microbatches, is_fixed = 8, 1, False
 
+    def __init__(self, free_share=1.0):
+        self.free_share = free_share
+
     def folder(self, rows, microbatches):
         return rows, microbatches
 
@@ -284,7 +287,9 @@ class Fake:
 
     def _of(self, rows, microbatches, model):
         memory = {"temporaries": 100 * rows // microbatches, "arguments": 60 // model}
-        return profile(compute("a", 1.0, size=rows), seconds=rows, memory=memory)
+        found = profile(compute("a", 1.0, size=rows), seconds=rows, memory=memory)
+        run = dataclasses.replace(found.run, free_share=self.free_share)
+        return dataclasses.replace(found, run=run)
 
 
 def planner(**options):
@@ -347,6 +352,20 @@ def test_a_table_json_trace_and_plot_say_the_same(tmp_path):
 
 
 # Memory of this process
+
+
+def test_a_step_that_only_computes_keeps_at_most_all_cores_busy():
+    found = timed(lambda: np.ones(2**20).sum(), 2, 0.01)
+    assert len(found["seconds"]) == 2 and min(found["seconds"]) > 0
+    assert 0 < found["busy_share"] <= 1 and found["free_share"] > 0
+
+
+def test_a_profile_of_a_busy_machine_is_said_to_be_one(capsys, monkeypatch, tmp_path):
+    given = PlanArguments("fake", 4, profiles=tmp_path)
+    for share, warns in ((0.95, False), (0.4, True)):
+        monkeypatch.setattr(command, "Store", lambda *_, share=share, **__: Fake(share))
+        assert command.run(given, Fake()) == 0
+        assert ("left 40% of the processor time" in capsys.readouterr().out) is warns
 
 
 def test_what_a_step_allocates_is_what_it_needs():
