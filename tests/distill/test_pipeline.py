@@ -62,10 +62,11 @@ def test_a_student_with_a_draft_is_refused():
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(1800)
 def test_every_schedule_agrees_on_logical_devices(tmp_path):
     words = ["--flows", "2", "1", "1", "3", "--samples", "64", "--microbatches", "4"]
     command = [sys.executable, "-m", "examples.pipeline", *words, "--json", str(tmp_path / "a")]
-    subprocess.run(command, check=True, timeout=280)
+    subprocess.run(command, check=True)
     rows = json.loads((tmp_path / "a").read_text())
     assert [row["schedule"] for row in rows] == ["1f1b", "interleaved", "v-half", "v-min", "v-zb"]
     assert all(row["gradients"] < 1e-6 and row["loss"] < 1e-6 for row in rows)
