@@ -4,6 +4,7 @@ What needs TensorFlow is imported where it is used, so that a help text need not
 """
 
 import dataclasses
+import functools
 import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -72,6 +73,9 @@ class EvaluateArguments(wavenet_command.EvaluateArguments):
     beside: tuple[Path, ...] = ()
     """Run directories or model folders of other students, each a system of its own by its folder's
     name: a student without one term of its loss, say."""
+    speculative_samples: int = 0
+    """Samples of a dev recording that the teacher draws by the student's drafts: how many are kept,
+    samples a pass, time beside the cached sampler at batch 1. 0: none."""
 
 
 def run_evaluate(arguments: list[str], parse) -> int:
@@ -123,6 +127,7 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
             page,
             given.teacher_temperatures,
             {path.absolute().name: load(path) for path in given.beside},
+            given.speculative_samples,
         ),
     }
     if page is not None:
@@ -134,8 +139,11 @@ def run_sample(arguments: list[str], parse) -> int:
     """Parses the rest of `onepass sample ...` and writes sounds of a WaveNet or of a student."""
     given = parse(SampleArguments, arguments, "onepass sample")
     from distill.model import load
+    from distill.speculative_model import load_speculative
     from wavenet.sample_command import sample
 
+    if given.draft is not None:
+        return sample(given, functools.partial(load_speculative, draft=given.draft))
     return sample(given, load)
 
 

@@ -3,6 +3,7 @@
 import dataclasses
 import functools
 import operator
+import time
 from collections.abc import Mapping, Sequence
 from types import MappingProxyType
 
@@ -14,6 +15,7 @@ from distill.closeness import measure_closeness
 from distill.cpu import recursion
 from distill.model import StudentModel, untrained
 from distill.source.pulses import LEVEL
+from distill.speculative_model import speculative
 from distill.student import Condition
 from distill.teacher import WaveNetDensity
 from likelihoods import noise as counter_noise
@@ -49,6 +51,7 @@ def evaluate(
     on_sounds: SoundsCallback | None = None,
     teacher_temperatures: Sequence[float] = (),
     beside: Mapping[str, SpeechModel | StudentModel] = MappingProxyType({}),
+    speculative_samples: int = 0,
 ) -> dict:
     """Returns the metrics of a student on dev recordings, as `evaluate --json` prints them.
 
@@ -60,6 +63,7 @@ def evaluate(
       temperatures, teacher_temperatures: beside 1, at which student and teacher make them too.
       on_sounds: see `copy_synthesis.SoundsCallback`.
       beside: other models, each a system of its own by its name; a student with a draft adds that.
+      speculative_samples: of the first recording, see `speed_of_speculation`; 0: none.
 
     Returns a dict with kl_nats (nats a sample), acceptance (how often the teacher would keep what
     the student draws: probability, and run, samples kept in a row), real_time_factor (seconds of
@@ -86,8 +90,11 @@ def evaluate(
         each["density"] = name in {*exact, *beside}
     student = figures.pop("student")
     seconds = sum(synthesised_samples(i, rate_hz) for i in items) / rate_hz
+    what = (model, teacher, items[0], speculative_samples, seed)
+    speculated = {"speculative": speed_of_speculation(*what)} if speculative_samples else {}
     return {
         **closeness(model, teacher, items, seed),
+        **speculated,
         **student,
         "against": figures,
         **measured_on(items, part, seconds, corpus),
@@ -150,10 +157,51 @@ def in_words(figures: dict) -> str:
         f"(95%: {kl_nats['low']:.3f} to {kl_nats['high']:.3f})",
         f"the teacher would keep {100 * kept['probability']['mean']:.0f} % of its samples, "
         f"{kept['run']['mean']:.2f} in a row",
+        *_speculative_in_words(figures),
         "",
         *table({"student": figures, **figures["against"]}),
     ]
     return "\n".join([*lines, *filter(None, [left_out_line()])])
+
+
+def _speculative_in_words(figures: dict) -> list[str]:
+    if "speculative" not in figures:
+        return []
+    of = figures["speculative"]
+    return [
+        f"along the teacher's own samples it keeps {100 * of['acceptance']:.0f} % of its drafts, "
+        f"{of['samples_per_pass']:.2f} samples a pass: {1e3 * of['seconds_per_sample']:.2f} ms a "
+        f"sample, {1e3 * of['cached_seconds_per_sample']:.2f} ms by the cached sampler"
+    ]
+
+
+def speed_of_speculation(
+    model: StudentModel, teacher: SpeechModel, item: dict, samples: int, seed: int
+) -> dict[str, float]:
+    """What drafts are worth to the teacher, at batch 1, compilation left aside.
+
+    Returns acceptance (the share of drafts that are kept), samples_per_pass, seconds_per_sample,
+    and cached_seconds_per_sample of the teacher's cached sampler.
+    """
+    speaking = speculative(teacher, model)
+    seconds = []
+    for one in (speaking, teacher):
+        condition = item["frames"] if one.conditional else None
+        speaker = one.known_speakers[item["speaker"]] if one.known_speakers else None
+        ask = functools.partial(
+            one.generate, condition, seed=seed, num_samples=samples, speaker=speaker
+        )
+        ask()
+        speaking.passes.clear()
+        start = time.perf_counter()
+        ask()
+        seconds.append((time.perf_counter() - start) / samples)
+    return {
+        "acceptance": speaking.passes.acceptance,
+        "samples_per_pass": speaking.passes.samples_per_pass,
+        "seconds_per_sample": seconds[0],
+        "cached_seconds_per_sample": seconds[1],
+    }
 
 
 def _drafted(model: StudentModel, item: dict, length: int) -> np.ndarray:

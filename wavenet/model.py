@@ -17,8 +17,8 @@ from wavenet.data import audio
 from wavenet.density import Density
 from wavenet.networks import Network, make_network
 from wavenet.presets import DataConfig, TrainConfig
-from wavenet.samplers.generation import CHUNK_SAMPLES, Backend, generate, stream
-from wavenet.speech_model import TrainedSpeechModel, spec_of_speech
+from wavenet.samplers.generation import CHUNK_SAMPLES, Backend, stream
+from wavenet.speech_model import PassCount, Request, TrainedSpeechModel, spec_of_speech
 from wavenet.training import KIND, config_from
 
 SHIPPED = shipped.TEACHER
@@ -29,7 +29,8 @@ class SpeechModel(TrainedSpeechModel):
     """A network ready to generate sound.
 
     config: what it was trained as. gain_db: applied to recordings before anything else.
-    speakers: names, in the order of their numbers. spec: what model.json says.
+    speakers: names, in the order of their numbers. spec: what model.json says. passes: those that
+    the newest sounds took, of samplers that make passes over many samples.
     """
 
     network: Network
@@ -37,6 +38,7 @@ class SpeechModel(TrainedSpeechModel):
     gain_db: float
     speakers: tuple[str, ...]
     spec: dict[str, Any]
+    passes: PassCount = dataclasses.field(default_factory=PassCount, compare=False)
 
     backends: ClassVar = get_args(Backend)
     primable: ClassVar = True  # it can go on from a recording
@@ -71,7 +73,8 @@ class SpeechModel(TrainedSpeechModel):
         """
         prime = None if prime is None else self._levels(prime)
         request = self._request(condition, seed, num, num_samples, speaker, temperature, prime)
-        return self.network.likelihood.decode(generate(self.network, request, backend)).numpy()
+        levels = np.concatenate(list(self._drawn(request, backend, CHUNK_SAMPLES)), 1)
+        return self.network.likelihood.decode(levels).numpy()
 
     def stream(
         self,
@@ -89,8 +92,15 @@ class SpeechModel(TrainedSpeechModel):
         """The same sounds in chunks float32 [num, up to chunk_samples], as they are made."""
         prime = None if prime is None else self._levels(prime)
         request = self._request(condition, seed, num, num_samples, speaker, temperature, prime)
-        for levels in stream(self.network, request, backend, chunk_samples):
+        for levels in self._drawn(request, backend, chunk_samples):
             yield self.network.likelihood.decode(levels).numpy()
+
+    def _drawn(
+        self, request: Request, backend: Backend, chunk_samples: int
+    ) -> Iterator[np.ndarray]:
+        """Levels int32 [batch, up to chunk_samples] of a request."""
+        self.passes.clear()
+        return stream(self.network, request, backend, chunk_samples, self.passes)
 
     def log_prob(
         self, waveform: np.ndarray, condition=None, *, speaker: str | None = None

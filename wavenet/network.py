@@ -49,14 +49,23 @@ class ResidualLayer(tf.Module):
             self.residual_bias = initial.zeros([residual], "residual_bias")
         self.skip_kernel = initial.kernel([gate, skip], "skip_kernel")
 
-    def __call__(self, hidden, condition):
+    @property
+    def past_steps(self) -> int:
+        """Steps of its input before the present one that it reads."""
+        return (self.width - 1) * self.dilation
+
+    def __call__(self, hidden, condition, past=None):
         """The next hidden state and the gated units, [batch, time, residual] and [..., gate].
 
         The condition may have fewer rows than `hidden`, each of which stands for as many steps.
+
+        past: the input before these steps, [batch, past_steps, residual]; None: zeros.
         """
         dtype = hidden.dtype
         weights = tf.concat(list(tf.unstack(self.gate_kernel)), 0)
-        inputs = causal_taps(hidden, self.width, self.dilation)
+        if past is None:
+            past = tf.zeros([tf.shape(hidden)[0], self.past_steps, hidden.shape[-1]], dtype)
+        inputs = causal_taps(past, hidden, self.dilation)
         slow = condition is not None and condition.shape[1] != hidden.shape[1]
         if condition is not None and not slow:
             weights = tf.concat([weights, self.condition_kernel], 0)
@@ -115,12 +124,15 @@ class ResidualStack(tf.Module):
         """The scaled sum of skips, [batch, time, skip]."""
         return self.with_hiddens(hidden, condition)[0]
 
-    def with_hiddens(self, hidden, condition):
-        """The scaled sum of skips, and the input of every layer [batch, time, residual]."""
+    def with_hiddens(self, hidden, condition, pasts=None):
+        """The scaled sum of skips, and the input of every layer [batch, time, residual].
+
+        pasts: every layer's `past`; None: zeros.
+        """
         skips, hiddens = 0.0, []
-        for layer in self.layers:
+        for i, layer in enumerate(self.layers):
             hiddens.append(hidden)
-            hidden, units = layer(hidden, condition)
+            hidden, units = layer(hidden, condition, None if pasts is None else pasts[i])
             skips += tf.matmul(units, tf.cast(layer.skip_kernel, units.dtype))
         return skips * self.skip_scale, hiddens
 
@@ -225,8 +237,7 @@ class WaveNet(tf.Module):
           inputs: [batch, time] from `inputs(levels)`; the network shifts them by one itself.
           condition: [batch, time, channels] from `condition(...)`, or None.
         """
-        hidden, condition, prediction = self._bottom(inputs, condition)
-        return self.head(self.stack(hidden, condition), prediction)
+        return self.resumed(inputs, condition)[0]
 
     def of_clips(self, inputs, frames=None, speaker=None):
         """The parameters of every sample of training clips, [batch, time, parameters].
@@ -238,10 +249,17 @@ class WaveNet(tf.Module):
             condition = self.condition(frames, speaker, inputs.shape[1])
         return self(inputs, condition)
 
-    def hiddens(self, inputs, condition=None):
-        """The input of every layer, a list of [batch, time, residual]; arguments as for a call."""
-        hidden, condition, _ = self._bottom(inputs, condition)
-        return self.stack.with_hiddens(hidden, condition)[1]
+    def resumed(self, inputs, condition=None, pasts=None, skipped: int = 0):
+        """The parameters of a call, and the input of every layer [batch, time, residual].
+
+        Both begin after the first `skipped` inputs, which the front reads and the layers do not.
+
+        pasts: what every layer read before, [batch, its `past_steps`, residual]; None: zeros.
+        """
+        bottom = self._bottom(inputs, condition)
+        hidden, condition, prediction = (x if x is None else x[:, skipped:] for x in bottom)
+        skips, hiddens = self.stack.with_hiddens(hidden, condition, pasts)
+        return self.head(skips, prediction), hiddens
 
     def wave(self, levels):
         """The amplified waveform, float32 [...], of integer levels."""
@@ -267,7 +285,9 @@ class WaveNet(tf.Module):
 
     def _front(self, inputs, wave):
         if self.config.likelihood == "categorical":
-            rows = tf.gather(tf.cast(self.front_kernel, self.dtype), inputs[:, :-1])
+            # One row more, of zeros: the level of what lies before the first sample.
+            rows = tf.pad(tf.cast(self.front_kernel, self.dtype), [[0, 1], [0, 0]])
+            rows = tf.gather(rows, inputs[:, :-1])
             hidden = tf.pad(rows, [[0, 0], [1, 0], [0, 0]]) + tf.cast(self.front_bias, self.dtype)
             return hidden, None
         width = self.config.front_width
@@ -347,12 +367,14 @@ def check_condition(config, frames, speaker) -> None:
         raise ValueError(f"`frames` must have {channels} channels, got {frames.shape[-1]}.")
 
 
-def causal_taps(hidden, width: int, dilation: int) -> list[tf.Tensor]:
-    """The `width` taps h[t - j dilation], oldest first, each [batch, time, channels]."""
-    past = (width - 1) * dilation
+def causal_taps(past, hidden, dilation: int) -> list[tf.Tensor]:
+    """The taps h[t - j dilation], oldest first, each [batch, time, channels].
+
+    past: the steps before `hidden`, a multiple of the dilation.
+    """
     time = hidden.shape[1] if hidden.shape[1] is not None else tf.shape(hidden)[1]
-    padded = tf.pad(hidden, [[0, 0], [past, 0], [0, 0]])
-    taps = [padded[:, j * dilation : j * dilation + time] for j in range(width - 1)]
+    joined = tf.concat([past, hidden], 1)
+    taps = [joined[:, first : first + time] for first in range(0, past.shape[1], dilation)]
     return [*taps, hidden]
 
 

@@ -3,7 +3,7 @@
 import dataclasses
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, NamedTuple
 
 import tensorflow as tf
 
@@ -25,7 +25,8 @@ from wavenet.data import batch_sampling
 from wavenet.data.corpus import Corpus, export_npz
 from wavenet.networks import Network, make_network
 from wavenet.presets import TrainConfig
-from wavenet.samplers.xla import SamplerState, XlaSampler
+from wavenet.samplers.fixed_point import FixedPointSampler
+from wavenet.samplers.xla import XlaSampler
 from wavenet.training import (
     CHANGEABLE,
     begin,
@@ -160,6 +161,7 @@ def export_sampler(
     batch: int,
     chunk_samples: int,
     num_frames: int | None = None,
+    sampler: Literal["cached", "fixed-point"] = "cached",
     tensor_float_32: bool = True,
 ) -> None:
     """Writes what samples the network under its current weights: functions and an initial state.
@@ -167,6 +169,8 @@ def export_sampler(
     `sampler`, of `XlaSampler.chunk`, takes and gives the fields of a `SamplerState`; it takes
     `noise` [batch, time, noise channels], `temperature` [] and, where the network has one,
     `condition` [batch, time, channels] too; it gives `levels` int32 [batch, time] and `parameters`.
+    By fixed point, of `FixedPointSampler.chunk`, the state is a `PassState` (`pasts_0` is that of
+    the first layer), and `passes` int32 [] stands in for the parameters.
     `noise` takes `seed` uint32 [2] (high word, low word), `rows` int32 [batch] and `start` int32
     [], the position of the chunk. `condition` takes `frames` [batch, num_frames, features] and
     `speaker` int32 [batch], whichever the network has. `sampler_state.npz` is the initial state.
@@ -177,11 +181,13 @@ def export_sampler(
       batch, chunk_samples: sizes, fixed.
       num_frames: of the sounds to be made, fixed (samples, where there are no frames); None exports
         no `condition`.
+      sampler: "fixed-point" takes no context stack.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
     """
 
+    made = FixedPointSampler(network) if sampler == "fixed-point" else XlaSampler(network)
     functions = {
-        "sampler": _chunk(network, batch, chunk_samples),
+        "sampler": _chunk(made, batch, chunk_samples),
         "noise": _noise(network, batch, chunk_samples),
     }
     if num_frames is not None:
@@ -191,14 +197,24 @@ def export_sampler(
         export_function(
             fn, inputs, folder, name, variables=variables, tensor_float_32=tensor_float_32
         )
-    state = XlaSampler(network).initial_state(batch)._asdict()
+    state = _named(made.initial_state(batch))
     arrays = {name: storable(value.numpy()) for name, value in state.items()}
     write_npz(Path(folder) / "sampler_state.npz", arrays)
 
 
-def _chunk(network: Network, batch: int, samples: int):
-    sampler, noise_channels = XlaSampler(network), network.likelihood.noise_channels
-    state = sampler.initial_state(batch)._asdict()
+def _named(state: NamedTuple) -> dict[str, Any]:
+    """The tensors of a sampler's state by name, those of a list numbered."""
+    named: dict[str, Any] = {}
+    for name, value in state._asdict().items():
+        many = isinstance(value, list)
+        named |= {f"{name}_{i}": v for i, v in enumerate(value)} if many else {name: value}
+    return named
+
+
+def _chunk(sampler: XlaSampler | FixedPointSampler, batch: int, samples: int):
+    network = sampler.network
+    noise_channels, initial = network.likelihood.noise_channels, sampler.initial_state(batch)
+    state = _named(initial)
     inputs = {name: tf.TensorSpec(value.shape, value.dtype) for name, value in state.items()}
     inputs["noise"] = tf.TensorSpec([batch, samples, noise_channels], tf.float32)
     inputs["temperature"] = tf.TensorSpec([], tf.float32)
@@ -207,11 +223,12 @@ def _chunk(network: Network, batch: int, samples: int):
         inputs["condition"] = tf.TensorSpec([batch, samples, channels], network.dtype)
 
     def chunk(given):
-        before = SamplerState(*[given[name] for name in SamplerState._fields])
-        levels, parameters, after = sampler.chunk(
+        before = tf.nest.pack_sequence_as(initial, [given[name] for name in state])
+        levels, found, after = sampler.chunk(
             before, given.get("condition"), given["noise"], given["temperature"]
         )
-        return {"levels": levels, "parameters": parameters, **after._asdict()}
+        what = "passes" if isinstance(sampler, FixedPointSampler) else "parameters"
+        return {"levels": levels, what: found, **_named(after)}
 
     return chunk, inputs
 

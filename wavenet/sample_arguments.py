@@ -32,6 +32,9 @@ class SampleArguments:
     """Name of a speaker, for a model that has them."""
     temperature: float = 1.0
     """1 samples the model; less comes closer to its mode."""
-    backend: Literal["auto", "numba", "xla", "tensorflow", "naive"] = "auto"
-    """Sampler; all give the same sound. A WaveNet has numba, xla and naive, a student numba and
-    tensorflow."""
+    draft: Path | None = None
+    """Student that drafts for a WaveNet with a logistic or Gaussian output, or `shipped`: passes
+    over many samples, of exactly the WaveNet's distribution; for an accelerator."""
+    backend: Literal["auto", "numba", "xla", "fixed-point", "tensorflow", "naive"] = "auto"
+    """Sampler; all give the same sound. A WaveNet has numba, xla, fixed-point (passes over many
+    samples, for an accelerator) and naive, a student numba and tensorflow."""

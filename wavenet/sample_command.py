@@ -124,6 +124,9 @@ def _plot_and_report(paths, written: _Written, model, recording: np.ndarray | No
             f"{written.seconds / seconds:.2f} of real time, "
             f"{written.made / written.seconds:,.0f} samples/s (compilation included)"
         )
+    passes = getattr(model, "passes", None)
+    if passes is not None and passes.passes:
+        print(passes.in_words())
 
 
 def _check(given: SampleArguments) -> None:

@@ -34,6 +34,45 @@ class Request:
         require(self.temperature >= 0, "temperature", "at least 0", self.temperature)
 
 
+@dataclasses.dataclass
+class PassCount:
+    """What the newest sounds took where passes over many samples make them, a row.
+
+    passes: of the network. samples: that they settled. corrected: of these, no drafts.
+    """
+
+    passes: int = 0
+    samples: int = 0
+    corrected: float = 0.0
+
+    def clear(self) -> None:
+        """Counts from nothing."""
+        self.passes = self.samples = 0
+        self.corrected = 0.0
+
+    def add(self, passes: int, samples: int, corrected: float = 0.0) -> None:
+        """Takes note of more."""
+        self.passes += passes
+        self.samples += samples
+        self.corrected += corrected
+
+    @property
+    def samples_per_pass(self) -> float:
+        """Samples that a pass settles, in the mean."""
+        return self.samples / max(1, self.passes)
+
+    @property
+    def acceptance(self) -> float:
+        """The share of samples whose draft is kept."""
+        return 1.0 - self.corrected / max(1, self.samples)
+
+    def in_words(self) -> str:
+        """A line that says what there is to say."""
+        said = f"{self.passes:,} passes, {self.samples_per_pass:.2f} samples each"
+        kept = f"; {100 * self.acceptance:.0f} % of the drafts kept" if self.corrected else ""
+        return said + kept
+
+
 def request_of(condition: tuple, num_samples: int) -> Request:
     """One sound of seed 0; condition: the frames and the speaker of a recording, None for none."""
     frames, speaker = condition

@@ -135,12 +135,28 @@ class VocoderWaveNet(tf.Module):
         if row_samples == 1 and self.config.bunch_samples > 1:  # rows are whole bunches anyway
             short = [[0, 0], [0, -time % self.config.bunch_samples]]
             inputs, condition = tf.pad(inputs, short), tf.pad(condition, [*short, [0, 0]])
+        return self.resumed(inputs, condition, row_samples=row_samples)[0][:, :time]
+
+    def resumed(self, inputs, condition, pasts=None, skipped: int = 0, row_samples: int = 1):
+        """The parameters of whole bunches, and the input of every layer [batch, steps, residual].
+
+        Both begin after the first `skipped` inputs, which front and head read and the layers do
+        not; the rest as for a call.
+
+        Args:
+          pasts: what every layer read before, [batch, its `past_steps`, residual]; None: zeros.
+          skipped: whole bunches, 0 unless `row_samples` is 1.
+        """
         made = self.split(tf.cast(condition, self.front_dtype))
         bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, row_samples)
-        skips = self.stack(bottom.hidden, bottom.local)
-        raw = self.head(skips, bottom)
+        steps = skipped // self.config.bunch_samples
+        skips, hiddens = self.stack.with_hiddens(
+            bottom.hidden[:, steps:], bottom.local[:, steps:], pasts
+        )
+        raw = self.head(skips, bottom, skipped)
         log_gain = spread(made.log_gain, row_samples)
-        return self.in_wave_units(raw, bottom.predicted, log_gain)[:, :time]
+        wave = self.in_wave_units(raw, bottom.predicted[:, skipped:], log_gain[:, skipped:])
+        return wave, hiddens
 
     def of_clips(self, inputs, frames, speaker=None):
         """The parameters of every sample of training clips, [batch, time, parameters].
@@ -151,12 +167,6 @@ class VocoderWaveNet(tf.Module):
           speaker: int32 [batch] or None.
         """
         return self(inputs, self.rows(frames, speaker, SIDE_FRAMES), self.row_samples)
-
-    def hiddens(self, inputs, condition):
-        """The input of every layer, a list of [batch, steps, residual]; arguments as for a call."""
-        made = self.split(tf.cast(condition, self.front_dtype))
-        bottom = self._bottom(tf.cast(inputs, self.front_dtype), made, 1)
-        return self.stack.with_hiddens(bottom.hidden, bottom.local)[1]
 
     def _bottom(self, wave, made: Condition, row_samples: int) -> "_Bottom":
         bunch = self.config.bunch_samples
@@ -214,8 +224,11 @@ class VocoderWaveNet(tf.Module):
         shortest, longest = self.config.pitch_taps + AHEAD, self.config.longest_period
         return tf.cast(tf.clip_by_value(tf.round(period), shortest, longest), tf.int32)
 
-    def head(self, skips, bottom: "_Bottom"):
-        """The mixture's parameters of e_t, [batch, time, parameters], from the layers' skips."""
+    def head(self, skips, bottom: "_Bottom", skipped: int = 0):
+        """The mixture's parameters of e_t, [batch, time, parameters], from the layers' skips.
+
+        skipped: samples of `bottom` before these.
+        """
         config = self.config
         units = 2 * config.head_channels
         given = self.from_layers(skips)
@@ -225,7 +238,7 @@ class VocoderWaveNet(tf.Module):
             past(bottom.scaled, config.head_width),
             bottom.taps,
         )
-        return self.outputs(given + recent)
+        return self.outputs(given + recent[:, skipped:])
 
     def from_layers(self, skips):
         """What the layers give to the head of every sample of a bunch, [..., B * units]."""

@@ -231,6 +231,27 @@ def test_an_exported_sampler_gives_the_same_levels(tmp_path, changes):
         np.testing.assert_array_equal(found["levels"], levels)
 
 
+def test_an_exported_fixed_point_gives_the_levels_of_the_cached_sampler(tmp_path):
+    config = WaveNetConfig(**PLAIN, likelihood="categorical", levels=64)
+    network, samples = WaveNet(config, seed=2), 24
+    wavenet_portable.export_sampler(
+        tmp_path, network, batch=1, chunk_samples=samples, sampler="fixed-point"
+    )
+    sampler, state = (
+        portable_run.load(tmp_path, "sampler"),
+        read_npz(tmp_path / "sampler_state.npz"),
+    )
+    cached = XlaSampler(network)
+    chunk, before = tf.function(cached.chunk, autograph=False), cached.initial_state(1)
+    for start in (0, samples):
+        noise = network.likelihood.noise(5, [0], start, samples)
+        found = sampler(**state, noise=noise.numpy(), temperature=np.float32(0.9))
+        levels, _, before = chunk(before, None, noise, tf.constant(0.9))
+        np.testing.assert_array_equal(found["levels"], levels)
+        assert 1 < found["passes"] < samples
+        state = {name: found[name] for name in state}
+
+
 class Line(tf.Module):
     """y = slope x, the least that can be trained."""
 

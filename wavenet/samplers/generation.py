@@ -5,20 +5,21 @@ sample t is the same, so that the waveform is too.
 """
 
 from collections.abc import Iterator
-from typing import Literal
+from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
 from wavenet.networks import Network
 from wavenet.samplers import naive
+from wavenet.samplers.fixed_point import FixedPointSampler
 from wavenet.samplers.numba.sampler import NumbaSampler, NumbaVocoderSampler
 from wavenet.samplers.vocoder import VocoderSampler
 from wavenet.samplers.xla import XlaSampler
-from wavenet.speech_model import Request
+from wavenet.speech_model import PassCount, Request
 from wavenet.vocoder import VocoderWaveNet
 
-Backend = Literal["auto", "numba", "xla", "naive"]
+Backend = Literal["auto", "numba", "xla", "fixed-point", "naive"]
 CHUNK_SAMPLES = 1024
 
 
@@ -32,15 +33,18 @@ def stream(
     request: Request,
     backend: Backend = "auto",
     chunk_samples: int = CHUNK_SAMPLES,
+    count: PassCount | None = None,
 ) -> Iterator[np.ndarray]:
     """The same levels in chunks int32 [batch, up to chunk_samples], as they are made.
 
     Args:
       network: its current weights.
       request: what to generate.
-      backend: "numba" runs on this processor, "xla" on TensorFlow's device, "naive" evaluates the
-        whole network for every sample; "auto" takes numba, or xla where there is an accelerator.
+      backend: "numba" runs on this processor, "xla" on TensorFlow's device, "fixed-point" there,
+        in passes over many samples, "naive" evaluates the whole network for every sample; "auto"
+        takes numba, or xla where there is an accelerator.
       chunk_samples: of a chunk; with a context stack, its block is taken instead.
+      count: takes note of the passes of "fixed-point".
     """
     _check(network, request)
     if backend == "auto":
@@ -48,8 +52,9 @@ def stream(
     if backend == "naive":
         yield _naive(network, request)
         return
-    sampler = _numba_sampler(network) if backend == "numba" else _xla_sampler(network)
-    yield from _chunks(network, sampler, request, _chunk_length(network, request, chunk_samples))
+    sampler: Any = _numba_sampler(network) if backend == "numba" else _compiled(network, backend)
+    length = _chunk_length(network, request, chunk_samples)
+    yield from _chunks(network, sampler, request, length, count)
 
 
 def condition_of(network: Network, request: Request) -> np.ndarray | None:
@@ -66,7 +71,9 @@ def primed_samples(request: Request) -> int:
     return 0 if request.prime is None else request.prime.shape[1]
 
 
-def _chunks(network, sampler, request: Request, length: int) -> Iterator[np.ndarray]:
+def _chunks(
+    network, sampler, request: Request, length: int, count: PassCount | None
+) -> Iterator[np.ndarray]:
     condition = condition_of(network, request)
     start = primed_samples(request)
     state = sampler.initial_state(len(request.rows))
@@ -77,7 +84,9 @@ def _chunks(network, sampler, request: Request, length: int) -> Iterator[np.ndar
         first = start + done
         noise = network.likelihood.noise(request.seed, request.rows, first, length)
         part = None if condition is None else _padded(condition[:, first : first + length], length)
-        levels, _, state = sampler.generate_chunk(state, part, noise, request.temperature)
+        levels, found, state = sampler.generate_chunk(state, part, noise, request.temperature)
+        if count is not None and isinstance(sampler, FixedPointSampler):
+            count.add(int(found), length)
         yield np.asarray(levels)[:, : request.num_samples - done]
 
 
@@ -113,11 +122,18 @@ def _numba_sampler(network: Network) -> NumbaSampler | NumbaVocoderSampler:
     return NumbaSampler(network)
 
 
-def _xla_sampler(network: Network) -> XlaSampler | VocoderSampler:
-    if not hasattr(network, "_xla_sampler"):
-        vocoder = isinstance(network, VocoderWaveNet)
-        network._xla_sampler = VocoderSampler(network) if vocoder else XlaSampler(network)
-    return network._xla_sampler
+def _compiled(network: Network, backend: Backend):
+    """The sampler by XLA, kept with the network beside what was compiled for it."""
+    name = "_" + backend.replace("-", "_") + "_sampler"
+    if not hasattr(network, name):
+        setattr(network, name, _made(network, backend))
+    return getattr(network, name)
+
+
+def _made(network: Network, backend: Backend) -> XlaSampler | VocoderSampler | FixedPointSampler:
+    if backend == "fixed-point":
+        return FixedPointSampler(network)
+    return VocoderSampler(network) if isinstance(network, VocoderWaveNet) else XlaSampler(network)
 
 
 def _check(network: Network, request: Request) -> None:

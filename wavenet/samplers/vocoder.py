@@ -115,7 +115,7 @@ class VocoderSampler:
             tf.concat([before, tf.transpose(new)], 0)[-self.history :]
             for before, new in zip(past, (inputs, residuals, ratios), strict=True)
         )
-        queues = self.rings.fill(network.hiddens(inputs, condition))
+        queues = self.rings.fill(network.resumed(inputs, condition)[1])
         return VocoderState(tf.shape(levels)[1], wave, residual, scaled, queues)
 
 

@@ -109,7 +109,7 @@ class XlaSampler:
 
     def _primed(self, state, condition, levels):
         config, inputs = self.network.config, self.network.inputs(levels)
-        hiddens = self.network.hiddens(inputs, condition)
+        hiddens = self.network.resumed(inputs, condition)[1]
         past = levels[:, -1:]
         if config.likelihood != "categorical":
             past = tf.concat([state.past, inputs * config.input_gain], 1)[:, -config.front_width :]

@@ -1,0 +1,216 @@
+"""Exact samples of a teacher from its student's drafts: speculative sampling of sound.
+
+The student draws a block x and knows p_S(x_t | x_<t); one pass of the teacher over the block gives
+p_T(x_t | x_<t) everywhere. A draft is kept with probability min(1, p_T / p_S); the first one that
+is not is drawn anew from the residual distribution
+
+    r(x) = max(0, p_T(x) - p_S(x)) / sum_x max(0, p_T(x) - p_S(x))
+
+so that every sample has the teacher's distribution, whatever the student is (Leviathan et al. 2023,
+arXiv 2211.17192, theorem 3.5; for continuous drafts Wang et al. 2024, arXiv 2411.11925). r is drawn
+by rejection: a candidate of p_T is kept with probability max(0, 1 - p_S / p_T).
+
+Probabilities are those of the teacher's levels; a logistic's or a normal's are its masses. The
+student goes on from a corrected sample by inverting its flow there, z_t = (x_t - mu_t) / s_t.
+
+All random numbers have an address, (seed, row, t). So x_t is a function of x_<t and of its own
+numbers, and the sound is the same for every block length and batch, up to rounding.
+"""
+
+import math
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import numpy as np
+import tensorflow as tf
+
+from distill import verification
+from distill.flows import Past
+from distill.generation import condition_between
+from distill.residual import Prediction
+from distill.student import Condition, ParallelWaveNet
+from likelihoods import Gaussian, LogisticMixture, levels, noise
+from likelihoods.protocol import ContinuousLikelihood
+from wavenet.networks import Network
+from wavenet.samplers.block_pass import BlockPass, PassState
+from wavenet.samplers.generation import condition_of
+from wavenet.speech_model import PassCount, Request
+
+BLOCK_SAMPLES = 64
+FARTHEST = 20.0  # noise of a corrected sample; the student meets none beyond
+LOWEST_LOG_SCALE = -40.0  # of a draft's likelihood: it holds none up
+
+
+class _Block(NamedTuple):
+    """What every pass over a block reads.
+
+    seed: uint32 [2]. rows: int32 [batch]. start: int32 [], position of the block. noise: float32
+    [batch, time]. spoken, given: the conditions of student and teacher. pasts, state: what the
+    samples before left in the student and in the teacher.
+    """
+
+    seed: tf.Tensor
+    rows: tf.Tensor
+    start: tf.Tensor
+    noise: tf.Tensor
+    spoken: Condition
+    given: tf.Tensor | None
+    pasts: list[Past]
+    state: PassState
+
+
+class _Guess(NamedTuple):
+    """A block between two passes.
+
+    final: int32 [batch], samples that are known to be final; one more than there are if the last
+    pass confirmed them all. levels: int32 [batch, time]. noise: float32 [batch, time], what the
+    student makes them of. corrected: int32 [batch], how many levels
+    are no drafts. passes: int32 []. pasts, state: after
+    the block.
+    """
+
+    final: tf.Tensor
+    levels: tf.Tensor
+    noise: tf.Tensor
+    corrected: tf.Tensor
+    passes: tf.Tensor
+    pasts: list[Past]
+    state: PassState
+
+
+class SpeculativeSampler:
+    """Samples a teacher with its student's drafts, by their current weights.
+
+    Args:
+      student: of either domain.
+      network: the teacher's; its levels lie at equal distances.
+      block_samples: of a draft; rounded up to what student and teacher take as one.
+    """
+
+    def __init__(
+        self, student: ParallelWaveNet, network: Network, block_samples: int = BLOCK_SAMPLES
+    ):
+        if not isinstance(network.likelihood, ContinuousLikelihood):
+            raise ValueError("`network` must have a logistic or Gaussian output, got a softmax.")
+        self.student, self.network = student, network
+        self._pass = BlockPass(network)
+        config = student.config
+        self._row_samples = config.row_samples if config.domain == "residual" else 1
+        together = math.lcm(self._pass.bunch, config.bunch_samples, self._row_samples)
+        self.block_samples = -(-block_samples // together) * together
+        number = network.config.levels
+        self._draft: ContinuousLikelihood = Gaussian(number, LOWEST_LOG_SCALE)
+        if student.noise_kind == "logistic":
+            self._draft = LogisticMixture(number, 1, LOWEST_LOG_SCALE)
+        self._block = tf.function(self.block, jit_compile=True, autograph=False)
+
+    def stream(self, request: Request, count: PassCount) -> Iterator[np.ndarray]:
+        """Levels int32 [batch, up to block_samples], one block after another.
+
+        request: without a prime, at temperature 1. count: takes note of the passes.
+        """
+        if request.prime is not None or request.temperature != 1.0:
+            raise ValueError("`request` must have no prime and temperature 1 for drafts.")
+        batch, length = len(request.rows), self.block_samples
+        seed, rows = noise.as_key(request.seed), tf.constant(request.rows, tf.int32)
+        given = condition_of(self.network, request)
+        pasts, state = self.student.empty_pasts(batch), self._pass.initial_state(batch)
+        for start, spoken in self._spoken(request):
+            drawn = self.student.noise(seed, rows, start, length)
+            part = None if given is None else _padded(given[:, start : start + length], length)
+            here = _Block(seed, rows, tf.constant(start), drawn, spoken, part, pasts, state)
+            done = self._block(here)
+            pasts, state = done.pasts, done.state
+            made = min(length, request.num_samples - start)
+            corrected = float(done.corrected.numpy().mean())
+            count.add(int(done.passes), length, corrected)
+            yield done.levels.numpy()[:, :made]
+
+    def _spoken(self, request: Request) -> Iterator[tuple[int, Condition]]:
+        """The position and the student's condition of every block."""
+        student, length = self.student, self.block_samples
+        together = math.lcm(length, student.config.hop_samples)
+        phase = tf.zeros([len(request.rows)], tf.float64)
+        for first in range(0, request.num_samples, together):
+            last = min(first + together, request.num_samples)
+            whole, phase = condition_between(student, request, first, last, phase)
+            for start in range(first, last, length):
+                yield start, _part(whole, start - first, length, self._row_samples)
+
+    def block(self, block: _Block) -> _Guess:
+        """The block when a pass has confirmed all of it: a pure function of tensors and weights."""
+        batch, length = block.noise.shape
+        guess = _Guess(
+            tf.zeros([batch], tf.int32),
+            tf.zeros([batch, length], tf.int32),
+            block.noise,
+            tf.zeros([batch], tf.int32),
+            tf.constant(0),
+            block.pasts,
+            block.state,
+        )
+        return tf.while_loop(
+            lambda guess: tf.reduce_any(guess.final <= length),
+            lambda guess: [self._verified(block, guess)],
+            [guess],
+            maximum_iterations=length + 1,
+        )[0]
+
+    def _verified(self, block: _Block, guess: _Guess) -> _Guess:
+        """The guess after one pass of student and teacher."""
+        likelihood, length = self.network.likelihood, block.noise.shape[1]
+        flowed, pasts = self.student.chunk(guess.noise, block.spoken, block.pasts)
+        location, log_scale = (tf.cast(x, tf.float32) for x in flowed[1:])
+        drafted = levels.sample_level(location, log_scale, guess.noise, likelihood.levels)
+        place = tf.range(length)
+        final = place < guess.final[:, None]
+        drafted = tf.where(final, guess.levels, drafted)
+        parameters, read = self._pass(block.state, drafted, block.given)
+        q = verification.Conditionals(self._draft, _parameters(self._draft, location, log_scale))
+        p = verification.Conditionals(likelihood, parameters)
+        address = verification.Address(block.seed, block.rows, block.start)
+        kept = verification.kept(drafted, q, p, address)
+        first = tf.reduce_min(tf.where(final | kept, length, place), 1)
+        at = tf.minimum(first, length - 1)
+        address = address._replace(start=block.start + at)
+        fresh = verification.redrawn(q.at(at), p.at(at), address, first < length)[:, None]
+        here = place == first[:, None]
+        inverted = (likelihood.scale(fresh) - location) * tf.exp(-log_scale)
+        inverted = tf.clip_by_value(inverted, -FARTHEST, FARTHEST)
+        return _Guess(
+            first + 1,
+            tf.where(here, fresh, drafted),
+            tf.where(here, inverted, guess.noise),
+            guess.corrected + tf.cast(first < length, tf.int32),
+            guess.passes + 1,
+            pasts,
+            self._pass.after(read, drafted, tf.fill(tf.shape(block.rows), length)),
+        )
+
+
+def _parameters(draft: ContinuousLikelihood, location, log_scale):
+    """The parameters of a draft's likelihood, [batch, time, parameters]."""
+    weight = [tf.zeros_like(location)] * (draft.num_parameters - 2)
+    return tf.stack([*weight, location, log_scale], -1)
+
+
+def _part(whole: Condition, first: int, length: int, row_samples: int) -> Condition:
+    """The condition of `length` samples from `first` on, zeros beyond its end."""
+
+    def samples(values):
+        return None if values is None else _padded(values[:, first : first + length], length)
+
+    prediction = whole.prediction
+    if prediction is not None:
+        row, rows = first // row_samples, length // row_samples
+        prediction = Prediction(*(_padded(x[:, row : row + rows], rows) for x in prediction))
+    return Condition(
+        samples(whole.channels), samples(whole.draft), samples(whole.source), prediction
+    )
+
+
+def _padded(values, length: int):
+    """Zeros behind values [batch, up to length, ...]."""
+    return tf.pad(
+        values, [[0, 0], [0, length - values.shape[1]], *[[0, 0]] * (values.shape.rank - 2)]
+    )

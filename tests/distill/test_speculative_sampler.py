@@ -1,0 +1,159 @@
+"""Drafts of a student, verified by its teacher, have the teacher's law."""
+
+import dataclasses
+import itertools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from scipy.stats import chi2
+from students import MEL, student_of
+from vocoders import SMALL, vocoder_with
+
+from distill import verification
+from distill.config import StudentConfig
+from distill.speculative_model import SpeculativeModel, speculative
+from distill.speculative_sampler import SpeculativeSampler
+from distill.student import ParallelWaveNet
+from likelihoods import LogisticMixture, levels, noise
+from replicator.runs.errors import UserError
+from wavenet.config import WaveNetConfig
+from wavenet.network import WaveNet
+from wavenet.speech_model import PassCount, Request
+
+LEVELS, TIME, ROWS = 4, 3, 4000
+
+
+def moved(network, by, seed):
+    """The network with every variable off its initial value."""
+    for i, variable in enumerate(network.trainable_variables):
+        size = int(np.prod(variable.shape))
+        draws = noise.normal(noise.fold_in(seed, i), [0], 0, size)[0, :, 0]
+        variable.assign_add(by * tf.reshape(draws, variable.shape))
+    return network
+
+
+def uncompiled(*given):
+    """A sampler without XLA, which takes longer to compile than these sounds to make."""
+    sampler = SpeculativeSampler(*given)
+    sampler._block = tf.function(sampler.block, autograph=False)
+    return sampler
+
+
+@pytest.fixture(scope="module")
+def teacher():
+    config = WaveNetConfig(
+        levels=LEVELS,
+        layers=2,
+        stacks=1,
+        filter_width=2,
+        residual_channels=4,
+        gate_channels=4,
+        skip_channels=4,
+        components=2,
+        min_log_scale=-0.7,
+    )
+    return moved(WaveNet(config, 3), 0.3, 7)
+
+
+@pytest.fixture(scope="module")
+def joint(teacher):
+    """The teacher's probability of every sound of TIME samples, by enumeration."""
+    sounds = np.array(list(itertools.product(range(LEVELS), repeat=TIME)), np.int32)
+    parameters = teacher(teacher.inputs(tf.constant(sounds)))
+    return np.exp(teacher.likelihood.log_prob(parameters, sounds).numpy().sum(1))
+
+
+def fits(drawn, probabilities):
+    """How probable so large a chi-square is, of sounds [rows, time]."""
+    number = drawn @ (LEVELS ** np.arange(drawn.shape[1])[::-1])
+    counts = np.bincount(number, minlength=len(probabilities))
+    expected = len(drawn) * probabilities
+    return chi2.sf(np.sum((counts - expected) ** 2 / expected), len(probabilities) - 1)
+
+
+@pytest.mark.parametrize("kind", ["logistic", "normal"])
+def test_the_joint_law_is_the_teachers(teacher, joint, kind):
+    config = StudentConfig(
+        noise=kind,
+        flows=(1, 1),
+        filter_width=2,
+        residual_channels=4,
+        gate_channels=4,
+        initial_scale=0.6,
+    )
+    student, rows = moved(ParallelWaveNet(config), 0.2, 8), tuple(range(ROWS))
+    count = PassCount()
+    blocks = uncompiled(student, teacher, 4).stream(Request(TIME, 5, rows), count)
+    assert joint.sum() == pytest.approx(1.0, abs=1e-5) and joint.min() * ROWS > 1.0
+    assert fits(np.concatenate(list(blocks), 1), joint) > 0.01
+    assert 0.2 < count.acceptance < 0.8
+    alone = student.sample(student.noise(5, rows, 0, TIME)).output
+    assert fits(levels.nearest(alone, LEVELS).numpy(), joint) < 1e-9
+
+
+def test_one_redrawn_level_has_the_law_of_the_target():
+    likelihood, rows = LogisticMixture(LEVELS, 1, -5.0), tf.range(20_000)
+    q, p = (
+        verification.Conditionals(likelihood, tf.tile([[[0.0, mean, scale]]], [len(rows), 1, 1]))
+        for mean, scale in ((0.4, -1.0), (-0.2, -0.5))
+    )
+    drawn = likelihood.sample(q.parameters, likelihood.noise(1, rows, 0, 1))
+    address = verification.Address(noise.as_key(2), rows, tf.zeros_like(rows))
+    kept = verification.kept(drawn, q, p, address)[:, 0]
+    first = tf.zeros_like(rows)
+    fresh = verification.redrawn(q.at(first), p.at(first), address, ~kept)
+    law = np.exp([p.at(first).log_prob(first + level)[0].numpy() for level in range(LEVELS)])
+    assert fits(np.where(kept, drawn[:, 0], fresh)[:, None], law) > 0.01
+    assert fits(drawn.numpy(), law) < 1e-9
+    assert verification.kept(drawn, p, p, address).numpy().all()
+
+
+@pytest.fixture(scope="module")
+def pair():
+    """A vocoder of bunches, and a student that makes residuals of the same frames in bunches."""
+    config = dict(feature_channels=7, upsample_factors=(20,), levels=256)
+    config |= dict(prediction_order=4, pitch_taps=3, bunch_samples=4, components=2)
+    student = student_of("residual, bunches", initial_scale=0.3)
+    return student, vocoder_with(WaveNetConfig(**(SMALL | config)), MEL)
+
+
+def spoken(sampler, rows):
+    """Levels of 90 samples, drafted well enough to count."""
+    frames = 0.5 + 0.1 * noise.normal(2, [0, 1], 0, 5 * 7)[..., 0].numpy().reshape(2, 5, 7)
+    count = PassCount()
+    request = Request(90, 4, rows, frames[list(rows)])
+    parts = list(sampler.stream(request, count))
+    assert 0.1 < count.acceptance < 1.0 and count.samples_per_pass > 1.0
+    return np.concatenate(parts, 1)
+
+
+def test_the_sound_is_the_same_for_every_block_and_batch(pair):
+    whole = spoken(uncompiled(*pair, 20), (0, 1))
+    np.testing.assert_array_equal(spoken(uncompiled(*pair, 60), (1,)), whole[1:])
+    assert len(np.unique(whole)) > 20
+
+
+@pytest.mark.slow
+def test_xla_makes_the_same_sound(pair):
+    compiled, traced = SpeculativeSampler(*pair, 20), uncompiled(*pair, 20)
+    np.testing.assert_array_equal(spoken(compiled, (0,)), spoken(traced, (0,)))
+
+
+def test_what_cannot_be_drafted_is_refused(pair, teacher):
+    student, vocoder = pair
+    softmax = WaveNet(dataclasses.replace(teacher.config, likelihood="categorical"))
+    with pytest.raises(ValueError, match="`network` must have a logistic or Gaussian output"):
+        SpeculativeSampler(student, softmax)
+    spec = dict(sample_rate_hz=4000, hop_samples=20, gain_db=0.0, features={}, speakers=[])
+
+    class Model:
+        pass
+
+    one, other = Model(), Model()
+    one.spec, other.spec = spec, spec | {"sample_rate_hz": 8000}
+    with pytest.raises(UserError, match="`sample_rate_hz`, 4000; it has 8000"):
+        speculative(one, other)
+    model = SpeculativeModel(vocoder, None, 0.0, (), spec, student=None)
+    with pytest.raises(UserError, match="must be 1 for drafts"):
+        model.generate(np.zeros([2, 7], np.float32), temperature=0.5)

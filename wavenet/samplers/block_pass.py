@@ -1,0 +1,95 @@
+"""The whole network over a block of samples at once, given what the samples before it left.
+
+The other samplers step from sample to sample. This is what checks many guessed samples in one pass.
+"""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from wavenet.networks import Network
+
+
+class PassState(NamedTuple):
+    """All that a block depends on beside its own inputs and condition; it ends with a bunch."""
+
+    inputs: tf.Tensor
+    """The newest of `network.inputs`, [batch, history]."""
+    condition: tf.Tensor
+    """The condition of these, [batch, history, channels]; no channel where there is none."""
+    pasts: list[tf.Tensor]
+    """What every layer read last, [batch, its `past_steps`, residual_channels]."""
+
+
+class BlockPass:
+    """One pass over a block, with a network's current weights.
+
+    network: without a context stack, whose condition comes from whole blocks of sound.
+    """
+
+    def __init__(self, network: Network):
+        config = network.config
+        if config.context_layers:
+            raise ValueError("`network` must have no context stack for passes over blocks.")
+        self.network, self.bunch = network, config.bunch_samples
+        past = config.history_samples + config.prediction_order
+        self.history = -(-past // self.bunch) * self.bunch
+
+    def initial_state(self, batch: int) -> PassState:
+        """The state before the first sample: silence."""
+        config, network = self.network.config, self.network
+        inputs = tf.zeros([batch, self.history], network.front_dtype)
+        if config.likelihood == "categorical":
+            inputs = tf.fill([batch, self.history], config.levels)
+        dtype = network.front_dtype if config.conditioner_units else network.dtype
+        condition = tf.zeros([batch, self.history, config.gate_inputs], dtype)
+        pasts = [
+            tf.zeros([batch, layer.past_steps, config.residual_channels], network.dtype)
+            for layer in network.stack.layers
+        ]
+        return PassState(inputs, condition, pasts)
+
+    def __call__(self, state: PassState, levels, condition):
+        """The parameters of a block [batch, time, parameters], and what `after` takes.
+
+        Args:
+          state: before the block.
+          levels: int32 [batch, time], whole bunches.
+          condition: [batch, time, channels], or None.
+        """
+        inputs = tf.cast(self.network.inputs(levels), state.inputs.dtype)
+        inputs = tf.concat([state.inputs, inputs], 1)
+        if condition is None:
+            condition = tf.zeros([*levels.shape, 0], state.condition.dtype)
+        condition = tf.concat([state.condition, condition], 1)
+        parameters, hiddens = self.network.resumed(
+            inputs, condition if condition.shape[-1] else None, state.pasts, self.history
+        )
+        pasts = [tf.concat(both, 1) for both in zip(state.pasts, hiddens, strict=True)]
+        return parameters, PassState(inputs, condition, pasts)
+
+    def after(self, read: PassState, levels, samples) -> PassState:
+        """The state after so many samples of a block.
+
+        Args:
+          read: from the pass over it.
+          levels: int32 [batch, time] of the block; only the last of these samples, or of their
+            bunch, may be another one than in the pass.
+          samples: int32 [batch], whole bunches.
+        """
+        inputs = tf.cast(self.network.inputs(levels), read.inputs.dtype)
+        inputs = tf.concat([read.inputs[:, : self.history], inputs], 1)
+        steps, layers = samples // self.bunch, self.network.stack.layers
+        pasts = [
+            window(past, steps, layer.past_steps)
+            for past, layer in zip(read.pasts, layers, strict=True)
+        ]
+        inputs, condition = (
+            window(each, samples, self.history) for each in (inputs, read.condition)
+        )
+        return PassState(inputs, condition, pasts)
+
+
+def window(values, first, length: int):
+    """Of each row [batch, time, ...] the `length` entries from `first` [batch] on."""
+    return tf.gather(values, first[:, None] + tf.range(length), batch_dims=1)
