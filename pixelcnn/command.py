@@ -69,9 +69,9 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments:
     """How good an image model is on dev images: bits per dimension, in all and scale by scale,
-    against lossless WebP on the same files; what its condition is worth; speed. Of a model of
-    classes also what its samples show, by a classifier trained on real images alone, which is
-    trained when it is first needed."""
+    against lossless WebP and JPEG XL on the same files; what its condition is worth; speed. Of a
+    model of classes also what its samples show, by a classifier trained on real images alone, which
+    is trained when it is first needed."""
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, or shipped-digits, shipped-digits-teacher, shipped-objects,
@@ -152,15 +152,21 @@ def training_data(path: Path, model: "ImageModel") -> str:
 
 def in_words(figures: dict) -> str:
     """The figures of a model as lines."""
-    bits, webp = figures["measures"]["bits_per_dim"], figures["codec"]["webp"]
+    from pixelcnn.measures.codecs import NAMES
+
+    bits, codecs = figures["measures"]["bits_per_dim"], figures["codec"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {figures['dev']['pictures']} dev images "
         f"of {figures['data']}",
         f"  bits per dimension   {bits['mean']:.3f}   (95%: {bits['low']:.3f} to "
         f"{bits['high']:.3f})",
-        f"  lossless WebP        {webp:.3f}   on the same images "
-        f"({100 * (bits['mean'] / webp - 1):+.1f}%)",
     ]
+    for name, title in NAMES.items():
+        said = "not measured: pip install 'onepass[jxl]'"
+        if name in codecs:
+            change = f"{100 * (bits['mean'] / codecs[name] - 1):+.1f}%"
+            said = f"{codecs[name]:.3f}   on the same images ({change})"
+        lines.append(f"  lossless {title:<11} {said}")
     if figures["seconds_per_picture"] is not None:
         lines.append(f"  seconds an image    {figures['seconds_per_picture']:.3f}")
     for name, measure in figures["measures"].items():

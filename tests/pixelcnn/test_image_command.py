@@ -1,5 +1,6 @@
 """Image models on the command line: what each verb leaves, and every mistake in one line."""
 
+import copy
 import dataclasses
 import json
 import shutil
@@ -287,18 +288,22 @@ def test_figures_as_json_are_one_object_and_nothing_else(capsys):
 
 
 def test_figures_in_words_name_model_data_and_the_codec(capsys, monkeypatch):
-    known = image_runs.figures("pixelcnn")
+    known = copy.deepcopy(image_runs.figures("pixelcnn"))
     monkeypatch.setattr("pixelcnn.evaluation.evaluate", lambda *_: known)
     file = images() / "toy_dev.npz"
-    assert (
-        onepass.main(["evaluate", str(run("pixelcnn")), "--data", str(file), "--samples", "0"]) == 0
-    )
+    words = ["evaluate", str(run("pixelcnn")), "--data", str(file), "--samples", "0"]
+    assert onepass.main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{run('pixelcnn')}, step {STEPS}, on {DEV} dev images of {file}"
     bits, webp = known["bits_per_dim"], known["codec"]["webp"]
     assert lines[1].startswith(f"  bits per dimension   {bits:.3f}   (95%: ")
     assert lines[2].startswith(f"  lossless WebP        {webp:.3f} ")
     assert lines[2].endswith(f"({100 * (bits / webp - 1):+.1f}%)")
+    jpeg_xl = known["codec"].pop("jpeg_xl")
+    assert lines[3].startswith(f"  lossless JPEG XL     {jpeg_xl:.3f} ")
+    assert onepass.main(words) == 0
+    line = "  lossless JPEG XL     not measured: pip install 'onepass[jxl]'"
+    assert capsys.readouterr().out.splitlines()[3] == line
     assert lines[-1].startswith("  bits per dim gained by the condition   ")
 
 
