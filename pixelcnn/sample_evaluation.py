@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
@@ -49,14 +50,16 @@ def evaluate_samples(
     real dev images, or all of them: what a perfect model would reach.
     """
     labels = np.arange(num) % len(model.classes)
-    one = temperature[0] if len(temperature) == 1 else temperature
-    options = {"seed": seed, "num": num, "guidance": guidance, "temperature": one}
+    heat = temperature[0] if len(temperature) == 1 else temperature
+    sampled = model.progressions(
+        labels.tolist(), seed=seed, num=num, temperature=heat, guidance=guidance
+    )
     drawn = []
     with Progress(num, "drawing", "image") as progress:
-        for scales in model.progressions(list(map(int, labels)), **options):
+        for scales in sampled:
             drawn.append(scales[-1])
             progress.advance()
-    dev = dataset.source.splits["dev"]
+    dev: Any = dataset.source.splits["dev"]  # an `ImageSet` with labels
     chosen = np.linspace(0, len(dev.images) - 1, min(num, len(dev.images))).astype(int)
     real = sample_quality(classifier, dev.images[chosen], dev.labels[chosen], seed)
     made = sample_quality(classifier, drawn, labels, seed)

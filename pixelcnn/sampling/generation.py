@@ -88,13 +88,13 @@ class ImageSampler:
         noise = (as_key(request.seed), tf.constant([row]))
         model = self.density.multiscale
         program = self._program(request.sampler, request.size)
-        guidance = tf.constant(request.guidance) if request.guidance else None
+        guidance = tf.constant(request.guidance, tf.float32) if request.guidance else None
         if model is None:
             given = _given(request, self.density.config.data.channels)
             temperature = temperatures_of(request.temperature, 1)[0]
             drawn = program(batch, *noise, given, temperature, guidance)
-            scales, passes = drawn if isinstance(drawn, FixedPoint) else (drawn, None)
-            scales = [scales]
+            scale, passes = drawn if isinstance(drawn, FixedPoint) else (drawn, 0)
+            scales = [scale]
         else:
             temperatures = temperatures_of(request.temperature, len(model.sizes))
             start = _levels(request.start)
