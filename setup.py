@@ -41,9 +41,11 @@ QUALITY = [
 # Opinion scores predicted by DNSMOS and PLCMOS; speechmos does not say what it needs.
 LISTENING = ["onnxruntime>=1.20", "speechmos>=0.0.1.1"]
 SIGN = ["cryptography>=44"]
+JXL = ["pillow-jxl-plugin>=1.3"]
 DOCS = ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.27"]
 TEST = [
     *EXAMPLES,
+    *JXL,
     *LISTENING,
     *QUALITY,
     *SERVE,
@@ -100,6 +102,7 @@ setup(
         "docs": DOCS,
         "examples": EXAMPLES,
         "jax": ["jax"],
+        "jxl": JXL,
         "listening": LISTENING,
         "quality": QUALITY,
         "ray": [*SERVE, "ray[serve]>=2.60"],

@@ -6,6 +6,7 @@ import numpy as np
 
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
+from pixelcnn.measures.codecs import NAMES
 from pixelcnn.model import ImageModel, load, model_of, spec_of
 from replicator.runs.atomic_files import Arrays
 from replicator.runs.card import ExportArguments, measure_table, origin, training_lines, write
@@ -72,6 +73,10 @@ def card(spec: dict) -> str:
     seconds = quality["seconds_per_picture"]
     timed = "" if seconds is None else f"| seconds an image, batch 1 | {seconds:.3f} | |\n"
     kind = "PixelCNN" if spec["kind"] == "pixelcnn" else "multiscale PixelCNN"
+    codecs = "\n".join(
+        f"| lossless {NAMES[name]}, bits per dimension | {bits:.3f} | |"
+        for name, bits in quality["codec"].items()
+    )
     condition = "" if spec["condition"] == "none" else f", conditioned on {spec['condition']}"
     return f"""# {spec["preset"]}
 
@@ -89,5 +94,5 @@ checkpoints was chosen on them); the intervals are 95% bootstrap intervals over 
 | | mean | interval |
 |---|---|---|
 {measure_table({"model": quality["measures"]}, "{mean:.3f} | {low:.3f} to {high:.3f}")}
-| lossless WebP, bits per dimension | {quality["codec"]["webp"]:.3f} | |
+{codecs}
 {timed}"""

@@ -1,7 +1,9 @@
 """The verbs of the command line for image models: train, evaluate."""
 
+import contextlib
 import dataclasses
 import json
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -67,15 +69,23 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments:
     """How good an image model is on dev images: bits per dimension, in all and scale by scale,
-    against lossless WebP on the same files; what its condition is worth; speed."""
+    against lossless WebP and JPEG XL on the same files; what its condition is worth; speed. Of a
+    model of classes also what its samples show, by a classifier trained on real images alone, which
+    is trained when it is first needed."""
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, or shipped-digits, shipped-digits-teacher, shipped-objects,
     shipped-objects-teacher."""
     data: str | None = None
     """Images, as for `train`, whose dev split is used; None: the ones it was trained on."""
+    samples: int = 200
+    """Images to draw for what a model of classes shows; 0: none."""
+    guidance: float = 0.0
+    """Of these samples, see `onepass sample`."""
+    temperature: tuple[float, ...] = (1.0,)
+    """Of these samples; one number, or one a scale, base first."""
     seed: int = 0
-    """Of the intervals."""
+    """Of the intervals and the samples."""
     as_json: Annotated[bool, tyro.conf.arg(name="json")] = False
     """Print one JSON object."""
 
@@ -95,9 +105,27 @@ def run_evaluate(arguments: list[str], parse) -> int:
         "step": model.spec.get("step"),
         "data": str(data),
         **evaluate(model, dataset, given.seed),
+        **_of_samples(given, model, dataset),
     }
     print(json.dumps(figures, indent=2) if given.as_json else in_words(figures))
     return 0
+
+
+def _of_samples(given: EvaluateArguments, model: "ImageModel", dataset: Any) -> dict:
+    """What the samples of a model of classes show, as "samples"; nothing for other models."""
+    if model.config.conditioning.kind != "class" or not model.whole or not given.samples:
+        return {}
+    from pixelcnn.sample_evaluation import classifier_for, evaluate_samples
+
+    sources = [given.data] if given.data else []
+    with contextlib.suppress(UserError):
+        sources.insert(0, training_data(given.model, model))
+    classifier = classifier_for(model, str(given.model), sources)
+    if classifier is None:
+        print("samples are not evaluated: --data has no training images", file=sys.stderr)
+        return {}
+    options = (given.samples, given.seed, given.guidance, given.temperature)
+    return {"samples": evaluate_samples(model, dataset, classifier, *options)}
 
 
 def run_sample(arguments: list[str], parse) -> int:
@@ -124,15 +152,21 @@ def training_data(path: Path, model: "ImageModel") -> str:
 
 def in_words(figures: dict) -> str:
     """The figures of a model as lines."""
-    bits, webp = figures["measures"]["bits_per_dim"], figures["codec"]["webp"]
+    from pixelcnn.measures.codecs import NAMES
+
+    bits, codecs = figures["measures"]["bits_per_dim"], figures["codec"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {figures['dev']['pictures']} dev images "
         f"of {figures['data']}",
         f"  bits per dimension   {bits['mean']:.3f}   (95%: {bits['low']:.3f} to "
         f"{bits['high']:.3f})",
-        f"  lossless WebP        {webp:.3f}   on the same images "
-        f"({100 * (bits['mean'] / webp - 1):+.1f}%)",
     ]
+    for name, title in NAMES.items():
+        said = "not measured: pip install 'onepass[jxl]'"
+        if name in codecs:
+            change = f"{100 * (bits['mean'] / codecs[name] - 1):+.1f}%"
+            said = f"{codecs[name]:.3f}   on the same images ({change})"
+        lines.append(f"  lossless {title:<11} {said}")
     if figures["seconds_per_picture"] is not None:
         lines.append(f"  seconds an image    {figures['seconds_per_picture']:.3f}")
     for name, measure in figures["measures"].items():
@@ -141,4 +175,20 @@ def in_words(figures: dict) -> str:
                 f"  {name.replace('_', ' ')}   {measure['mean']:.3f}   "
                 f"(95%: {measure['low']:.3f} to {measure['high']:.3f})"
             )
+    if samples := figures.get("samples"):
+        heat = " ".join(f"{temperature:g}" for temperature in samples["temperature"])
+        what = f"guidance {samples['guidance']:g}, temperature {heat}"
+        lines += [
+            f"  {samples['num']} samples, {what}: {_quality(samples)}",
+            f"  {samples['dev']['pictures']} dev images: {_quality(samples['dev'])}",
+        ]
     return "\n".join(lines)
+
+
+def _quality(measures: dict) -> str:
+    accuracy = {name: f"{100 * share:.1f}" for name, share in measures["class_accuracy"].items()}
+    return (
+        f"class seen in {accuracy['mean']}% (95%: {accuracy['low']} to {accuracy['high']}), "
+        f"Frechet distance {measures['frechet_distance']:.2f}, "
+        f"precision {measures['precision']:.2f}, recall {measures['recall']:.2f}"
+    )

@@ -1,15 +1,14 @@
-"""Evaluation of an image model: bits per dimension, scale by scale, against lossless WebP."""
+"""Evaluation of an image model: bits per dimension, scale by scale, against lossless files."""
 
 import dataclasses
-import io
 import math
 import time
 
 import numpy as np
 import tensorflow as tf
-from PIL import Image
 
 from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.measures.codecs import codec_bits_per_dim
 from pixelcnn.model import ImageModel
 from pixelcnn.sampling.generation import Request
 from replicator.runs.intervals import weighted_mean
@@ -26,10 +25,11 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
       seed: of the intervals and of the image that is timed.
 
     Returns a dict with bits_per_dim, seconds_per_picture (batch 1, compilation left aside; None for
-    a model in part), measures {name: {mean, low, high}}, codec {"webp": bits per dimension of the
-    same images} and dev {"pictures"}. Measures are bits_per_dim; for a multiscale model one for
-    each scale, over the numbers drawn at that scale; for a conditional model bits_per_dim under the
-    condition of another image, and how much that costs, means over `dataset.shuffles`.
+    a model in part), measures {name: {mean, low, high}}, codec {name: bits per dimension of the
+    same images in lossless files} and dev {"pictures"}. Measures are bits_per_dim; for a multiscale
+    model one for each scale, over the numbers drawn at that scale; for a conditional model
+    bits_per_dim under the condition of another image, and how much that costs, means over
+    `dataset.shuffles`.
     """
     nats = tf.function(model.density.nats, autograph=False, reduce_retracing=True)
     parts = _bits(nats, dataset.dev(), "evaluating")
@@ -50,20 +50,9 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
         "bits_per_dim": measures["bits_per_dim"]["mean"],
         "seconds_per_picture": _seconds(model, dataset, seed) if model.whole else None,
         "measures": measures,
-        "codec": {"webp": float(np.mean([webp_bits_per_dim(p) for p in _images(dataset)]))},
+        "codec": codec_bits_per_dim(_images(dataset)),
         "dev": {"pictures": len(total)},
     }
-
-
-def webp_bits_per_dim(image: np.ndarray) -> float:
-    """Bits for each number of an image uint8 [height, width, 1 or 3] in lossless WebP, its best.
-
-    A grey image is stored as one of three equal channels, which WebP knows to be cheap.
-    """
-    file = io.BytesIO()
-    colour = np.repeat(image, 3, -1) if image.shape[-1] == 1 else image
-    Image.fromarray(colour).save(file, "WEBP", lossless=True, quality=100, method=6)
-    return 8.0 * len(file.getvalue()) / image.size
 
 
 def _bits(nats, batches: tf.data.Dataset, doing: str) -> Parts:

@@ -82,6 +82,7 @@ class ImageModel:
         given: tuple[np.ndarray, int] | None = None,
         start: np.ndarray | None = None,
         sampler: SamplerName = "cached",
+        guidance: float = 0.0,
     ) -> np.ndarray:
         """Images, uint8 [num, size, size, channels].
 
@@ -96,6 +97,8 @@ class ImageModel:
           start: a small image uint8 [side, side, channels] to enlarge (multiscale).
           sampler: "cached"; "fixed-point", the same images in fewer, dearer passes; "naive", a
             whole pass for every pixel (PixelCNN).
+          guidance: how far every pixel's distribution is moved away from that of no class in
+            particular (`outputs.sample_guided`); beyond 0 it is no longer the model's own.
         """
         drawn = self.progressions(
             condition,
@@ -106,6 +109,7 @@ class ImageModel:
             given=given,
             start=start,
             sampler=sampler,
+            guidance=guidance,
         )
         return np.stack([scales[-1] for scales in drawn])
 
@@ -120,6 +124,7 @@ class ImageModel:
         given: tuple[np.ndarray, int] | None = None,
         start: np.ndarray | None = None,
         sampler: SamplerName = "cached",
+        guidance: float = 0.0,
     ) -> Iterator[list[np.ndarray]]:
         """Yields for each image, as it is sampled, all its scales, smallest first; see `generate`.
 
@@ -137,9 +142,11 @@ class ImageModel:
             raise UserError(f"`sampler` must be one of {names}, got {sampler}.")
         if sampler == "naive" and self.multiscale is not None:
             raise UserError("Only a PixelCNN has a naive sampler.")
+        self._check_guidance(guidance)
         kept = temperature if isinstance(temperature, int | float) else tuple(temperature)
+        same = (kept, given, start, sampler, guidance)
         requests = [
-            Request((row,), seed, size, self.condition(value), kept, given, start, sampler)
+            Request((row,), seed, size, self.condition(value), *same)
             for row, value in enumerate(conditions)
         ]
         return itertools.chain.from_iterable(map(self.sampler.images, requests))
@@ -228,6 +235,12 @@ class ImageModel:
         missing = [part for part in needed if part not in model.parts]
         if missing:
             raise UserError(f"The run has not trained {', '.join(missing)}; it cannot draw.")
+
+    def _check_guidance(self, guidance: float) -> None:
+        if not 0 <= guidance < float("inf"):
+            raise UserError(f"The guidance must be 0 or more and finite, got {guidance:g}.")
+        if guidance and self.config.conditioning.kind != "class":
+            raise UserError("Only a model of classes can be guided.")
 
     def _check_pixelcnn(self, size: int, temperature, start) -> None:
         if start is not None:

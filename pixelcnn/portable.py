@@ -14,14 +14,9 @@ from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.dataset import NEEDED, ImageDataset
 from pixelcnn.data.video import Video
 from pixelcnn.density import ImageDensity, ImageLoss
-from pixelcnn.sampling.generation import SAMPLERS
-from pixelcnn.sampling.multiscale_sampler import (
-    SamplingInputs,
-    multiscale_words,
-    sample_base,
-    sample_scales,
-)
-from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample
+from pixelcnn.sampling.generation import SAMPLERS, sample_multiscale, sample_pixelcnn
+from pixelcnn.sampling.multiscale_sampler import multiscale_words
+from pixelcnn.sampling.pixelcnn_sampler import Given
 from pixelcnn.training import CHANGEABLE, run_config
 from replicator.planning.trainable import Trainable
 from replicator.portable.export import (
@@ -118,6 +113,7 @@ def export_sampler(
     size: int | None = None,
     start_size: int | None = None,
     sampler: SamplerName = "cached",
+    guided: bool = False,
     name: str = "draw",
     tensor_float_32: bool = True,
 ) -> None:
@@ -142,6 +138,7 @@ def export_sampler(
       size: side, in pixels; None: as trained.
       start_size: side of the images to enlarge (multiscale); None: it draws the base itself.
       sampler: "fixed-point" also gives `passes` int32 [], those of the PixelCNN or of the base.
+      guided: it also takes `guidance` [], more than 0, of a model of classes.
       name: of the function.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
     """
@@ -149,12 +146,13 @@ def export_sampler(
     if sampler == "naive":
         raise ValueError("`sampler` must be cached or fixed-point, got naive.")
     make = _pixelcnn_sampler if density.multiscale is None else _multiscale_sampler
-    fn, own = make(density, size, start_size, sampler == "fixed-point")
+    fn, own = make(density, size, start_size, sampler)
     inputs = {
         "seed": tf.TensorSpec([2], tf.uint32),
         "rows": tf.TensorSpec([1], tf.int32),
         **condition_specs(density.config),
         **own,
+        **({"guidance": tf.TensorSpec([], tf.float32)} if guided else {}),
     }
     export_function(
         fn, inputs, folder, name, variables=named_weights(density), tensor_float_32=tensor_float_32
@@ -201,7 +199,7 @@ def trainable(config: AnyTrainConfig) -> Trainable:
 
 
 def _pixelcnn_sampler(
-    density: ImageDensity, size: int, start_size: int | None, by_fixed_point: bool
+    density: ImageDensity, size: int, start_size: int | None, sampler: SamplerName
 ):
     network: Any = density.pixelcnn
     if start_size is not None:
@@ -214,20 +212,19 @@ def _pixelcnn_sampler(
     }
 
     def drawn(inputs):
-        words = image_words(network, inputs["seed"], inputs["rows"], size, size)
         given = Given(inputs["given"], inputs["given_count"])
-        condition = density.conditioner(inputs)
-        arguments = (network, words, condition, given, inputs["temperature"])
-        if not by_fixed_point:
-            return {"picture": sample(*arguments)}
-        levels, passes = SAMPLERS["fixed-point"](*arguments)
-        return {"picture": levels, "passes": passes}
+        numbered = (inputs, inputs["seed"], inputs["rows"], given, inputs["temperature"])
+        fixed = (density.conditioner, network, size, SAMPLERS[sampler])
+        levels = sample_pixelcnn(*fixed, *numbered, inputs.get("guidance"))
+        if sampler != "fixed-point":
+            return {"picture": levels}
+        return {"picture": levels.levels, "passes": levels.passes}
 
     return drawn, own
 
 
 def _multiscale_sampler(
-    density: ImageDensity, size: int, start_size: int | None, by_fixed_point: bool
+    density: ImageDensity, size: int, start_size: int | None, sampler: SamplerName
 ):
     model: Any = density.multiscale
     own = {"temperatures": tf.TensorSpec([len(model.sizes)], tf.float32)}
@@ -237,11 +234,12 @@ def _multiscale_sampler(
 
     def drawn(inputs):
         words = multiscale_words(model, inputs["seed"], inputs["rows"], size)
-        sampling = SamplingInputs(words, density.conditioner(inputs), inputs["temperatures"])
-        start, counted = inputs.get("start"), {}
-        if by_fixed_point and start is None:
-            start, counted["passes"] = sample_base(model, sampling, SAMPLERS["fixed-point"])
-        scales = sample_scales(model, sampling, size, start)
+        fixed = (density.conditioner, model, size, SAMPLERS[sampler])
+        start, temperatures = inputs.get("start"), inputs["temperatures"]
+        scales, passes = sample_multiscale(
+            *fixed, inputs, words, start, temperatures, inputs.get("guidance")
+        )
+        counted = {"passes": passes} if sampler == "fixed-point" and start is None else {}
         return {f"picture_{image.shape[1]}": image for image in scales} | counted
 
     return drawn, own

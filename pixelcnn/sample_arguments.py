@@ -27,6 +27,9 @@ class SampleArguments:
     temperature: tuple[float, ...] = (1.0,)
     """1 samples the model, less comes closer to its mode; one number, or one a scale, base
     first."""
+    guidance: float = 0.0
+    """How far every pixel is moved away from what no class in particular would have; beyond 0
+    classes show more clearly, at twice the work, and it is no longer the model's own density."""
     sampler: SamplerName = "cached"
     """cached: the work of one pixel for each pixel. fixed-point: the same images in passes
     over whole rows, fewer and dearer, for an accelerator. naive: a whole pass for every pixel."""

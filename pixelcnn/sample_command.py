@@ -98,6 +98,7 @@ def _options(given: SampleArguments, model: ImageModel) -> dict[str, Any]:
         "size": given.size,
         "temperature": _temperature(given),
         "sampler": given.sampler,
+        "guidance": given.guidance,
     }
     if given.prime_rows is not None and given.prime is None:
         raise UserError("`--prime-rows` needs `--prime`, the image they are of.")

@@ -98,6 +98,7 @@ IMAGE = Signature(
         **DRAWN,
         "temperature": info(np.float32, len(SIDES), low=0.0, high=2.0, default=1.0),
         "label": info(np.int32, low=0, high=9, default=0),
+        "guidance": info(np.float32, low=0.0, high=20.0, default=0.0),
     },
     {f"picture_{side}": info(np.uint8, side, side, 3) for side in SIDES}
     | {"picture": info(np.uint8, SIDES[-1], SIDES[-1], 3)},
@@ -230,7 +231,7 @@ class FakeImages(Fake):
     def call(self, signature, inputs):
         """Every scale of every row, or the one that is asked for."""
         self.control.call(signature, inputs)
-        values = inputs["label"] * 20 + inputs["seed"] % 7 + inputs["row"]
+        values = inputs["label"] * 20 + inputs["seed"] % 7 + inputs["row"] + inputs["guidance"]
         outputs = {
             f"picture_{side}": np.broadcast_to(
                 values.astype(np.uint8)[:, None, None, None], [len(values), side, side, 3]

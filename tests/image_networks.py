@@ -109,8 +109,8 @@ def recorded(output, record):
     """Makes an output write down, [batch], the log-probability of everything it draws."""
     draw = output.sample
 
-    def sample(hidden, words, temperature=1.0):
-        levels = draw(hidden, words, temperature)
+    def sample(hidden, words, *weights):
+        levels = draw(hidden, words, *weights)
         record.append(output.log_prob(hidden, levels))
         return levels
 

@@ -161,6 +161,11 @@ def read_corpus(path: Path | str, rules: ImageRules) -> Corpus:
     return Corpus(sets, classes, tuple(notes))
 
 
+def is_dev_file(path: Path | str) -> bool:
+    """Whether a source is a single `*_dev.npz`, which has no images for train."""
+    return Path(path).is_file() and str(path).endswith("_dev.npz")
+
+
 def read_dev(path: Path | str, rules: ImageRules, classes: Sequence[str]) -> Corpus:
     """Returns the dev images alone, to evaluate a model on; there is no split for train.
 
@@ -173,7 +178,7 @@ def read_dev(path: Path | str, rules: ImageRules, classes: Sequence[str]) -> Cor
     """
     raw, source = _read_source(path, rules), shown(path)
     splits = ["dev"] * len(raw.names)
-    if not (Path(path).is_file() and str(path).endswith("_dev.npz")):
+    if not is_dev_file(path):
         splits = list(raw.splits or _hashed_splits(raw, rules.dev_share))
     if "dev" not in splits:
         raise DataError(f"{source}: no image for dev.")

@@ -197,6 +197,16 @@ class Conditioner(tf.Module):
             return Condition(vector=tf.one_hot(label, self.config.classes))
         return NONE
 
+    def with_null(self, condition: Condition) -> Condition:
+        """The condition, and behind it in the batch the null condition, which tells no class.
+
+        The null condition is the mean of all classes. Raises ValueError for another kind.
+        """
+        if self.config.kind != "class":
+            raise ValueError(f"Only classes have a null condition, got kind {self.config.kind}.")
+        null = tf.fill(tf.shape(condition.vector), 1.0 / self.config.classes)
+        return Condition(tf.concat([condition.vector, null], 0))
+
     def _steps(self, batch):
         """The actions and the states, those of them that have channels."""
         config = self.config

@@ -15,6 +15,8 @@ from likelihoods.initial import Initial
 from pixelcnn.networks.config import OutputConfig
 from pixelcnn.networks.layers import matmul
 
+NULL_FLOOR = 1e-5  # the least probability that guidance lets a level have without condition
+SMALLEST = 1e-30  # a probability whose logarithm is finite
 START_REACH = 0.25  # how far from the prediction the components start, of the half range
 
 
@@ -48,8 +50,17 @@ class MixtureOutput(tf.Module):
         """float32 [...], nats, of pixels int32 [..., channels]."""
         return self.likelihood.log_prob(self._parameters(hidden), levels)
 
-    def sample(self, hidden: Hidden, words, temperature=1.0):
-        """int32 [..., channels], pixels, from uint32 [..., noise_words]."""
+    def level_probabilities(self, hidden: Hidden, before: list):
+        """float32 [..., levels] of the next channel given those before it, int32 [...] each."""
+        return self.likelihood.level_probabilities(self._parameters(hidden), before)
+
+    def sample(self, hidden: Hidden, words, temperature=1.0, guidance=None):
+        """int32 [..., channels], pixels, from uint32 [..., noise_words].
+
+        guidance: the weight of `sample_guided`; None: the hidden states are of images of their own.
+        """
+        if guidance is not None:
+            return sample_guided(self, hidden, words, temperature, guidance)
         noises = self.likelihood.noise_of(words)
         return self.likelihood.sample(self._parameters(hidden), noises, temperature)
 
@@ -98,8 +109,17 @@ class SoftmaxOutput(tf.Module):
             )
         return total
 
-    def sample(self, hidden: Hidden, words, temperature=1.0):
-        """int32 [..., channels], pixels, from uint32 [..., noise_words]."""
+    def level_probabilities(self, hidden: Hidden, before: list):
+        """float32 [..., levels] of the next channel given those before it, int32 [...] each."""
+        return tf.nn.softmax(self._logits(hidden, len(before), before))
+
+    def sample(self, hidden: Hidden, words, temperature=1.0, guidance=None):
+        """int32 [..., channels], pixels, from uint32 [..., noise_words].
+
+        guidance: the weight of `sample_guided`; None: the hidden states are of images of their own.
+        """
+        if guidance is not None:
+            return sample_guided(self, hidden, words, temperature, guidance)
         uniforms = noise.uniform_from_bits(words)
         drawn: list[tf.Tensor] = []
         for c in range(self.channels):
@@ -119,6 +139,35 @@ class SoftmaxOutput(tf.Module):
 
 
 Output = MixtureOutput | SoftmaxOutput
+
+
+def sample_guided(output: Output, hidden: Hidden, words, temperature, weight):
+    """int32 [2 batch, ..., channels], the same pixels twice, moved away from the null condition.
+
+    Level by level and channel by channel, p the model's distribution:
+
+        log q(x) = log p(x | condition) + weight (log p(x | condition) - log p(x | null)) + constant
+
+    p(x | null) counts as at least `NULL_FLOOR`: in its far tails it says nothing, and would draw
+    samples to wherever it is narrower. q is no longer the model's own density.
+
+    Args:
+      output: what reads the hidden state.
+      hidden: [2 batch, ...], under the conditions and then under the null condition.
+      words: uint32 [2 batch, ..., noise words], twice the same.
+      temperature: divides log q. weight: at least 0.
+    Source: Ho and Salimans 2021, "Classifier-Free Diffusion Guidance" (arXiv 2207.12598), of
+      conditionals in place of scores.
+    """
+    sides = [Hidden(*(tf.split(part, 2)[side] for part in hidden)) for side in range(2)]
+    uniforms = noise.uniform_from_bits(tf.split(words, 2)[0])
+    drawn: list[tf.Tensor] = []
+    for c in range(hidden.prediction.shape[-1]):
+        given, null = (output.level_probabilities(side, drawn) for side in sides)
+        nats = tf.math.log(tf.maximum(given, SMALLEST))
+        moved = nats + weight * (nats - tf.math.log(tf.maximum(null, NULL_FLOOR)))
+        drawn.append(sample_categorical(moved, uniforms[..., c], temperature))
+    return tf.tile(tf.stack(drawn, axis=-1), [2] + [1] * (words.shape.rank - 1))
 
 
 def make_output(config: OutputConfig, units: int, initial: Initial) -> Output:

@@ -45,6 +45,7 @@ class _Arguments(NamedTuple):
     given: tf.Tensor | None
     given_count: tf.Tensor | int
     temperature: float | tf.Tensor
+    guidance: float | tf.Tensor | None
 
 
 def sample_by_fixed_point(
@@ -54,6 +55,7 @@ def sample_by_fixed_point(
     given: Given | None = None,
     temperature=1.0,
     prediction=None,
+    guidance=None,
     *,
     guess=None,
     active_rows: int | None = None,
@@ -63,7 +65,7 @@ def sample_by_fixed_point(
     A batch is iterated until all its images are final.
 
     Args:
-      network, words, condition, given, temperature, prediction: as for `sample`.
+      network, words, condition, given, temperature, prediction, guidance: as for `sample`.
       guess: int32 [batch, height, width, channels] to start from; None: the middle level.
       active_rows: rows from the frontier's on that a pass computes anew; None: all of them. Rows
         above the frontier are read, as far as the network sees, and rows below wait.
@@ -84,6 +86,7 @@ def sample_by_fixed_point(
         None if given is None else _rows_first(given.levels),
         0 if given is None else given.count,
         temperature,
+        guidance,
     )
     context = context_rows(network)
     rows = height if active_rows is None else min(height, context + active_rows)
@@ -139,7 +142,7 @@ def _pass(arguments: _Arguments, window, places):
         more = _rows_first(tf.gather(arguments.prediction, places))
         hidden = Hidden(hidden.units, hidden.prediction + more)
     words = _rows_first(tf.gather(arguments.words, places))
-    return _rows_first(network.output.sample(hidden, words, arguments.temperature))
+    return _rows_first(network.output.sample(hidden, words, *arguments[-2:]))
 
 
 def _rows_first(images):

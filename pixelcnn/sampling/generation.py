@@ -18,7 +18,8 @@ from pixelcnn.networks.conditioning import Conditioner
 from pixelcnn.networks.config import check_size
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
-from pixelcnn.sampling.fixed_point_sampler import sample_by_fixed_point
+from pixelcnn.sampling.fixed_point_sampler import FixedPoint, sample_by_fixed_point
+from pixelcnn.sampling.guidance import paired, unpaired
 from pixelcnn.sampling.multiscale_sampler import (
     SamplingInputs,
     multiscale_words,
@@ -47,7 +48,8 @@ class Request(NamedTuple):
     temperature: one number, or one a scale. given: uint8 [height, width, channels] and the number
     of its pixels, in raster order, to keep (PixelCNN). start: uint8 [side, side, channels], a small
     image to enlarge (multiscale). sampler: how a PixelCNN, or the base of a multiscale model, is
-    sampled; a multiscale model has no naive one.
+    sampled; a multiscale model has no naive one. guidance: the weight away from the null condition;
+    0: the model's own distribution.
     """
 
     rows: tuple[int, ...]
@@ -58,6 +60,7 @@ class Request(NamedTuple):
     given: tuple[np.ndarray, int] | None = None
     start: np.ndarray | None = None
     sampler: SamplerName = "cached"
+    guidance: float = 0.0
 
 
 class ImageSampler:
@@ -82,30 +85,28 @@ class ImageSampler:
 
     def _sample(self, request: Request, row: int) -> list[np.ndarray]:
         batch = {name: tf.constant(value) for name, value in request.condition.items()}
-        seed, rows = as_key(request.seed), tf.constant([row])
+        noise = (as_key(request.seed), tf.constant([row]))
         model = self.density.multiscale
+        program = self._program(request.sampler, request.size)
+        guidance = tf.constant(request.guidance, tf.float32) if request.guidance else None
         if model is None:
-            program = self._program(request.sampler, request.size)
             given = _given(request, self.density.config.data.channels)
             temperature = temperatures_of(request.temperature, 1)[0]
-            result = program(batch, seed, rows, given, temperature)
+            drawn = program(batch, *noise, given, temperature, guidance)
+            scale, passes = drawn if isinstance(drawn, FixedPoint) else (drawn, 0)
+            scales = [scale]
         else:
-            program = self._program(request.sampler, request.size)
             temperatures = temperatures_of(request.temperature, len(model.sizes))
-            result = program(batch, seed, rows, _levels(request.start), temperatures)
-        self.passes = None
-        if request.sampler == "fixed-point":
-            result, passes = result
-            self.passes = int(passes)
-        scales = [result] if model is None else result
+            start = _levels(request.start)
+            scales, passes = program(batch, *noise, start, temperatures, guidance)
+        self.passes = int(passes) if request.sampler == "fixed-point" else None
         return [levels[0].numpy().astype(np.uint8) for levels in scales]
 
     def _program(self, sampler: SamplerName, size: int):
         if (sampler, size) not in self._programs:
             conditioner, model = self.density.conditioner, self.density.multiscale
             if model is not None:
-                by_fixed_point = sampler == "fixed-point"
-                program = multiscale_program(conditioner, model, size, None, by_fixed_point)
+                program = multiscale_program(conditioner, model, size, None, SAMPLERS[sampler])
             elif self.density.pixelcnn is not None:
                 network = self.density.pixelcnn
                 program = pixelcnn_program(conditioner, network, size, SAMPLERS[sampler])
@@ -113,15 +114,61 @@ class ImageSampler:
         return self._programs[sampler, size]
 
 
+def sample_pixelcnn(
+    conditioner: Conditioner,
+    network: PixelCNN,
+    size: int,
+    sampler,
+    batch: dict,
+    seed,
+    rows,
+    given: Given | None,
+    temperature,
+    guidance=None,
+):
+    """Returns what a sampler of `SAMPLERS` gives for a batch of conditions.
+
+    Args:
+      seed, rows: name the noise, see `image_words`. given, temperature: see `sample`.
+      guidance: the weight away from the null condition; None: the model's own distribution.
+    """
+    words = image_words(network, seed, rows, size, size)
+    condition, words, given = paired(conditioner, batch, guidance, words, given)
+    drawn = sampler(network, words, condition, given, temperature, guidance=guidance)
+    return unpaired(guidance, drawn)
+
+
 def pixelcnn_program(conditioner: Conditioner, network: PixelCNN, size: int, sampler=sample):
-    """Returns a compiled function of (batch, seed, rows, given, temperature) that gives images."""
+    """Returns a compiled function of `sample_pixelcnn`'s arguments from `batch` on."""
+    fixed = (conditioner, network, size, sampler)
+    return tf.function(partial(sample_pixelcnn, *fixed), jit_compile=True, autograph=False)
 
-    @tf.function(jit_compile=True, autograph=False)
-    def program(batch, seed, rows, given, temperature):
-        words = image_words(network, seed, rows, size, size)
-        return sampler(network, words, conditioner(batch), given, temperature)
 
-    return program
+def sample_multiscale(
+    conditioner: Conditioner,
+    model: Multiscale,
+    size: int,
+    base_sampler,
+    batch: dict,
+    words,
+    start,
+    temperatures,
+    guidance=None,
+):
+    """Returns all scales of the images of a batch of conditions, and the passes of the base.
+
+    Args:
+      size: side of the largest image. base_sampler: of `SAMPLERS`; another than the one by fixed
+        point counts no passes, which are 0.
+      words, temperatures, guidance: see `SamplingInputs`. start: see `sample_scales`.
+    """
+    condition, words, start = paired(conditioner, batch, guidance, words, start)
+    inputs = SamplingInputs(words, condition, temperatures, guidance)
+    passes = tf.constant(0)
+    if start is None:
+        start = sample_base(model, inputs, base_sampler)
+        start, passes = start if isinstance(start, FixedPoint) else (start, passes)
+    return unpaired(guidance, (sample_scales(model, inputs, size, start), passes))
 
 
 def multiscale_program(
@@ -129,33 +176,25 @@ def multiscale_program(
     model: Multiscale,
     size: int,
     whole_size: int | None = None,
-    by_fixed_point: bool = False,
+    base_sampler=sample,
 ):
-    """Returns a compiled function of (batch, seed, rows, start, temperatures): images, all scales.
+    """Returns a compiled function of `sample_multiscale`'s arguments from `batch` on.
 
-    Args:
-      conditioner, model: the networks.
-      size: side of the largest image.
-      whole_size: side of the image that this one is a scale of, which is drawn with the same
-        kernels; None: `size`.
-      by_fixed_point: samples the base so; the program then gives (images, passes of the base).
+    In place of the words it takes the seed and the rows that they are of.
+
+    whole_size: side of the image that this one is a scale of, which is drawn with the same kernels;
+    None: `size`.
     """
     check_size(size, model.config.base_size)
     small = (whole_size or size) <= LARGEST_COMPILED
     compiled = partial(tf.function, jit_compile=True, autograph=False)
-    base_sampler = SAMPLERS["fixed-point" if by_fixed_point else "cached"]
     sampler = base_sampler if small else compiled(base_sampler)
-    numbered = compiled(lambda seed, rows: multiscale_words(model, seed, rows, size))
+    words_of = compiled(lambda seed, rows: multiscale_words(model, seed, rows, size))
+    draw = partial(sample_multiscale, conditioner, model, size, sampler)
 
     @tf.function(jit_compile=small, autograph=False)
-    def program(batch, seed, rows, start, temperatures):
-        inputs = SamplingInputs(numbered(seed, rows), conditioner(batch), temperatures)
-        if not by_fixed_point:
-            return sample_scales(model, inputs, size, start, sampler)
-        passes = tf.constant(0)
-        if start is None:
-            start, passes = sample_base(model, inputs, sampler)
-        return sample_scales(model, inputs, size, start), passes
+    def program(batch, seed, rows, *arguments):
+        return draw(batch, words_of(seed, rows), *arguments)
 
     return program
 

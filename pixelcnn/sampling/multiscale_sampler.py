@@ -26,12 +26,14 @@ class SamplingInputs(NamedTuple):
 
     words: uint32 [batch, pixels, noise words], see `multiscale_words`. condition: vector [batch,
     channels], map [batch, size, size, channels] of the largest image. temperatures: float32
-    [scales], one a scale from the base up, 1 for the model's own distribution.
+    [scales], one a scale from the base up, 1 for the model's own distribution. guidance: weight
+    away from the null condition, for a batch as `outputs.sample_guided` has it.
     """
 
     words: tf.Tensor
     condition: Condition
     temperatures: tf.Tensor
+    guidance: float | tf.Tensor | None = None
 
 
 def sample_scales(
@@ -61,7 +63,8 @@ def sample_base(model: Multiscale, inputs: SamplingInputs, base_sampler=sample):
     side, network = model.config.base_size, model.base
     words = tf.reshape(inputs.words[:, : side**2], [-1, side, side, inputs.words.shape[-1]])
     condition = condition_at(inputs.condition, side)
-    return base_sampler(network, words, condition, None, inputs.temperatures[0])
+    temperature, guidance = inputs.temperatures[0], inputs.guidance
+    return base_sampler(network, words, condition, None, temperature, guidance=guidance)
 
 
 def upscale(model: Multiscale, inputs: SamplingInputs, image, temperature):
@@ -89,7 +92,7 @@ def sample_group(
     """
     hidden, words = factor(groups, condition), group_words(inputs.words, side, factor.group)
     if factor.output is not None:
-        return factor.output.sample(hidden, words, temperature)
+        return factor.output.sample(hidden, words, temperature, inputs.guidance)
     shallow = factor.shallow
     known = factor.patch_hidden(hidden)
     patches = sample(
@@ -99,6 +102,7 @@ def sample_group(
         None,
         temperature,
         known.prediction,
+        inputs.guidance,
     )
     return paste(patches, tf.shape(groups[0]))
 

@@ -50,6 +50,7 @@ def sample(
     given: Given | None = None,
     temperature=1.0,
     prediction=None,
+    guidance=None,
 ):
     """Returns images int32 [batch, height, width, channels] from the cached sampler.
 
@@ -59,11 +60,12 @@ def sample(
       given: pixels to keep.
       temperature: of every draw, 1 for the model's own distribution.
       prediction: float32 [batch, height, width, channels], added to the network's own.
+      guidance: weight away from the null condition, for a batch as `outputs.sample_guided` has it.
     """
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
     channels = network.output_config.channels
     placed = placed_condition(network, condition, batch, height, width)
-    shared = _Shared(network, words, placed, given, temperature, prediction)
+    shared = _Shared(network, words, placed, given, temperature, prediction, guidance)
     units = network.config.units
     blank = tf.zeros([batch, FRONT_ROWS, width + 2 * FRONT_REACH, channels + 1])
     above = tf.zeros([len(network.layers), batch, 1, width, units])
@@ -90,9 +92,12 @@ class _Shared(NamedTuple):
     given: Given | None
     temperature: float | tf.Tensor
     prediction: tf.Tensor | None
+    guidance: float | tf.Tensor | None
 
-    def kept(self, y, x, sampled):
-        """Returns the pixels [batch, channels] at (y, x): the given ones, else `sampled`."""
+    def pixel(self, y, x, hidden: Hidden):
+        """Returns the pixels [batch, channels] at (y, x): the given ones, else sampled ones."""
+        words = self.words[:, y, x]
+        sampled = self.network.output.sample(hidden, words, self.temperature, self.guidance)
         if self.given is None:
             return sampled
         before = y * self.words.shape[2] + x < self.given.count
@@ -125,8 +130,7 @@ def _row(shared: _Shared, y, inputs, above):
 
     def pixel(x, left, columns, drawn):
         hidden, columns = _pixel(network, row, x, left, columns)
-        levels = network.output.sample(hidden, shared.words[:, y, x], shared.temperature)
-        levels = shared.kept(y, x, levels)
+        levels = shared.pixel(y, x, hidden)
         fresh = network.inputs(levels)[:, tf.newaxis]
         return x + 1, tf.concat([left[:, 1:], fresh], 1), columns, drawn.write(x, levels)
 
@@ -171,19 +175,24 @@ def _pixel(network: PixelCNN, row: _Row, x, left, columns):
 
 
 def sample_naively(
-    network: PixelCNN, words, condition: Condition, given: Given | None = None, temperature=1.0
+    network: PixelCNN,
+    words,
+    condition: Condition,
+    given: Given | None = None,
+    temperature=1.0,
+    guidance=None,
 ):
     """Returns the images of `sample`, by one whole network pass for every pixel."""
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
     shape = [batch, height, width, network.output_config.channels]
     start = tf.zeros(shape, tf.int32)
-    shared = _Shared(network, words, condition, given, temperature, None)
+    shared = _Shared(network, words, condition, given, temperature, None, guidance)
 
     def pixel(place, image):
         y, x = place // width, place % width
         hidden = network(image, condition)
         at = Hidden(hidden.units[:, y, x], hidden.prediction[:, y, x])
-        levels = shared.kept(y, x, network.output.sample(at, words[:, y, x], temperature))
+        levels = shared.pixel(y, x, at)
         here = tf.reshape(tf.range(height * width) == place, [1, height, width, 1])
         return place + 1, tf.where(here, levels[:, tf.newaxis, tf.newaxis], image)
 

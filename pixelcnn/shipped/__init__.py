@@ -18,7 +18,22 @@ def folder(name: str) -> Path:
 
 def dev_images(name: str) -> Path:
     """Returns the npz file of the dev images that a shipped model is evaluated on."""
-    return _here() / f"{name.split('-')[1]}_dev.npz"
+    return _here() / f"{_corpus(name)}_dev.npz"
+
+
+def classifiers() -> tuple[Path, ...]:
+    """The files of the classifiers that samples of shipped models are evaluated with."""
+    return tuple(sorted(_here().glob("*_classifier.npz")))
+
+
+def classifier(name: str) -> Path | None:
+    """The classifier's file of a shipped model, None for one that has none."""
+    file = _here() / f"{_corpus(name)}_classifier.npz"
+    return file if name in FOLDERS and file.exists() else None
+
+
+def _corpus(name: str) -> str:
+    return name.split("-")[1] if name in FOLDERS else ""
 
 
 def _here() -> Path:

@@ -64,6 +64,7 @@ class ImageBundle(Bundle):
         temperature: float | Sequence[float] = 1.0,
         start: np.ndarray | None = None,
         given: tuple[np.ndarray, int] | None = None,
+        guidance: float = 0.0,
     ) -> np.ndarray:
         """Images, uint8 [num, size, size, channels].
 
@@ -75,11 +76,19 @@ class ImageBundle(Bundle):
           start: a small image uint8 [side, side, channels] to enlarge (multiscale).
           given: an image uint8 [size, size, channels] and how many of its pixels, in raster
             order, to keep (PixelCNN).
+          guidance: of a model of classes, how far every pixel is moved away from what no class in
+            particular would have; beyond 0 it is no longer the model's own density.
 
         Raises InvalidInput for what the model cannot draw.
         """
         drawn = self.progressions(
-            condition, seed=seed, num=num, temperature=temperature, start=start, given=given
+            condition,
+            seed=seed,
+            num=num,
+            temperature=temperature,
+            start=start,
+            given=given,
+            guidance=guidance,
         )
         return np.stack([scales[-1] for scales in drawn])
 
@@ -92,6 +101,7 @@ class ImageBundle(Bundle):
         temperature: float | Sequence[float] = 1.0,
         start: np.ndarray | None = None,
         given: tuple[np.ndarray, int] | None = None,
+        guidance: float = 0.0,
     ) -> Iterator[list[np.ndarray]]:
         """For each image, as it is drawn, all its scales, smallest first; see `generate`.
 
@@ -103,7 +113,7 @@ class ImageBundle(Bundle):
         if num < 1 or len(conditions) != num:
             raise InvalidInput(f"`condition` must be one or {num}, got {len(conditions)}.")
         calls = [
-            self.inputs(value, seed, row, temperature, start, given)
+            self.inputs(value, seed, row, temperature, start, given, guidance)
             for row, value in enumerate(conditions)
         ]
         return (self._scales(*call, start) for call in calls)
@@ -127,6 +137,7 @@ class ImageBundle(Bundle):
         temperature: float | Sequence[float] = 1.0,
         start: np.ndarray | None = None,
         given: tuple[np.ndarray, int] | None = None,
+        guidance: float = 0.0,
     ) -> tuple[str, Arrays]:
         """The signature that draws an image, and its checked inputs, a batch of one.
 
@@ -143,6 +154,10 @@ class ImageBundle(Bundle):
             "temperature": [each],
             **self.condition(condition),
         }
+        if "guidance" in self.signatures[COMPILED].inputs:
+            inputs["guidance"] = [guidance]
+        elif guidance:
+            raise InvalidInput("`guidance` is for a model of classes.")
         signature = COMPILED
         if start is not None:
             self._check_start(start)

@@ -4,6 +4,7 @@ Every row of a batch is drawn alone, by the programs that draw live, so that no 
 `serving_default` draws with TensorFlow's own kernels, all others compiled by XLA.
 """
 
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,15 +17,21 @@ from pixelcnn.density import ImageDensity
 from pixelcnn.model import ImageModel
 from pixelcnn.networks.config import part_names
 from pixelcnn.portable import condition_specs
-from pixelcnn.sampling.generation import multiscale_program, pixelcnn_program
-from pixelcnn.sampling.multiscale_sampler import SamplingInputs, multiscale_words, sample_scales
-from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample
+from pixelcnn.sampling.generation import (
+    multiscale_program,
+    pixelcnn_program,
+    sample_multiscale,
+    sample_pixelcnn,
+)
+from pixelcnn.sampling.multiscale_sampler import multiscale_words
+from pixelcnn.sampling.pixelcnn_sampler import Given, sample
 from replicator.runs.errors import UserError
 from serving.bundles.bundle import COMPILED, FORMAT, PLAIN
 from serving.bundles.signature import Signature, TensorInfo, scale_name
 
 BATCHES = tuple(range(1, 9))  # a row costs the same in any batch: none is ever padded
 ROWS_AT_ONCE = 4
+MAX_GUIDANCE = 20.0  # where the class that a pixel fits best has all of its mass
 MAX_TEMPERATURE = 100.0  # where every image is noise; numbers beyond could overflow
 INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
 Tensors = dict[str, tf.Tensor]
@@ -75,23 +82,18 @@ def _of_pixelcnn(density: ImageDensity) -> tuple[dict[str, Signature], dict[str,
         "complete": Signature(request | {"given": images, "given_count": count}, outputs),
     }
 
-    def plain(batch, seed, rows, given, temperature):
-        words = image_words(network, seed, rows, size, size)
-        return sample(network, words, density.conditioner(batch), given, temperature)
-
     def row_of(program) -> Row:
         def row(given):
             kept = Given(tf.zeros([1, size, size, channels], tf.int32), tf.constant(0))
             if "given" in given:
                 kept = Given(tf.cast(given["given"], tf.int32), given["given_count"][0])
-            temperature = given["temperature"][0, 0]
-            seed, rows, batch = _key(given["seed"]), given["row"], _condition(given)
-            return {"picture": _image(program(batch, seed, rows, kept, temperature))}
+            return {"picture": _image(_drawn(program, given, kept, given["temperature"][0, 0]))}
 
         return row
 
+    plain = row_of(functools.partial(sample_pixelcnn, density.conditioner, network, size, sample))
     compiled = row_of(pixelcnn_program(density.conditioner, network, size))
-    return signatures, {PLAIN: row_of(plain), COMPILED: compiled, "complete": compiled}
+    return signatures, {PLAIN: plain, COMPILED: compiled, "complete": compiled}
 
 
 def _of_multiscale(density: ImageDensity) -> tuple[dict[str, Signature], dict[str, Row]]:
@@ -108,17 +110,15 @@ def _of_multiscale(density: ImageDensity) -> tuple[dict[str, Signature], dict[st
         given = {"start": images[smaller]} if smaller else {}
         signatures[scale_name(side)] = Signature(request | given, {"picture": images[side]})
 
-    def plain(batch, seed, rows, start, temperatures):
+    def plain(batch, seed, rows, *arguments):
         words = multiscale_words(model, seed, rows, sizes[-1])
-        return sample_scales(
-            model, SamplingInputs(words, density.conditioner(batch), temperatures), sizes[-1], start
-        )
+        fixed = (density.conditioner, model, sizes[-1], sample)
+        return sample_multiscale(*fixed, batch, words, *arguments)
 
     def row_of(name, program) -> Row:
         def row(given):
             start = tf.cast(given["start"], tf.int32) if "start" in given else None
-            seed, rows, batch = _key(given["seed"]), given["row"], _condition(given)
-            scales = program(batch, seed, rows, start, given["temperature"][0])
+            scales, _ = _drawn(program, given, start, given["temperature"][0])
             made = {f"picture_{scale.shape[1]}": _image(scale) for scale in scales}
             made["picture"] = _image(scales[-1])
             return {output: made[output] for output in signatures[name].outputs}
@@ -143,6 +143,8 @@ def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]
         "row": TensorInfo(INT32, (None,), low=0, default=0),
         "temperature": TensorInfo(FLOAT32, (None, scales), 0, MAX_TEMPERATURE, 1),
     }
+    if conditioning.kind == "class":
+        request["guidance"] = TensorInfo(FLOAT32, (None,), 0, MAX_GUIDANCE, 0)
     for name, spec in condition_specs(density.config).items():
         shape = (None, *spec.shape.as_list()[1:])
         dtype = np.dtype(spec.dtype.as_numpy_dtype)
@@ -156,8 +158,14 @@ def _outputs(images: dict[int, TensorInfo]) -> dict[str, TensorInfo]:
     return {"picture": images[max(images)], **scales}
 
 
-def _condition(given: Tensors) -> Tensors:
-    return {name: given[name] for name in CONDITIONS if name in given}
+def _drawn(program, given: Tensors, *arguments) -> Any:
+    """What a program draws for a batch of one; by its guided form where the guidance is not 0."""
+    condition = {name: given[name] for name in CONDITIONS if name in given}
+    draw = functools.partial(program, condition, _key(given["seed"]), given["row"], *arguments)
+    if "guidance" not in given:
+        return draw()
+    weight = given["guidance"][0]
+    return tf.cond(weight > 0, lambda: draw(weight), draw)
 
 
 CONDITIONS = ("label", "caption", "map", "past", "action", "state")

@@ -258,6 +258,7 @@ class Client:
         num: int = 1,
         seed: int = 0,
         temperature: float | Sequence[float] = 1.0,
+        guidance: float = 0.0,
         timeout_seconds: float | None = None,
     ) -> Stream[ImageScale]:
         """Images as the server draws them, each scale by scale.
@@ -267,12 +268,15 @@ class Client:
             is the model's to say; over gRPC a class has a number, and there are no captions.
           num: images, from the rows 0, 1, ... of the seed.
           temperature: one number, or one for each scale, the smallest first.
+          guidance: how far a model of classes is moved away from what no class in particular has.
         """
         arguments: dict[str, Any] = {"num": num, "seed": seed}
         if isinstance(temperature, Sequence):
             arguments["temperature"] = [float(number) for number in temperature]
         else:
             arguments["temperature"] = float(temperature)
+        if guidance:
+            arguments["guidance"] = float(guidance)
         labels = None if map is None else np.asarray(map).tolist()
         given = {"class": label, "caption": caption, "map": labels}
         arguments |= {key: value for key, value in given.items() if value is not None}

@@ -146,6 +146,8 @@ class GrpcTransport:
             raise ClientError(f"The model `{name}` draws no images.", "not_found")
         scales = known["temperature"].shape[1] or 1
         inputs = {"temperature": _temperatures(arguments["temperature"], scales)}
+        if "guidance" in arguments:
+            inputs["guidance"] = np.array([arguments["guidance"]], np.float32)
         if "class" in arguments:
             classes = self.spec(name, deadline).get("classes") or []
             inputs["label"] = np.array([_label(arguments["class"], classes)], np.int32)

@@ -78,6 +78,8 @@ class DrawArguments(Connection):
     """Images, from the rows 0, 1, ... of the seed."""
     temperature: tuple[float, ...] = (1.0,)
     """1 samples the model; one number, or one a scale, base first."""
+    guidance: float = 0.0
+    """How far a model of classes is moved away from what no class in particular has."""
     label: str | None = None
     """Class, by name or number; None: all classes in turn."""
     caption: str | None = None
@@ -247,8 +249,9 @@ def _image_scales(
     one = given.temperature[0] if len(given.temperature) == 1 else given.temperature
     labels = _array(given.map) if given.map else None
     arguments: dict[str, Any] = {"label": given.label, "caption": given.caption, "map": labels}
+    arguments |= {"temperature": one, "guidance": given.guidance}
     scales: list[np.ndarray] = []
-    with client.draw(name, num=given.num, seed=given.seed, temperature=one, **arguments) as chunks:
+    with client.draw(name, num=given.num, seed=given.seed, **arguments) as chunks:
         for scale in chunks:
             scales.append(scale.pixels)
             if scale.last:
@@ -274,6 +277,8 @@ def _classes(
             "label": rows % np.int32(classes),
             "temperature": np.full([len(rows), len(each)], each, np.float32),
         }
+        if given.guidance:
+            inputs["guidance"] = np.full(len(rows), given.guidance, np.float32)
         outputs = client.predict(name, inputs, signature)
         for row in range(len(rows)):
             yield scales_of(outputs, row)

@@ -51,10 +51,7 @@ class DrawRoute:
         value = condition(served, given)
         seed = integer(fields, "seed", 0, 0, MAX_SEED)
         num = integer(fields, "num", 1, 1, self._settings.max_rows)
-        rows = [
-            inputs(served, value, seed, range(n, n + 1), fields.get("temperature"))
-            for n in range(num)
-        ]
+        rows = [inputs(served, value, seed, range(n, n + 1), fields) for n in range(num)]
         return StreamedResponse(_lines(served, rows), MEDIA_TYPE, self._settings.timeout_seconds)
 
 

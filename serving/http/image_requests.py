@@ -11,7 +11,7 @@ from replicator.runs.errors import UserError
 from serving.bundles.signature import Signature, scale_name
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
-from serving.http.fields import excerpt, invalid_field
+from serving.http.fields import Fields, excerpt, invalid_field
 from serving.http.json_tensors import json_tensor
 from serving.http.model_lookup import preferred_signature
 
@@ -19,6 +19,7 @@ SCALE = re.compile(r"picture_([0-9]{1,5})")
 CONDITIONS = {"label": "class", "caption": "caption", "map": "map"}
 NUMBER = re.compile(r"[0-9]{1,9}")
 WHOLE = "picture"
+NONE: Fields = {}
 
 
 def signature(served: ServedModel) -> Signature:
@@ -51,18 +52,23 @@ def scale_signatures(served: ServedModel) -> list[str]:
 
 
 def inputs(
-    served: ServedModel, value: np.ndarray | None, seed: int, rows: range, temperature: Any = None
+    served: ServedModel, value: np.ndarray | None, seed: int, rows: range, fields: Fields = NONE
 ) -> dict[str, np.ndarray]:
     """The inputs of a batch of images, the rows of a seed; all of the same condition.
 
-    value: of one image, as `condition` gives it.
+    value: of one image, as `condition` gives it. fields: those of the request, of which
+    `temperature` and `guidance` are read.
     """
     known, count = signature(served).inputs, len(rows)
     values: dict[str, np.ndarray] = {
         "seed": np.full([count], seed, np.int64),
         "row": np.array(rows, np.int32),
-        "temperature": np.repeat(_temperature(served, temperature), count, 0),
+        "temperature": np.repeat(_temperature(served, fields.get("temperature")), count, 0),
     }
+    if (guidance := fields.get("guidance")) is not None:
+        if "guidance" not in known:
+            raise InvalidInput("`guidance` must not be given: it is for a model of classes.")
+        values["guidance"] = json_tensor("guidance", [guidance] * count, known["guidance"])
     name = condition_input(served)
     if name is not None and value is not None:
         values[name] = np.repeat(value[None], count, 0)

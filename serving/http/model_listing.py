@@ -13,7 +13,7 @@ from starlette.routing import Route
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import NotFound, ServingError
-from serving.http.image_requests import CONDITIONS, condition_input, scales
+from serving.http.image_requests import CONDITIONS, condition_input, scales, signature
 from serving.http.json_responses import json_response
 from serving.http.model_lookup import version_at
 from serving.http.synthesis_requests import is_conditional, max_seconds, speakers, supports_text
@@ -85,6 +85,7 @@ def _facts(served: ServedModel) -> dict[str, Any]:
     return facts | {
         "condition": CONDITIONS.get(condition_input(served) or ""),
         "classes": served.spec.get("classes") or [],
+        "guidance": "guidance" in signature(served).inputs,
         "sizes": [side for side, _ in scales(served)],
     }
 

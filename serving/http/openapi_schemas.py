@@ -140,6 +140,7 @@ DRAW = fields(
     seed=SEED,
     num=optional({**INTEGER, "minimum": 1}),
     temperature=optional({"anyOf": [NUMBER, listed(NUMBER, minItems=1)]}),
+    guidance=optional({**NUMBER, "minimum": 0}),
 )
 IMAGES = fields(
     ("prompt",),

@@ -27,13 +27,14 @@ export class Draw {
   }
 
   changed() {
-    showRows(this.condition, "num");
+    showRows(this.condition, this.model.guidance && "guidance", "num");
   }
 
   // Draws; returns when all the images are there and have grown.
   async run(signal) {
     const { model, condition } = this;
     const fields = { seed: numberIn("seed"), num: numberIn("num"), temperature: numberIn("temperature") };
+    if (model.guidance) fields.guidance = numberIn("guidance");
     if (condition === "number") fields.class = numberIn("number");
     else if (condition && condition !== "map") fields[condition] = $(condition).value;
     this.#clear(fields.num, [model.id, fields.class ?? fields.caption ?? [], `seed ${fields.seed}`].flat().join(" "));

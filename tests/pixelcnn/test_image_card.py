@@ -56,7 +56,9 @@ def test_the_card_holds_the_measured_figures(exported):
     bits = quality["measures"]["bits_per_dim"]
     row = f"| bits per dim | {bits['mean']:.3f} | {bits['low']:.3f} to {bits['high']:.3f} |"
     assert row in text
-    assert f"| lossless WebP, bits per dimension | {quality['codec']['webp']:.3f} | |" in text
+    for name, title in {"webp": "WebP", "jpeg_xl": "JPEG XL"}.items():
+        line = f"| lossless {title}, bits per dimension | {quality['codec'][name]:.3f} | |"
+        assert line in text
     assert quality["bits_per_dim"] == bits["mean"]
 
 

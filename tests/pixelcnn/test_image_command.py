@@ -1,5 +1,6 @@
 """Image models on the command line: what each verb leaves, and every mistake in one line."""
 
+import copy
 import dataclasses
 import json
 import shutil
@@ -75,6 +76,17 @@ def test_one_image_of_one_class_can_be_asked_for(tmp_path):
     )
     expected = model("pixelcnn").generate("eel")[0]
     np.testing.assert_array_equal(levels_of(tmp_path / "sample_0_0.png"), expected)
+
+
+def test_guided_images_are_those_of_the_model_by_every_sampler(tmp_path):
+    expected = model("pixelcnn").generate([0, 1], seed=7, num=2, guidance=2)
+    for sampler in ("cached", "fixed-point"):
+        words = f"--num 2 --seed 7 --guidance 2 --sampler {sampler}"
+        assert sampled("pixelcnn", tmp_path / sampler, words)[0] == 0
+        for row in range(2):
+            found = levels_of(tmp_path / sampler / f"sample_7_{row}.png")
+            np.testing.assert_array_equal(found, expected[row])
+    assert (model("pixelcnn").generate([0, 1], seed=7, num=2) != expected).any()
 
 
 def test_sampling_by_fixed_point_gives_the_same_files_and_says_its_passes(tmp_path, capsys):
@@ -172,6 +184,8 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
         ("pixelcnn", "--label fox", "There is no class `fox`; there are cat, dog, eel."),
         ("pixelcnn", "--label 3", "There is no class 3; there are 0 to 2."),
         ("pixelcnn", "--size 0", "The size must be at least 1 pixel, got 0."),
+        ("pixelcnn", "--guidance -1", "The guidance must be 0 or more and finite, got -1."),
+        ("map", "--map MAP --guidance 1", "Only a model of classes can be guided."),
         ("pixelcnn", "--temperature -1", "`--temperature` must be 0 or more and finite, got -1."),
         ("pixelcnn", "--temperature inf", "`--temperature` must be 0 or more and finite, got inf."),
         (
@@ -229,10 +243,10 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
     ],
 )
 def test_what_cannot_be_drawn_is_one_line_and_no_folder(mistake, tmp_path, kind, words, line):
-    for name, side in {"SMALL": 4, "LARGE": 8}.items():
+    for name, side in {"SMALL": 4, "LARGE": 8, "MAP": 8}.items():
         Image.fromarray(np.zeros([side, side], np.uint8)).save(tmp_path / name, "PNG")
     (tmp_path / "TEXT").write_text("words")
-    places = {name: str(tmp_path / name) for name in ("SMALL", "LARGE", "TEXT", "NO")}
+    places = {name: str(tmp_path / name) for name in ("SMALL", "LARGE", "MAP", "TEXT", "NO")}
     words = [(places | {"LONG": "x" * 10_000}).get(word, word) for word in words.split()]
     found = mistake("sample", run(kind), "--out", tmp_path / "out", *words)
     assert found.replace(f"{tmp_path}/", "") == line
@@ -250,7 +264,8 @@ def test_a_folder_that_cannot_be_made_is_named_before_any_image(mistake, monkeyp
 
 
 def test_figures_as_json_are_one_object_and_nothing_else(capsys):
-    assert onepass.main(["evaluate", str(run("multiscale")), "--json"]) == 0
+    words = ["evaluate", str(run("multiscale")), "--json", "--samples", "0"]
+    assert onepass.main(words) == 0
     found = json.loads(capsys.readouterr().out)
     assert found.keys() == {
         *("model", "step", "data", "bits_per_dim", "seconds_per_picture"),
@@ -273,16 +288,22 @@ def test_figures_as_json_are_one_object_and_nothing_else(capsys):
 
 
 def test_figures_in_words_name_model_data_and_the_codec(capsys, monkeypatch):
-    known = image_runs.figures("pixelcnn")
+    known = copy.deepcopy(image_runs.figures("pixelcnn"))
     monkeypatch.setattr("pixelcnn.evaluation.evaluate", lambda *_: known)
     file = images() / "toy_dev.npz"
-    assert onepass.main(["evaluate", str(run("pixelcnn")), "--data", str(file)]) == 0
+    words = ["evaluate", str(run("pixelcnn")), "--data", str(file), "--samples", "0"]
+    assert onepass.main(words) == 0
     lines = capsys.readouterr().out.splitlines()
     assert lines[0] == f"{run('pixelcnn')}, step {STEPS}, on {DEV} dev images of {file}"
     bits, webp = known["bits_per_dim"], known["codec"]["webp"]
     assert lines[1].startswith(f"  bits per dimension   {bits:.3f}   (95%: ")
     assert lines[2].startswith(f"  lossless WebP        {webp:.3f} ")
     assert lines[2].endswith(f"({100 * (bits / webp - 1):+.1f}%)")
+    jpeg_xl = known["codec"].pop("jpeg_xl")
+    assert lines[3].startswith(f"  lossless JPEG XL     {jpeg_xl:.3f} ")
+    assert onepass.main(words) == 0
+    line = "  lossless JPEG XL     not measured: pip install 'onepass[jxl]'"
+    assert capsys.readouterr().out.splitlines()[3] == line
     assert lines[-1].startswith("  bits per dim gained by the condition   ")
 
 

@@ -12,7 +12,8 @@ from image_runs import CLASSES, DEV, config_of, dev_of, figures, images, model, 
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import DataError
 from pixelcnn.data.video import read_episodes
-from pixelcnn.evaluation import webp_bits_per_dim
+from pixelcnn.measures import codecs
+from pixelcnn.measures.codecs import codec_bits_per_dim
 from pixelcnn.networks.conditioning import Condition
 from replicator.runs.atomic_files import read_npz
 from replicator.runs.errors import UserError
@@ -169,17 +170,29 @@ def test_actions_are_normalised_as_those_that_the_model_was_trained_on(tmp_path)
     assert line.endswith("`actions` have 3 numbers, the model knows 2.")
 
 
-def test_webp_stores_noise_at_its_entropy_and_a_flat_image_for_nothing():
+@pytest.mark.parametrize("codec", ["webp", "jpeg_xl"])
+def test_a_codec_stores_noise_at_its_entropy_and_a_flat_image_for_nothing(codec):
+    def bits(*images):
+        return codec_bits_per_dim(images)[codec]
+
     noise = np.random.default_rng(0).integers(0, 256, [64, 64, 3], np.uint8)
-    assert 7.9 < webp_bits_per_dim(noise) < 8.3
-    assert 7.9 < webp_bits_per_dim(noise[..., :1]) < 8.6
-    assert webp_bits_per_dim(np.full([64, 64, 3], 77, np.uint8)) < 0.5
-    assert webp_bits_per_dim(np.full([64, 64, 1], 77, np.uint8)) < 0.5
+    assert 7.9 < bits(noise) < 9.1
+    assert 7.9 < bits(noise[..., :1]) < 9.1
+    for channels in (1, 3):
+        flat = np.full([64, 64, channels], 77, np.uint8)
+        assert bits(flat) < 0.5
+        assert bits(flat, noise) == pytest.approx((bits(flat) + bits(noise)) / 2)
 
 
-def test_the_codec_is_evaluated_on_the_dev_images():
-    each = [webp_bits_per_dim(image[..., None]) for image in toys(DEV, 2)["images"]]
-    assert figures("pixelcnn")["codec"] == {"webp": pytest.approx(np.mean(each))}
+def test_the_codecs_are_evaluated_on_the_dev_images():
+    expected = codec_bits_per_dim(toys(DEV, 2)["images"][..., None])
+    assert figures("pixelcnn")["codec"] == pytest.approx(expected)
+    assert expected.keys() == {"webp", "jpeg_xl"}
+
+
+def test_a_codec_whose_package_is_missing_is_left_out(monkeypatch):
+    monkeypatch.setattr(codecs, "JPEG_XL", "no_such_package")
+    assert codec_bits_per_dim(toys(1, 0)["images"][..., None]).keys() == {"webp"}
 
 
 # A folder that holds a model

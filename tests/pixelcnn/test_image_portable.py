@@ -200,12 +200,17 @@ def test_an_exported_model_of_patches_enlarges_an_image_as_before(tmp_path):
     np.testing.assert_array_equal(expected[1][::2, ::2], start)
 
 
-@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
-def test_an_exported_sampler_by_fixed_point_draws_the_same_image_and_counts_passes(kind, tmp_path):
+@pytest.mark.parametrize(("kind", "guidance"), [("pixelcnn", 1.5), ("multiscale", 0.0)])
+def test_an_exported_sampler_by_fixed_point_draws_the_same_image_and_counts_passes(
+    kind, guidance, tmp_path
+):
     made = density_of(kind)
     heat = 1.0 if kind == "pixelcnn" else (1.0, 0.8)
-    request = Request((3,), 11, 8, {"label": np.array([1], np.int32)}, heat)
-    draw, inputs = draw_in_jax(tmp_path, made, request, 3, sampler="fixed-point")
+    condition = {"label": np.array([1], np.int32)}
+    request = Request((3,), 11, 8, condition, heat, guidance=guidance)
+    options = {"sampler": "fixed-point", "guided": guidance > 0}
+    draw, inputs = draw_in_jax(tmp_path, made, request, 3, **options)
+    inputs |= {"guidance": np.float32(guidance)} if guidance else {}
     if kind == "pixelcnn":
         blank = {"given": np.zeros([1, 8, 8, 1], np.int32), "given_count": np.int32(0)}
         found = draw(**inputs, **blank, temperature=np.float32(1.0))

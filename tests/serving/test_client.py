@@ -568,6 +568,9 @@ def test_the_command_draws_all_classes_in_turn_or_one(address, tmp_path):
     assert values == [61, 62]
     for name in ("grid.png", "progression.png", "progression.gif"):
         assert (out / name).stat().st_size > 100
+    for words, value in {"--label 3": 65, "": 5}.items():
+        assert onepass.main([*common, "--num", "1", "--guidance", "5", *words.split()]) == 0
+        assert np.asarray(Image.open(out / "sample_0_0.png")).max() == value
 
 
 def test_the_command_says_in_one_line_what_is_wrong(address, tmp_path, capsys):

@@ -52,6 +52,19 @@ def test_a_bundle_draws_what_the_live_model_draws(kind):
 
 
 @pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+def test_a_bundle_is_guided_as_the_live_model_row_by_row(kind):
+    fields = {"seed": 4, "num": 2}
+    expected = model(kind).generate("dog", guidance=2.0, **fields)
+    drawn = bundle(kind).generate("dog", guidance=2.0, **fields)
+    np.testing.assert_array_equal(drawn, expected)
+    plain = model(kind).generate("dog", **fields)
+    assert (plain[1] != expected[1]).any()
+    calls = [bundle(kind).inputs("dog", 4, 1, guidance=weight) for weight in (2.0, 0.0)]
+    both = batch_of(kind, "compiled", calls)["picture"]
+    np.testing.assert_array_equal(both, [expected[1], plain[1]])
+
+
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
 def test_serving_default_is_answered_by_what_is_compiled(kind, monkeypatch):
     made, asked = bundle(kind), []
     monkeypatch.setattr(made, "_program", lambda signature, inputs: asked.append(signature) or {})
@@ -166,6 +179,8 @@ def test_shipped_objects_grow_to_what_the_live_model_draws(tmp_path):
         ("pixelcnn", None, {}, "The model needs a class."),
         ("pixelcnn", [0, 1], {"num": 3}, "`condition` must be one or 3, got 2."),
         ("pixelcnn", 0, {"seed": -1}, "`seed` must be between 0 and 2^64 - 1, got -1."),
+        ("map", MAP, {"guidance": 1.0}, "`guidance` is for a model of classes."),
+        ("pixelcnn", 0, {"guidance": -1}, "`guidance` must be between 0 and 20, got -1."),
         ("pixelcnn", 0, {"temperature": -1}, "`temperature` must be between 0 and 100, got -1."),
         ("pixelcnn", 0, {"temperature": [1, 1]}, "`temperature` must have the shape [any, 1]"),
         ("pixelcnn", 0, {"start": np.zeros([4, 4, 1], np.uint8)}, "A PixelCNN cannot enlarge"),

@@ -129,6 +129,7 @@ def test_images_grow_scale_by_scale(visit, running):
     visitor = visit().open("shapes")
     visitor.page.get_by_label("Class", exact=True).select_option("class 3")
     visitor.page.get_by_label("Seed", exact=True).fill("5")
+    visitor.page.get_by_label("Guidance").fill("2")
     visitor.click("Draw")
     visitor.hears("^Drew 4 images in")
     sides = visitor.page.evaluate("window.sides")
@@ -139,7 +140,7 @@ def test_images_grow_scale_by_scale(visit, running):
     assert visitor.readings()[2].startswith("4 of 4 in ")
     name, png = visitor.download("Download PNG of image 2")
     assert name == "shapes-class-3-seed-5-image-2.png"
-    request = {"class": "class 3", "seed": 5, "num": 2}
+    request = {"class": "class 3", "seed": 5, "num": 2, "guidance": 2}
     lines = running.client.post("/v1/models/shapes:draw", json=request).text.splitlines()
     assert base64.b64encode(png).decode() in lines[-1] and Image.open(io.BytesIO(png)).size[0] == 16
     visitor.page.get_by_label("Scale").press("ArrowLeft")
@@ -178,7 +179,7 @@ def test_everything_works_from_the_keyboard(visit, voice):
     assert visitor.focused() == "voice"
     keys.press("ArrowUp")
     way = visitor.tab("go")
-    assert way == ["class", "seed", "new-seed", "temperature", "num", "go"]
+    assert way == ["class", "seed", "new-seed", "temperature", "guidance", "num", "go"]
     keys.press("Space")
     visitor.hears("^Drew 4 images")
 

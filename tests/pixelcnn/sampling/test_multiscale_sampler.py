@@ -67,7 +67,7 @@ def drawn(kind, size=SIZE, **fields):
 def test_each_pixel_is_drawn_once(kind):
     model, total = multiscale_of(kind), [0]
 
-    def numbered(hidden, words, temperature):
+    def numbered(hidden, words, *weights):
         shape = [*words.shape[:-1], 1]
         first, total[0] = total[0], total[0] + int(np.prod(shape))
         return tf.reshape(tf.range(first, total[0]), shape)
@@ -85,7 +85,7 @@ def test_each_pixel_is_drawn_once(kind):
 def test_each_pixel_is_drawn_from_its_own_words(kind):
     model = multiscale_of(kind)
     for output in outputs_of(model):
-        output.sample = lambda hidden, words, temperature: tf.bitcast(words[..., :1], tf.int32)
+        output.sample = lambda hidden, words, *_: tf.bitcast(words[..., :1], tf.int32)
     inputs = plain_inputs(model, SIZE)
     base, *larger = sample_scales(model, inputs, SIZE)
     drawn = [base, *(group for image in larger for group in split(image)[1:])]

@@ -155,7 +155,7 @@ def test_a_prediction_from_elsewhere_is_added_at_its_own_pixel(likelihood):
 def test_each_pixel_is_drawn_once_from_its_own_words(sampler):
     network, calls = pixelcnn_of(), []
 
-    def drawing_its_words(hidden, words, temperature):
+    def drawing_its_words(hidden, words, *weights):
         calls.append(len(words))
         return tf.bitcast(words[..., :1], tf.int32)
 

@@ -1,0 +1,1 @@
+"""Measures of samples of image models."""

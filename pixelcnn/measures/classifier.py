@@ -1,0 +1,138 @@
+"""A small classifier of a corpus's classes, which says what samples show.
+
+It is trained on the real training images alone, so that no generator has ever been trained by it,
+once for each corpus: its file goes by the digest of what it was trained on.
+"""
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import keras
+import numpy as np
+import tensorflow as tf
+from keras import layers
+
+from pixelcnn import shipped
+from pixelcnn.data.corpus import ImageSet
+from replicator.runs.atomic_files import write_npz
+
+RECIPE = b"1"  # of network and training: another one makes other classifiers
+FEATURES = 64
+WIDTHS = (24, 32, 48, 64)  # channels of each stage, which halves the image
+STEPS, BATCH_SIZE, LEARNING_RATE = 1500, 64, 3e-3
+MOST_REFERENCES = 1000  # training images whose features are kept
+STORED = np.float16
+
+
+class Seen(NamedTuple):
+    """What a classifier sees in images: labels int [n], and features float64 [n, FEATURES]."""
+
+    labels: np.ndarray
+    features: np.ndarray
+
+
+@dataclasses.dataclass(frozen=True)
+class Classifier:
+    """A trained classifier. reference: the features [n, FEATURES] of real training images."""
+
+    network: Any
+    reference: np.ndarray
+
+    def __call__(self, images: Sequence[np.ndarray] | np.ndarray) -> Seen:
+        """What it sees in images uint8 [n, side, side, channels]."""
+        levels = np.asarray(images, np.float32)
+        logits, features = self.network.predict(levels, BATCH_SIZE, verbose=0)
+        return Seen(np.argmax(logits, -1), features.astype(np.float64))
+
+
+def classifier_of(train: ImageSet, classes: int) -> Classifier:
+    """The classifier of training images: the shipped one, that of an earlier call, or a new one."""
+    known = digest(train)
+    cached = cache_folder() / f"{known}.npz"
+    for path in (*shipped.classifiers(), cached):
+        if path.exists() and (opened := opened_classifier(path, known)) is not None:
+            return opened
+    return train_classifier(train, classes, cached)
+
+
+def opened_classifier(path: Path, known: str | None = None) -> Classifier | None:
+    """The classifier of a file; None for one of other images than those of the digest `known`."""
+    with np.load(path, allow_pickle=False) as stored:
+        if known not in (None, str(stored["digest"])):
+            return None
+        weights = [stored[f"weight_{i:02d}"] for i in range(int(stored["count"]))]
+        network = make_network(*map(int, stored["shape"]))
+        network.set_weights([weight.astype(np.float32) for weight in weights])
+        return Classifier(network, stored["reference"].astype(np.float64))
+
+
+def train_classifier(train: ImageSet, classes: int, path: Path) -> Classifier:
+    """A new classifier, and its file at `path`."""
+    side, channels = train.images.shape[2:]
+    network = make_network(side, channels, classes)
+    schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, STEPS)
+    network.compile(
+        keras.optimizers.Adam(schedule),
+        [keras.losses.SparseCategoricalCrossentropy(from_logits=True), None],
+    )
+    images = tf.data.Dataset.from_tensor_slices((train.images, train.labels))
+    batches = images.shuffle(len(train.images), seed=0).repeat().batch(BATCH_SIZE)
+    network.fit(batches, steps_per_epoch=STEPS, shuffle=False, verbose=0)
+    network.set_weights([w.astype(STORED).astype(np.float32) for w in network.get_weights()])
+    kept = np.linspace(0, len(train.images) - 1, min(len(train.images), MOST_REFERENCES))
+    features = Classifier(network, np.zeros([0, FEATURES]))(train.images[kept.astype(int)]).features
+    weights = network.get_weights()
+    arrays = {f"weight_{i:02d}": weight.astype(STORED) for i, weight in enumerate(weights)}
+    arrays |= {
+        "reference": features.astype(STORED),
+        "digest": np.array(digest(train)),
+        "count": np.array(len(weights)),
+        "shape": np.array([side, channels, classes]),
+    }
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_npz(path, arrays)
+    return Classifier(network, arrays["reference"].astype(np.float64))
+
+
+def make_network(side: int, channels: int, classes: int) -> Any:
+    """A convolutional network from images to logits [n, classes] and features [n, FEATURES].
+
+    In training every image is turned, moved and scaled a little; it is never mirrored, which would
+    make another sign of a hand.
+    """
+    seeds = iter(range(100))
+    image = keras.Input([side, side, channels])
+    x = layers.Rescaling(1 / 127.5, -1)(image)
+    x = layers.RandomRotation(0.05, "nearest", seed=next(seeds))(x)
+    x = layers.RandomTranslation(0.1, 0.1, "nearest", seed=next(seeds))(x)
+    x = layers.RandomZoom(0.15, fill_mode="nearest", seed=next(seeds))(x)
+    for width in WIDTHS:
+        for stride in (1, 2):
+            kernels = keras.initializers.HeNormal(next(seeds))
+            x = layers.Conv2D(width, 3, stride, "same", use_bias=False, kernel_initializer=kernels)(
+                x
+            )
+            x = layers.ReLU()(layers.BatchNormalization()(x))
+    features = layers.GlobalAveragePooling2D()(x)
+    dropped = layers.Dropout(0.3, seed=next(seeds))(features)
+    kernels = keras.initializers.GlorotUniform(next(seeds))
+    logits = layers.Dense(classes, kernel_initializer=kernels)(dropped)
+    return keras.Model(image, [logits, features])
+
+
+def digest(train: ImageSet) -> str:
+    """Names training images and their labels."""
+    found = hashlib.blake2b(RECIPE, digest_size=16)
+    for array in (train.images, train.labels):
+        found.update(np.ascontiguousarray(array).tobytes())
+    return found.hexdigest()
+
+
+def cache_folder() -> Path:
+    """Where classifiers that were trained here lie."""
+    home = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(home) / "onepass" / "classifiers"

@@ -1,0 +1,71 @@
+"""How good samples are, by the features of a classifier that no generator was trained with."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from pixelcnn.measures.classifier import Classifier
+from replicator.runs.intervals import weighted_mean
+
+NEIGHBOURS = 3  # as Kynkaanniemi et al. have it
+
+
+def sample_quality(
+    classifier: Classifier, images: Sequence[np.ndarray], labels: np.ndarray, seed: int
+) -> dict:
+    """Measures of images uint8 [side, side, channels] that are to show the classes `labels`.
+
+    Returns a dict with class_accuracy {mean, low, high}, the share in which the classifier sees
+    the class that was asked for; and against features of real training images frechet_distance,
+    precision and recall. seed: of the interval.
+    """
+    seen = classifier(images)
+    right = (seen.labels == labels).astype(np.float64)
+    precision, recall = precision_recall(classifier.reference, seen.features)
+    return {
+        "class_accuracy": dataclasses.asdict(weighted_mean(right, np.ones(len(right)), seed)),
+        "frechet_distance": frechet_distance(classifier.reference, seen.features),
+        "precision": precision,
+        "recall": recall,
+    }
+
+
+def frechet_distance(real: np.ndarray, made: np.ndarray) -> float:
+    """The Frechet distance of normal distributions with the moments of features [n, channels].
+
+        |m_1 - m_2|^2 + tr(C_1 + C_2 - 2 (C_1 C_2)^(1/2))
+
+    Few images are further from the same distribution than many: compare equal numbers.
+    Source: Heusel et al. 2017, arXiv:1706.08500, equation 6.
+    """
+    difference = real.mean(0) - made.mean(0)
+    covariances = [np.cov(features, rowvar=False) for features in (real, made)]
+    # C_1 C_2 has the eigenvalues of a positive semi-definite matrix, up to rounding.
+    roots = np.sqrt(np.maximum(np.linalg.eigvals(covariances[0] @ covariances[1]).real, 0.0))
+    traces = sum(float(np.trace(covariance)) for covariance in covariances)
+    return float(difference @ difference) + traces - 2.0 * float(roots.sum())
+
+
+def precision_recall(real: np.ndarray, made: np.ndarray) -> tuple[float, float]:
+    """The shares of made features among the real ones, and of real ones among the made.
+
+    A feature is among others if it is as near to one of them as its third nearest neighbour is.
+    Source: Kynkaanniemi et al. 2019, arXiv:1904.06991, section 2.
+    """
+    between = _distances(real, made)
+    precision = (between <= _radii(real)[:, np.newaxis]).any(0).mean()
+    recall = (between <= _radii(made)).any(1).mean()
+    return float(precision), float(recall)
+
+
+def _radii(features: np.ndarray) -> np.ndarray:
+    """The distance [n] of each from its third nearest neighbour, the farthest if there are less."""
+    among = np.sort(_distances(features, features), 1)
+    return among[:, min(NEIGHBOURS, len(features) - 1)]
+
+
+def _distances(first: np.ndarray, second: np.ndarray) -> np.ndarray:
+    """Distances [first, second]."""
+    squares = (first**2).sum(1)[:, np.newaxis] + (second**2).sum(1) - 2.0 * first @ second.T
+    return np.sqrt(np.maximum(squares, 0.0))

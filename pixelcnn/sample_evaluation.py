@@ -1,0 +1,67 @@
+"""What a class-conditional model's samples show, beside real images that it has not seen."""
+
+import contextlib
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from pixelcnn import shipped
+from pixelcnn.data.corpus import is_dev_file, read_corpus
+from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.data.image_file import DataError
+from pixelcnn.measures.classifier import Classifier, classifier_of, opened_classifier
+from pixelcnn.measures.sample_quality import sample_quality
+from pixelcnn.model import ImageModel
+from replicator.runs.progress import Progress
+
+
+def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Classifier | None:
+    """The classifier of the classes of a model; None where no training images are to be had.
+
+    Args:
+      name: of a shipped model, whose classifier is shipped too, or anything else.
+      sources: where training images may be, see `read_corpus`; the first that has some is taken.
+    """
+    file = shipped.classifier(name)
+    if file is not None:
+        return opened_classifier(file)
+    for source in sources:
+        with contextlib.suppress(DataError):
+            if not is_dev_file(source):
+                corpus = read_corpus(source, model.config.data.rules)
+                if corpus.classes == model.classes:
+                    return classifier_of(corpus.splits["train"], len(corpus.classes))
+    return None
+
+
+def evaluate_samples(
+    model: ImageModel,
+    dataset: ImageDataset,
+    classifier: Classifier,
+    num: int,
+    seed: int,
+    guidance: float = 0.0,
+    temperature: tuple[float, ...] = (1.0,),
+) -> dict:
+    """Returns what `sample_quality` says of samples of all classes in turn.
+
+    Beside it stand "num", "guidance", "temperature", and under "dev" the same measures of as many
+    real dev images, or all of them: what a perfect model would reach.
+    """
+    labels = np.arange(num) % len(model.classes)
+    heat = temperature[0] if len(temperature) == 1 else temperature
+    sampled = model.progressions(
+        labels.tolist(), seed=seed, num=num, temperature=heat, guidance=guidance
+    )
+    drawn = []
+    with Progress(num, "drawing", "image") as progress:
+        for scales in sampled:
+            drawn.append(scales[-1])
+            progress.advance()
+    dev: Any = dataset.source.splits["dev"]  # an `ImageSet` with labels
+    chosen = np.linspace(0, len(dev.images) - 1, min(num, len(dev.images))).astype(int)
+    real = sample_quality(classifier, dev.images[chosen], dev.labels[chosen], seed)
+    made = sample_quality(classifier, drawn, labels, seed)
+    asked = {"num": num, "guidance": guidance, "temperature": list(temperature)}
+    return {**asked, **made, "dev": {"pictures": len(chosen), **real}}

@@ -1,0 +1,33 @@
+"""Guidance of a sampler: a batch is sampled beside its twin under the null condition.
+
+Both see the same pixels, and `outputs.sample_guided` moves what is sampled away from what the twin
+expects. The samplers themselves do not know of it: the twins are rows of their batch.
+"""
+
+import tensorflow as tf
+
+from pixelcnn.networks.conditioning import Conditioner
+
+
+def paired(conditioner: Conditioner, batch: dict, guidance, *arguments) -> tuple:
+    """Returns the condition of a batch and the arguments, each followed by its twin.
+
+    Args:
+      batch: see `Conditioner`. guidance: the weight; None pairs nothing.
+      arguments: tensors [batch, ...], tuples of them, None; numbers stay as they are.
+    """
+    condition = conditioner(batch)
+    if guidance is None:
+        return condition, *arguments
+    return conditioner.with_null(condition), *tf.nest.map_structure(_twice, arguments)
+
+
+def unpaired(guidance, sampled):
+    """Returns what was sampled, a tensor or several, without the twins."""
+    if guidance is None:
+        return sampled
+    return tf.nest.map_structure(lambda x: tf.split(x, 2)[0] if x.shape.rank else x, sampled)
+
+
+def _twice(x):
+    return x if x is None or not x.shape.rank else tf.concat([x, x], 0)

@@ -1,0 +1,145 @@
+"""Guided images: every sampler draws the same ones, from the distribution that is written down."""
+
+import functools
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_networks import image_of, multiscale_of, output_of, pixelcnn_of
+
+from likelihoods import noise
+from likelihoods.initial import Initial
+from pixelcnn.networks.conditioning import Condition, Conditioner
+from pixelcnn.networks.config import ConditioningConfig
+from pixelcnn.networks.outputs import NULL_FLOOR, Hidden, sample_guided
+from pixelcnn.sampling.generation import SAMPLERS, sample_multiscale, sample_pixelcnn
+from pixelcnn.sampling.multiscale_sampler import multiscale_words
+from pixelcnn.sampling.pixelcnn_sampler import Given
+
+CLASSES, SIDE, LEVELS = 3, 5, 16
+CONDITIONER = Conditioner(ConditioningConfig("class", CLASSES), Initial(0))
+OUTPUTS = [("logistic", 3, LEVELS), ("softmax", 3, LEVELS), ("logistic", 1, 256)]
+
+
+@functools.cache
+def network_of(output):
+    return pixelcnn_of(output_of(*output), CLASSES)
+
+
+def drawn(output, sampler="cached", guidance=2.0, labels=(0, 1), rows=(0, 1), **fields):
+    """Images int32 [batch, SIDE, SIDE, channels]."""
+    batch, numbered = {"label": tf.constant(labels)}, (5, list(rows))
+    fixed = (CONDITIONER, network_of(output), SIDE, SAMPLERS[sampler], batch, *numbered)
+    weight = None if guidance is None else tf.constant(guidance)
+    images = sample_pixelcnn(*fixed, fields.get("given"), fields.get("temperature", 1.0), weight)
+    return np.array(images.levels if sampler == "fixed-point" else images)
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_all_samplers_draw_the_same_guided_images(output):
+    given = Given(image_of(2, SIDE, SIDE, *output[1:]), tf.constant(7))
+    for fields in ({}, {"given": given, "temperature": 0.8}):
+        cached, naive, iterated = (drawn(output, sampler, **fields) for sampler in SAMPLERS)
+        np.testing.assert_array_equal(cached, naive)
+        np.testing.assert_array_equal(iterated, naive)
+        assert len(np.unique(cached)) > 5
+
+
+@pytest.mark.parametrize("kind", ["A", "B"])
+def test_guided_multiscale_images_are_the_same_by_every_sampler_of_the_base(kind):
+    model = multiscale_of(kind, 8, output_of("softmax", 3, LEVELS), CLASSES)
+    words = multiscale_words(model, 5, [0, 1], 8)
+    temperatures = tf.constant([1.0, 0.9, 0.8])
+
+    def sampled(sampler, guidance, start=None):
+        fixed = (CONDITIONER, model, 8, SAMPLERS[sampler], {"label": tf.constant([0, 1])}, words)
+        scales, passes = sample_multiscale(*fixed, start, temperatures, guidance)
+        assert (passes > 0) == (sampler == "fixed-point")
+        return scales
+
+    cached, naive, iterated = (sampled(sampler, 1.5) for sampler in SAMPLERS)
+    for scales in zip(cached, naive, iterated, strict=True):
+        np.testing.assert_array_equal(scales[0], scales[1])
+        np.testing.assert_array_equal(scales[0], scales[2])
+    np.testing.assert_array_equal(sampled("cached", 1.5, cached[1])[-1], cached[-1])
+    assert (cached[-1] != sampled("cached", None)[-1]).numpy().any()
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_an_image_is_guided_alone_as_in_any_batch(output):
+    both = drawn(output)
+    np.testing.assert_array_equal(drawn(output, labels=(1,), rows=(1,)), both[1:])
+    assert (drawn(output, guidance=None) != both).any()
+
+
+def hidden_states(output, batch, seed=0):
+    """Hidden states [2 batch, ...] far apart, the first half conditioned."""
+    draws = np.random.default_rng(seed)
+    sizes = (network_of(output).config.output_units, output[1])
+    return Hidden(*(tf.constant(draws.normal(size=(2 * batch, n)), tf.float32) for n in sizes))
+
+
+@pytest.mark.parametrize("output", OUTPUTS[:2])
+def test_samples_follow_the_guided_distribution_of_every_channel(output):
+    network, weight, count = network_of(output).output, 1.5, 20_000
+    one = hidden_states(output, 1)
+    many = Hidden(*(tf.repeat(part, count, 0) for part in one))
+    words = tf.tile(noise.words(3, [0], 0, count, network.noise_words)[0], [2, 1])
+    levels = sample_guided(network, many, words, 1.0, weight).numpy()
+    np.testing.assert_array_equal(levels[:count], levels[count:])
+    before: list[tf.Tensor] = []
+    for channel in range(output[1]):
+        given, null = np.float64(network.level_probabilities(one, before))
+        q = given * (given / np.maximum(null, NULL_FLOOR)) ** weight
+        level = int(np.argmax(q))
+        alike = np.all([levels[:count, c] == int(b[0]) for c, b in enumerate(before)] or [True], 0)
+        found = levels[:count, channel][np.broadcast_to(alike, [count])]
+        share = np.bincount(found, minlength=len(q)) / len(found)
+        assert len(found) > 300
+        np.testing.assert_allclose(share, q / q.sum(), atol=4 / np.sqrt(len(found)))
+        before.append(tf.fill([2], level))
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+def test_the_tables_of_all_channels_are_the_density(output):
+    network, hidden = network_of(output).output, hidden_states(output, 4)
+    pixels = image_of(8, 1, 1, *output[1:])[:, 0, 0]
+    total = 1.0
+    for channel in range(output[1]):
+        before = [pixels[:, c] for c in range(channel)]
+        table = network.level_probabilities(hidden, before)
+        np.testing.assert_allclose(tf.reduce_sum(table, -1), np.ones(8), atol=1e-5)
+        total *= tf.gather(table, pixels[:, channel], batch_dims=1)
+    expected = np.exp(network.log_prob(hidden, pixels))
+    np.testing.assert_allclose(total, expected, rtol=1e-3, atol=1e-6)
+
+
+def test_without_weight_the_distribution_is_the_models_own():
+    output = OUTPUTS[0]
+    network, hidden = network_of(output).output, hidden_states(output, 2)
+    table = network.level_probabilities(Hidden(*(part[:2] for part in hidden)), [])
+    words = tf.tile(noise.words(3, [0], 0, 2, network.noise_words)[0], [2, 1])
+    cold = sample_guided(network, hidden, words, 0.0, 0.0)
+    np.testing.assert_array_equal(cold[:2, 0], np.argmax(table, -1))
+
+
+def test_levels_in_both_tails_gain_nothing():
+    """A null that is narrower than the conditional would else send samples to its far tails."""
+
+    class Tables:
+        def level_probabilities(self, hidden, before):
+            wide, narrow = (-0.5 * ((np.arange(256) - 128) / width) ** 2 for width in (20.0, 2.0))
+            table = wide if float(hidden.prediction[0, 0]) == 1.0 else narrow
+            return tf.nn.softmax(tf.constant([table], tf.float32))
+
+    hidden = Hidden(tf.zeros([2, 1]), tf.constant([[1.0], [0.0]]))
+    words = tf.tile(noise.words(3, [0], 0, 1, 1)[0], [2, 1])
+    found = sample_guided(Tables(), hidden, words, 0.0, 3.0)
+    assert 128 - 40 < int(found[0, 0]) < 128 + 40
+
+
+def test_only_classes_have_a_null_condition():
+    condition = CONDITIONER.with_null(CONDITIONER({"label": tf.constant([2])}))
+    np.testing.assert_allclose(condition.vector, [[0, 0, 1], [1 / 3] * 3])
+    with pytest.raises(ValueError, match=r"^Only classes have a null condition, got kind none\.$"):
+        Conditioner(ConditioningConfig(), Initial(0)).with_null(Condition())

@@ -1,0 +1,109 @@
+"""Samples of models of classes are evaluated by a classifier that only real images have trained."""
+
+import json
+import shutil
+
+import image_runs
+import numpy as np
+import pytest
+from image_runs import CLASSES, DEV, dev_of, images, model, run, toys
+
+import onepass
+from pixelcnn import shipped
+from pixelcnn.data.corpus import read_corpus, read_dev
+from pixelcnn.data.image_rules import ImageRules
+from pixelcnn.measures import classifier as classifiers
+from pixelcnn.measures.classifier import cache_folder, classifier_of, digest, opened_classifier
+from pixelcnn.sample_evaluation import classifier_for, evaluate_samples
+
+RULES = ImageRules(8, 1)
+
+
+@pytest.fixture(scope="module", autouse=True)
+def quick(tmp_path_factory):
+    """A smaller classifier, in a cache of its own."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classifiers, "WIDTHS", (8,))
+        patch.setattr(classifiers, "STEPS", 200)
+        patch.setenv("XDG_CACHE_HOME", str(tmp_path_factory.mktemp("cache")))
+        yield
+
+
+@pytest.fixture(scope="module")
+def trained():
+    return classifier_of(read_corpus(images(), RULES).splits["train"], len(CLASSES))
+
+
+def test_a_classifier_knows_images_that_it_has_not_seen(trained):
+    dev = toys(60, 9)
+    seen = trained(dev["images"][..., None])
+    assert np.mean(seen.labels == dev["labels"]) > 0.95
+    assert seen.features.shape == (60, trained.reference.shape[1])
+    assert len(trained.reference) == image_runs.TRAIN
+
+
+def test_a_classifier_is_trained_once_for_each_set_of_images(trained, monkeypatch):
+    monkeypatch.setattr(classifiers, "train_classifier", None)
+    train = read_corpus(images(), RULES).splits["train"]
+    again = classifier_of(train, len(CLASSES))
+    probe = toys(6, 5)["images"][..., None]
+    np.testing.assert_array_equal(again(probe).features, trained(probe).features)
+    np.testing.assert_array_equal(again.reference, trained.reference)
+    file = cache_folder() / f"{digest(train)}.npz"
+    train.labels[0] = 2
+    assert digest(train) != file.stem and opened_classifier(file, digest(train)) is None
+
+
+def test_samples_and_dev_images_are_measured_alike(trained):
+    known, dataset = model("pixelcnn"), dev_of("pixelcnn")
+    found = evaluate_samples(known, dataset, trained, 9, 4, 1.0, (0.5,))
+    labels = [i % 3 for i in range(9)]
+    drawn = known.generate(labels, seed=4, num=9, guidance=1.0, temperature=0.5)
+    expected = np.mean(trained(drawn).labels == labels)
+    assert found["class_accuracy"]["mean"] == pytest.approx(expected)
+    assert (found["num"], found["guidance"], found["temperature"]) == (9, 1.0, [0.5])
+    dev = found["dev"]
+    assert dev["pictures"] == 9 and dev["class_accuracy"]["mean"] == 1.0
+    assert dev["frechet_distance"] < found["frechet_distance"]
+
+
+def test_the_command_says_what_samples_show(trained, capsys):
+    words = ["evaluate", str(run("pixelcnn")), "--samples", "6", "--guidance", "0.5"]
+    assert onepass.main(words) == 0
+    samples, dev = capsys.readouterr().out.splitlines()[-2:]
+    assert samples.startswith("  6 samples, guidance 0.5, temperature 1: class seen in ")
+    assert dev.startswith("  6 dev images: class seen in 100.0% (95%: 100.0 to 100.0), Frechet ")
+
+
+def test_without_training_images_there_is_a_line_in_place_of_figures(tmp_path, capsys):
+    copy = shutil.copytree(run("multiscale"), tmp_path / "copy")
+    stored = json.loads((copy / "config.json").read_text())
+    (copy / "config.json").write_text(json.dumps({**stored, "data_folder": "/gone"}))
+    file = images() / "toy_dev.npz"
+    assert onepass.main(["evaluate", str(copy), "--data", str(file), "--json"]) == 0
+    printed = capsys.readouterr()
+    assert "samples" not in json.loads(printed.out)
+    line = "samples are not evaluated: --data has no training images"
+    assert printed.err.splitlines()[-1] == line
+
+
+def test_classes_in_another_order_are_not_taken_for_the_models(tmp_path):
+    for split in ("train", "dev"):
+        order = np.array(CLASSES[::-1])
+        np.savez(tmp_path / f"x_{split}.npz", **(toys(6, 1) | {"classes": order}))
+    known = model("pixelcnn")
+    assert classifier_for(known, "x", [str(tmp_path)]) is None
+    sources = [str(images() / "toy_dev.npz"), str(tmp_path), str(images())]
+    assert classifier_for(known, "x", sources) is not None
+
+
+def test_the_shipped_classifier_knows_the_digits_of_dev():
+    file = shipped.classifier("shipped-digits-teacher")
+    assert file == shipped.classifier("shipped-digits") in shipped.classifiers()
+    assert shipped.classifier("shipped-objects") is shipped.classifier("digits") is None
+    data = shipped.dev_images("shipped-digits")
+    dev = read_dev(data, ImageRules(32, 3), tuple("0123456789")).splits["dev"]
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(classifiers, "WIDTHS", (24, 32, 48, 64))
+        seen = opened_classifier(file)(dev.images)
+    assert len(dev.labels) > 10 * DEV and np.mean(seen.labels == dev.labels) > 0.985
