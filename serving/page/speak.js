@@ -46,7 +46,11 @@ export class Speak {
     if (model.text === false && this.source === "text") $("make").elements.source.value = "example";
     this.#clear();
     this.changed();
-    if (!this.isAgain) return;
+    this.examples = this.isAgain && this.#showExamples(model);
+    await this.examples;
+  }
+
+  async #showExamples(model) {
     const { examples } = await (await send(pathOf(model, "/examples"))).json();
     if (this.model !== model) return;
     this.texts = new Map(examples.map(({ name, text }) => [name, text]));
@@ -65,6 +69,7 @@ export class Speak {
     const player = (this.player = new Player(this.model.sample_rate_hz));
     signal.addEventListener("abort", () => player.silence());
     this.say("Speaking…");
+    if (this.source === "example") await this.examples; // which one is not known before
     const started = performance.now();
     const response = await this.#send(signal);
     const samples = Number(response.headers.get("X-Num-Samples"));

@@ -184,6 +184,18 @@ def test_everything_works_from_the_keyboard(visit, voice):
     visitor.hears("^Drew 4 images")
 
 
+def test_who_asks_before_the_examples_are_there_hears_the_first_of_them(visit, voice):
+    visitor, late = visit(), []
+    visitor.page.route("**/examples", lambda route: late.append(route))
+    visitor.page.goto(visitor.url)
+    visitor.until('document.querySelector("#go").textContent === "Speak"')
+    visitor.click("Speak")
+    visitor.hears("Speaking")
+    for route in late:
+        route.continue_()
+    visitor.hears("^Made")
+
+
 def test_fits_a_telephone(visit):
     visitor = visit(viewport=PHONE, is_mobile=True, has_touch=True)
     for model, button in {"voice": "Speak", "wide": "Draw"}.items():
