@@ -8,6 +8,16 @@ import onepass
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
+@pytest.fixture(scope="module")
+def quick_compilation():
+    """JAX compiles in a fraction of the time, what it makes is slower."""
+    import jax  # loads slowly, and few tests need it
+
+    jax.config.update("jax_disable_most_optimizations", True)
+    yield
+    jax.config.update("jax_disable_most_optimizations", False)
+
+
 @pytest.fixture
 def mistake(capsys):
     """The one line that a command line ends in, after `onepass: `."""

@@ -122,7 +122,7 @@ def _likeliest(logits):
 
 
 def class_loss(logits, logit, pitch):
-    """How badly F0 is told, []: the cross-entropy of the bins where voiced, and of the voicing.
+    """How badly F0 is classified, []: the cross-entropy of the bins where voiced and of voicing.
 
     The target is a normal distribution around F0 over the bins, 25 cents wide.
 

@@ -12,6 +12,7 @@ from replicator.pipeline.simulation import simulate
 from replicator.pipeline.split import split
 from replicator.runs.errors import UserError
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 STAGES, WIDTH, MICROBATCHES, ROWS = 4, 3, 5, 2
 
 
@@ -41,13 +42,6 @@ def stage_of(number):
 
     read = {0: ("x",), STAGES - 1: ("target",)}.get(number, ())
     return Stage(run, read, variables, {"scale": SCALE} if number == STAGES - 1 else {})
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="module")

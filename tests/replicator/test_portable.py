@@ -34,6 +34,7 @@ from wavenet.network import WaveNet
 from wavenet.presets import DataConfig, TrainConfig
 from wavenet.samplers import XlaSampler
 
+pytestmark = pytest.mark.usefixtures("quick_compilation")
 ROOT = Path(__file__).resolve().parents[2]
 RATE_HZ = 16000
 NETWORK = WaveNetConfig(
@@ -99,13 +100,6 @@ class TensorFlowRun:
         for batch in self.batches().take(step - int(self.state.step)):
             metrics = self._step(batch)
         return self.state.arrays(), metrics
-
-
-@pytest.fixture(scope="module", autouse=True)
-def quick_compilation():
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
 
 
 @pytest.fixture(scope="module")
