@@ -23,6 +23,7 @@ SERVE = [
     "grpcio-health-checking>=1.70",
     "grpcio-reflection>=1.70",
     "httptools>=0.6",
+    "msgspec>=0.20",
     "orjson>=3.10",
     "prometheus-client>=0.21",
     "starlette>=0.45",

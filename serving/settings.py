@@ -9,8 +9,8 @@ from replicator.runs.errors import UserError
 
 # Packages of the extra `serve`, without which no server starts.
 NEEDED = (
-    *("starlette", "grpc", "grpc_health", "grpc_reflection", "httptools", "orjson"),
-    *("prometheus_client", "uvicorn"),
+    *("starlette", "grpc", "grpc_health", "grpc_reflection", "httptools", "msgspec"),
+    *("orjson", "prometheus_client", "uvicorn"),
 )
 TOKEN_VARIABLE = "ONEPASS_TOKEN"
 MIB = 2**20

@@ -18,7 +18,9 @@ from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import message
 from serving.grpc.prediction import resolve_model
 from serving.grpc.tensors import decode
+from serving.http.fields import as_model
 from serving.http.synthesis_requests import (
+    SynthesisFields,
     SynthesisRequest,
     is_conditional,
     signature,
@@ -86,14 +88,14 @@ def _synthesis_request(served: ServedModel, request: Message, limit_bytes: int) 
         raise InvalidInput(f"`num_samples` must be at least 0, got {request.num_samples}.")
     if frames is not None:
         checked("frames", signature(served).inputs["frames"], frames[None])
-    fields: dict[str, Any] = {
+    given = {
         "seed": request.seed,
         "row": request.row,
         "speaker": request.speaker or None,
         "temperature": request.temperature if request.HasField("temperature") else None,
         "seconds": request.num_samples / served.spec["sample_rate_hz"] or None,
     }
-    return synthesis_request(served, fields, frames)
+    return synthesis_request(served, as_model(given, SynthesisFields), frames)
 
 
 def _frames(request: Message, limit_bytes: int) -> np.ndarray | None:

@@ -7,23 +7,73 @@ binary tensor extension).
 
 import math
 import re
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
+from msgspec import UNSET, Meta, Struct, UnsetType
 
 from serving.bundles.dtypes import V2_NAMES
 from serving.bundles.signature import Signature, TensorInfo
 from serving.errors import InvalidInput
-from serving.http.fields import excerpt, invalid_field, json_object
+from serving.http.fields import Name, as_model, invalid_field, json_object
 from serving.http.json_tensors import flat_tensor, input_info
 
-MAX_SIDE = 2**31
+MAX_SIDE = 2**31 - 1
 LENGTH = re.compile(r"[0-9]{1,10}")
 HEADER = "inference-header-content-length"
 
 
-def split(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memoryview]:
+class InferParameters(Struct):
+    """Of a request; the time limit in microseconds, 0 for the server's own."""
+
+    signature_name: Name | None = None
+    binary_data_output: bool = False
+    timeout: Annotated[float, Meta(ge=0)] = 0.0
+
+
+class InputParameters(Struct):
+    """Of an input; shared memory is not served."""
+
+    binary_data_size: Annotated[int, Meta(ge=0)] | None = None
+    shared_memory_region: None = None
+
+
+class InputTensor(Struct):
+    """An input, with its elements or with the number of bytes that follow the JSON."""
+
+    name: str
+    shape: list[Annotated[int, Meta(ge=1, le=MAX_SIDE)]]
+    datatype: str
+    data: list | UnsetType = UNSET
+    parameters: InputParameters | None = None
+
+
+class OutputParameters(Struct):
+    """Of an output; neither classification nor shared memory is served."""
+
+    binary_data: bool | None = None
+    classification: Annotated[int, Meta(le=0)] | None = None
+    shared_memory_region: None = None
+
+
+class OutputTensor(Struct):
+    """An output that is asked for."""
+
+    name: str
+    parameters: OutputParameters | None = None
+
+
+class InferRequest(Struct):
+    """The JSON of a request to infer."""
+
+    inputs: Annotated[list[InputTensor], Meta(min_length=1)]
+    outputs: Annotated[list[OutputTensor], Meta(min_length=1)] | None = None
+    id: Name | None = None
+    parameters: InferParameters | None = None
+
+
+def split(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryview]:
     """The JSON of a request, and the bytes behind it.
 
     Args:
@@ -31,38 +81,35 @@ def split(body: bytes, header_length: str | None) -> tuple[dict[str, Any], memor
     """
     view = memoryview(body)
     if header_length is None:
-        return json_object(body), view[len(body) :]
+        return as_model(json_object(body), InferRequest), view[len(body) :]
     if not LENGTH.fullmatch(header_length) or int(header_length) > len(body):
         raise InvalidInput(
             f"`Inference-Header-Content-Length` must be from 0 to {len(body)}, the body's length."
         )
     length = int(header_length)
-    return json_object(view[:length]), view[length:]
+    return as_model(json_object(view[:length]), InferRequest), view[length:]
 
 
 def read_inputs(
-    header: dict[str, Any], tail: memoryview, signature: Signature
+    tensors: list[InputTensor], tail: memoryview, signature: Signature
 ) -> dict[str, np.ndarray]:
     """The inputs of a request; arrays of binary tensors are views of its body.
 
     Raises InvalidInput for shapes, datatypes and sizes that do not agree with each other.
     """
-    given = header.get("inputs")
-    if not isinstance(given, list) or not given:
-        raise InvalidInput("`inputs` must be a list of one tensor or more.")
     inputs: dict[str, np.ndarray] = {}
     start = 0
-    for tensor in given:
-        name = _name(tensor)
+    for tensor in tensors:
+        name = tensor.name
         if name in inputs:
             raise InvalidInput(f"`{name}` must be given once.")
         info = input_info(signature, name)
-        shape = _shape(name, tensor, info)
-        size = parameters_of(tensor).get("binary_data_size")
+        shape = _shape(tensor, info)
+        size = tensor.parameters.binary_data_size if tensor.parameters else None
         if size is None:
-            inputs[name] = flat_tensor(name, tensor.get("data"), shape, info.dtype)
+            inputs[name] = flat_tensor(name, tensor.data, shape, info.dtype)
         else:
-            _check_size(name, tensor, size, shape, info.dtype, len(tail) - start)
+            _check_size(tensor, size, shape, info.dtype, len(tail) - start)
             inputs[name] = _view(name, tail[start : start + size], info.dtype).reshape(shape)
             start += size
     if start != len(tail):
@@ -70,50 +117,30 @@ def read_inputs(
     return inputs
 
 
-def parameters_of(fields: dict[str, Any]) -> dict[str, Any]:
-    """The `parameters` of a request, an input or an output."""
-    parameters = fields.get("parameters")
-    if parameters is None:
-        return {}
-    if not isinstance(parameters, dict):
-        raise invalid_field("parameters", "an object", parameters)
-    if "shared_memory_region" in parameters:
-        raise InvalidInput("`shared_memory_region` is not served.")
-    return parameters
-
-
-def _name(tensor: object) -> str:
-    name = tensor.get("name") if isinstance(tensor, dict) else None
-    if not isinstance(name, str):
-        raise InvalidInput("`inputs` must be objects with a `name`.")
-    return name
-
-
-def _shape(name: str, tensor: dict[str, Any], info: TensorInfo) -> tuple[int, ...]:
+def _shape(tensor: InputTensor, info: TensorInfo) -> tuple[int, ...]:
     wanted = V2_NAMES[info.dtype]
-    if tensor.get("datatype") != wanted:
-        raise invalid_field(f"{name}.datatype", wanted, tensor.get("datatype"))
-    shape = tensor.get("shape")
+    if tensor.datatype != wanted:
+        raise invalid_field(f"{tensor.name}.datatype", wanted, tensor.datatype)
     rank = len(info.shape)
-    if not isinstance(shape, list) or len(shape) != rank:
-        raise InvalidInput(f"`{name}.shape` must be a list of {rank} sizes.")
-    for side, want in zip(shape, info.shape, strict=True):
-        if type(side) is not int or not 1 <= side < MAX_SIDE or want not in (None, side):
+    if len(tensor.shape) != rank:
+        raise InvalidInput(f"`{tensor.name}.shape` must be a list of {rank} sizes.")
+    for side, want in zip(tensor.shape, info.shape, strict=True):
+        if want not in (None, side):
             declared = [-1 if side is None else side for side in info.shape]
-            raise InvalidInput(f"`{name}.shape` must be {declared}, got {excerpt(side)} in it.")
-    return tuple(shape)
+            raise InvalidInput(f"`{tensor.name}.shape` must be {declared}, got {side} in it.")
+    return tuple(tensor.shape)
 
 
 def _check_size(
-    name: str, tensor: dict[str, Any], size: object, shape: tuple[int, ...], dtype, left: int
+    tensor: InputTensor, size: int, shape: tuple[int, ...], dtype: np.dtype, left: int
 ) -> None:
-    needed = math.prod(shape) * dtype.itemsize
-    if type(size) is not int or size != needed:
+    name, needed = tensor.name, math.prod(shape) * dtype.itemsize
+    if size != needed:
         rule = f"{needed}, as the shape and the datatype say"
         raise invalid_field(f"{name}.binary_data_size", rule, size)
     if size > left:
         raise InvalidInput(f"`{name}` must have {size} bytes, got {left} behind the JSON.")
-    if "data" in tensor:
+    if tensor.data is not UNSET:
         raise InvalidInput(f"`{name}` must have `data` or `binary_data_size`, got both.")
 
 

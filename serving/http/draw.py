@@ -6,21 +6,24 @@ import collections
 import contextlib
 import itertools
 from collections.abc import AsyncGenerator
+from typing import Annotated, Any
 
 import numpy as np
 import orjson
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.routing import Route
 
+from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import ServingError
-from serving.http.fields import MAX_SEED, integer, json_object
+from serving.http.fields import Seed, json_model
 from serving.http.image_requests import (
-    CONDITIONS,
     condition,
     encode_image,
     inputs,
+    number_of_images,
     scale_signatures,
 )
 from serving.http.model_lookup import model_from_path, require_kind
@@ -30,6 +33,20 @@ from serving.settings import Settings
 
 MEDIA_TYPE = "application/x-ndjson"
 Outputs = dict[str, np.ndarray]
+ROWS = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
+Map = Annotated[Any, Meta(extra_json_schema={"type": "array", "items": ROWS, "minItems": 1})]
+
+
+class DrawRequest(Struct, rename={"label": "class"}):
+    """What to draw: a class, a caption or a map, whichever the model needs; and how."""
+
+    label: str | int | None = None
+    caption: Annotated[str, Meta(max_length=MAX_CAPTION_CHARACTERS)] | None = None
+    map: Map = None
+    seed: Seed | None = None
+    num: Annotated[int, Meta(ge=1)] | None = None
+    temperature: float | Annotated[list[float], Meta(min_length=1)] | None = None
+    guidance: Annotated[float, Meta(ge=0)] | None = None
 
 
 class DrawRoute:
@@ -46,12 +63,12 @@ class DrawRoute:
         """Streams images as lines of JSON, a line a scale."""
         served = require_kind(model_from_path(self._registry, request), "picture")
         body = await body_of(request, self._settings.timeout_seconds)
-        fields = await read_with(json_object, body)
-        given = {n: fields[n] for n in CONDITIONS.values() if fields.get(n) is not None}
-        value = condition(served, given)
-        seed = integer(fields, "seed", 0, 0, MAX_SEED)
-        num = integer(fields, "num", 1, 1, self._settings.max_rows)
-        rows = [inputs(served, value, seed, range(n, n + 1), fields) for n in range(num)]
+        asked = await read_with(json_model, body, DrawRequest)
+        given = {"class": asked.label, "caption": asked.caption, "map": asked.map}
+        value = condition(served, {n: v for n, v in given.items() if v is not None})
+        num = number_of_images("num", asked.num, self._settings.max_rows)
+        how = {"temperature": asked.temperature, "guidance": asked.guidance}
+        rows = [inputs(served, value, asked.seed or 0, range(n, n + 1), **how) for n in range(num)]
         return StreamedResponse(_lines(served, rows), MEDIA_TYPE, self._settings.timeout_seconds)
 
 

@@ -1,6 +1,7 @@
 """Errors as each protocol words them."""
 
 import math
+from typing import TypedDict
 
 import orjson
 
@@ -8,6 +9,27 @@ from serving.errors import ServingError
 
 OPENAI_PATHS = ("/v1/images/", "/v1/audio/")
 OPENAI_TYPES = {401: "authentication_error", 403: "permission_error", 429: "rate_limit_error"}
+
+
+class Error(TypedDict):
+    """An error in one line."""
+
+    error: str
+
+
+class OpenaiReason(TypedDict):
+    """An error in OpenAI's fields."""
+
+    message: str
+    type: str
+    param: None
+    code: str
+
+
+class OpenaiError(TypedDict):
+    """An error as OpenAI wraps it."""
+
+    error: OpenaiReason
 
 
 def is_openai_path(path: str) -> bool:
@@ -32,10 +54,10 @@ def error_body(path: str, status: int, message: str, code: str) -> bytes:
     and everything else: `{"error": "text"}`.
     """
     if not is_openai_path(path):
-        return orjson.dumps({"error": message})
+        return orjson.dumps(Error(error=message))
     kind = OPENAI_TYPES.get(status, "invalid_request_error" if status < 500 else "server_error")
-    error = {"message": message, "type": kind, "param": None, "code": code}
-    return orjson.dumps({"error": error})
+    reason: OpenaiReason = {"message": message, "type": kind, "param": None, "code": code}
+    return orjson.dumps(OpenaiError(error=reason))
 
 
 def error_headers(error: ServingError) -> dict[str, str]:

@@ -1,10 +1,15 @@
-"""Fields of a JSON body, checked: what breaks a rule is refused with its name and the rule."""
+"""Bodies as typed models: what breaks a rule is refused with the field's name and the rule.
 
-import math
-from collections.abc import Iterable, Mapping
-from typing import Any
+The rules stand in the models' annotations, from which the OpenAPI document is made too.
+"""
 
+import re
+from collections.abc import Iterator, Mapping
+from typing import Annotated, Any, TypeVar
+
+import msgspec
 import orjson
+from msgspec import Meta
 
 from serving.errors import InvalidInput
 
@@ -13,7 +18,15 @@ SHOWN_CHARACTERS = 80
 MAX_VALUES = 400_000
 MAX_LISTS = 100_000  # lists and objects, each of which costs as much as several numbers
 MAX_SEED = 2**63 - 1
-Fields = Mapping[str, Any]
+MAX_NAME_CHARACTERS = 200
+PLACE = re.compile(r"Object missing required field `(?P<missing>.+?)`| - at `\$\.?(?P<path>.*)`$")
+STEP = re.compile(r"[^.\[\]]+")  # of a place such as inputs[0].shape
+BASIC = {"boolean": "true or false", "array": "a list", "object": "an object", "null": "null"}
+Model = TypeVar("Model")
+Schema = Mapping[str, Any]
+
+Seed = Annotated[int, Meta(ge=0, le=MAX_SEED)]
+Name = Annotated[str, Meta(max_length=MAX_NAME_CHARACTERS)]
 
 
 def excerpt(value: object) -> str:
@@ -44,54 +57,79 @@ def json_object(body: bytes | memoryview) -> dict[str, Any]:
     return value
 
 
+def json_model(body: bytes | memoryview, model: type[Model]) -> Model:
+    """The JSON object in a body as such a model; fields that it does not name are passed over."""
+    return as_model(json_object(body), model)
+
+
+def as_model(fields: Mapping[str, Any], model: type[Model], *, strict: bool = True) -> Model:
+    """The fields as such a model; InvalidInput names the field that breaks its rule.
+
+    strict: numbers are numbers, and not texts as those of a query are.
+    """
+    try:
+        return msgspec.convert(fields, model, strict=strict)
+    except msgspec.ValidationError as error:
+        raise _invalid(model, fields, str(error)) from error
+
+
 def invalid_field(name: str, rule: str, value: object) -> InvalidInput:
     """The error that names the field, its rule and what came."""
     return InvalidInput(f"`{name}` must be {rule}, got {excerpt(value)}.")
 
 
-def integer(fields: Fields, name: str, default: int, low: int, high: int) -> int:
-    """The integer of that name in [low, high]; the default where there is none, or null."""
-    value = fields.get(name)
-    if value is None:
-        return default
-    if type(value) is not int or not low <= value <= high:
-        raise invalid_field(name, f"an integer from {low} to {high}", value)
-    return value
+def _invalid(model: type, fields: Mapping[str, Any], message: str) -> InvalidInput:
+    (schema,), components = msgspec.json.schema_components([model], ref_template="{name}")
+    found = PLACE.search(message)
+    assert found is not None, message
+    if found["missing"]:
+        return InvalidInput(f"`{found['missing']}` must be given.")
+    schemas, value = [*_alternatives(schema, components)], fields
+    for step in STEP.findall(found["path"]):
+        schemas = [below for schema in schemas for below in _below(schema, step, components)]
+        value = value[int(step)] if isinstance(value, list) else value[step]
+    rule = " or ".join(_rule(schema) for schema in schemas if schema.get("type") != "null")
+    return invalid_field(found["path"], rule or "null", value)
 
 
-def number(fields: Fields, name: str, default: float | None, low: float, high: float):
-    """The number of that name in [low, high]; the default where there is none, or null."""
-    value = fields.get(name)
-    if value is None:
-        return default
-    if type(value) not in (int, float) or not (math.isfinite(value) and low <= value <= high):
-        raise invalid_field(name, f"a number from {low:g} to {high:g}", value)
-    return float(value)
+def _alternatives(schema: Schema, components: Mapping[str, Schema]) -> Iterator[Schema]:
+    """What the schema stands for, or each of those that it offers."""
+    schema = components[schema["$ref"]] if "$ref" in schema else schema
+    for alternative in schema.get("anyOf", ()):
+        yield from _alternatives(alternative, components)
+    if "anyOf" not in schema:
+        yield schema
 
 
-def text(fields: Fields, name: str, max_characters: int) -> str | None:
-    """The text of that name; None where there is none, or null."""
-    value = fields.get(name)
-    if value is None:
-        return None
-    if not isinstance(value, str) or len(value) > max_characters:
-        raise invalid_field(name, f"a text of at most {max_characters:,} characters", value)
-    return value
+def _below(schema: Schema, step: str, components: Mapping[str, Schema]) -> Iterator[Schema]:
+    """What the schema says of a field or of the elements of a list."""
+    below = schema.get("items") if step.isdigit() else schema.get("properties", {}).get(step)
+    if below is not None:
+        yield from _alternatives(below, components)
 
 
-def required_text(fields: Fields, name: str, max_characters: int) -> str:
-    """The text of that name, which must not be empty."""
-    value = text(fields, name, max_characters)
-    if not value or not value.strip():
-        raise InvalidInput(f"`{name}` must be given, and not empty.")
-    return value
+def _rule(schema: Schema) -> str:
+    """What the schema asks for, in words."""
+    if "enum" in schema:
+        choices = ", ".join(map(str, schema["enum"]))
+        return f"one of {choices}" if len(schema["enum"]) > 1 else choices
+    kind = schema.get("type", "")
+    if kind in ("integer", "number"):
+        return f"{'an integer' if kind == 'integer' else 'a number'}{_range(schema)}"
+    if kind == "array" and schema.get("minItems"):
+        return "a list of one element or more"
+    if kind != "string":
+        return BASIC.get(kind, "as `/openapi.json` says")
+    if "contentEncoding" in schema:
+        return schema["contentEncoding"]
+    most = f" of at most {schema['maxLength']:,} characters" if "maxLength" in schema else ""
+    return f"a text{most}{', and not empty' if schema.get('minLength') else ''}"
 
 
-def choice(fields: Fields, name: str, default: str, choices: Iterable[str]) -> str:
-    """The word of that name, one of the choices; the default where there is none, or null."""
-    value = fields.get(name)
-    if value is None:
-        return default
-    if not isinstance(value, str) or value not in choices:
-        raise invalid_field(name, f"one of {', '.join(choices)}", value)
-    return value
+def _range(schema: Schema) -> str:
+    low, high = schema.get("minimum"), schema.get("maximum")
+    if low is not None and high is not None:
+        return f" from {low} to {high}"
+    if "exclusiveMinimum" in schema:
+        return f" above {schema['exclusiveMinimum']}"
+    return "" if low is None else f" of at least {low}"

@@ -11,7 +11,7 @@ from replicator.runs.errors import UserError
 from serving.bundles.signature import Signature, scale_name
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
-from serving.http.fields import Fields, excerpt, invalid_field
+from serving.http.fields import excerpt, invalid_field
 from serving.http.json_tensors import json_tensor
 from serving.http.model_lookup import preferred_signature
 
@@ -19,7 +19,6 @@ SCALE = re.compile(r"picture_([0-9]{1,5})")
 CONDITIONS = {"label": "class", "caption": "caption", "map": "map"}
 NUMBER = re.compile(r"[0-9]{1,9}")
 WHOLE = "picture"
-NONE: Fields = {}
 
 
 def signature(served: ServedModel) -> Signature:
@@ -51,21 +50,32 @@ def scale_signatures(served: ServedModel) -> list[str]:
     )
 
 
+def number_of_images(field: str, num: int | None, most: int) -> int:
+    """How many images a request asks for, by default one; InvalidInput for more than the most."""
+    if num is not None and num > most:
+        raise invalid_field(field, f"an integer from 1 to {most}", num)
+    return num or 1
+
+
 def inputs(
-    served: ServedModel, value: np.ndarray | None, seed: int, rows: range, fields: Fields = NONE
+    served: ServedModel,
+    value: np.ndarray | None,
+    seed: int,
+    rows: range,
+    temperature: float | list[float] | None = None,
+    guidance: float | None = None,
 ) -> dict[str, np.ndarray]:
     """The inputs of a batch of images, the rows of a seed; all of the same condition.
 
-    value: of one image, as `condition` gives it. fields: those of the request, of which
-    `temperature` and `guidance` are read.
+    value: of one image, as `condition` gives it. temperature: of each scale, or one for all.
     """
     known, count = signature(served).inputs, len(rows)
     values: dict[str, np.ndarray] = {
         "seed": np.full([count], seed, np.int64),
         "row": np.array(rows, np.int32),
-        "temperature": np.repeat(_temperature(served, fields.get("temperature")), count, 0),
+        "temperature": np.repeat(_temperature(served, temperature), count, 0),
     }
-    if (guidance := fields.get("guidance")) is not None:
+    if guidance is not None:
         if "guidance" not in known:
             raise InvalidInput("`guidance` must not be given: it is for a model of classes.")
         values["guidance"] = json_tensor("guidance", [guidance] * count, known["guidance"])
@@ -75,7 +85,7 @@ def inputs(
     return {name: value for name, value in values.items() if name in known}
 
 
-def _temperature(served: ServedModel, value: Any) -> np.ndarray:
+def _temperature(served: ServedModel, value: float | list[float] | None) -> np.ndarray:
     """float32 [1, scales]: of each scale, base first, or one for all."""
     info = signature(served).inputs["temperature"]
     count = info.shape[1] or 1

@@ -99,13 +99,11 @@ def base64_bytes(name: str, value: object) -> bytes:
         raise invalid_field(name, "base64", value) from error
 
 
-def from_rows(instances: object, signature: Signature) -> dict[str, np.ndarray]:
+def from_rows(instances: list, signature: Signature) -> dict[str, np.ndarray]:
     """The inputs of `instances`: a list with an object of inputs for each row.
 
     Where the signature has one input only that must be given, a row may be its bare value.
     """
-    if not isinstance(instances, list) or not instances:
-        raise InvalidInput("`instances` must be a list of one row or more.")
     if all(isinstance(row, dict) and not _is_base64(row) for row in instances):
         names = instances[0].keys()
         if any(row.keys() != names for row in instances):

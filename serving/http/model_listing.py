@@ -3,7 +3,7 @@
 import asyncio
 import contextlib
 import logging
-from typing import Any
+from typing import Any, Literal, NotRequired, TypedDict
 
 import orjson
 from starlette.requests import Request
@@ -17,12 +17,51 @@ from serving.http.image_requests import CONDITIONS, condition_input, scales, sig
 from serving.http.json_responses import json_response
 from serving.http.model_lookup import version_at
 from serving.http.synthesis_requests import is_conditional, max_seconds, speakers, supports_text
-from serving.http.tensorflow_rest import statuses
+from serving.http.tensorflow_rest import VersionStatus, statuses
 
 LOG = logging.getLogger(__name__)
 OWNER = "onepass"
 FACTS = ("preset", "data_licence", "quality", "size", "channels", "sample_rate_hz", "hop_samples")
 RENAMED = {"data_licence": "licence"}
+
+
+class Version(TypedDict):
+    """A version of a model, and where it stands."""
+
+    version: int
+    state: str
+
+
+class Canary(TypedDict):
+    """The version that gets a share of the requests."""
+
+    version: int
+    share: float
+
+
+class ModelEntry(TypedDict):
+    """A model as OpenAI lists it, and what a page wants to know of one that is ready."""
+
+    id: str
+    object: Literal["model"]
+    created: int
+    owned_by: str
+    versions: list[Version]
+    canary: NotRequired[Canary]
+    kind: NotRequired[Literal["sound", "picture"]]
+
+
+class ModelStatus(ModelEntry):
+    """The same, with TensorFlow Serving's fields."""
+
+    model_version_status: list[VersionStatus]
+
+
+class Models(TypedDict):
+    """Every model."""
+
+    object: Literal["list"]
+    data: list[ModelEntry]
 
 
 class ModelListing:
@@ -45,7 +84,7 @@ class ModelListing:
         for name in sorted(self._registry.names()):
             with contextlib.suppress(NotFound):  # it was taken away meanwhile
                 entries.append(await self._entry(name))
-        return json_response({"object": "list", "data": entries})
+        return json_response(Models(object="list", data=entries))
 
     async def model(self, request: Request) -> Response:
         """A model of OpenAI's list, with `model_version_status` as TensorFlow Serving has it."""
@@ -53,12 +92,12 @@ class ModelListing:
         entry = await self._entry(request.path_params["name"], version_at(request))
         return json_response({**entry, "model_version_status": found})
 
-    async def _entry(self, name: str, version: int | None = None) -> dict[str, Any]:
-        entry: dict[str, Any] = {"id": name, "object": "model", "created": 0, "owned_by": OWNER}
-        entry["versions"] = [
+    async def _entry(self, name: str, version: int | None = None) -> ModelEntry:
+        versions: list[Version] = [
             {"version": status.version, "state": status.state}
             for status in self._registry.versions(name)
         ]
+        entry = ModelEntry(id=name, object="model", created=0, owned_by=OWNER, versions=versions)
         if (canary := self._registry.canary(name)) and version is None:
             entry["canary"] = {"version": canary[0], "share": canary[1]}
         try:
@@ -72,7 +111,7 @@ class ModelListing:
         return entry
 
 
-def _facts(served: ServedModel) -> dict[str, Any]:
+def _facts(served: ServedModel) -> Any:
     known = {RENAMED.get(n, n): served.spec[n] for n in FACTS if served.spec.get(n) is not None}
     facts = {"created": _created(served), "kind": served.kind, "version": served.version, **known}
     if served.kind == "sound":

@@ -8,10 +8,8 @@ from starlette.requests import Request
 
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.errors import NotFound, ServingError
-from serving.http.fields import Fields, required_text, text
+from serving.errors import InvalidInput, NotFound, ServingError
 
-MAX_NAME_CHARACTERS = 200
 VERSION = re.compile(r"[0-9]{1,18}")
 COMPILED, DEFAULT = "compiled", "serving_default"
 OUTPUTS = {"sound": "sound", "picture": "images"}  # what a kind of model makes, in words
@@ -49,18 +47,17 @@ def version_at(request: Request) -> int | None:
     return int(said)
 
 
-def model_from_fields(registry: ModelRegistry, fields: Fields, kind: str) -> ServedModel:
-    """The model that the field `model` names, which must be of the kind "sound" or "picture".
+def model_named(registry: ModelRegistry, name: str | None, kind: str) -> ServedModel:
+    """The model that a body names, which must be of the kind "sound" or "picture".
 
     Where there is one of that kind only, it need not be named.
     """
-    named = text(fields, "model", MAX_NAME_CHARACTERS)
-    if named is None:
+    if name is None:
         found = [served for served in available_models(registry) if served.kind == kind]
         if len(found) == 1:
             return registry.for_request(found[0].name)
-        named = required_text(fields, "model", MAX_NAME_CHARACTERS)
-    return require_kind(registry.for_request(named), kind)
+        raise InvalidInput("`model` must be given: there are several.")
+    return require_kind(registry.for_request(name), kind)
 
 
 def require_kind(served: ServedModel, kind: str) -> ServedModel:

@@ -4,9 +4,10 @@ import asyncio
 import base64
 import secrets
 import time
-from typing import Any
+from typing import Annotated, Literal, TypedDict
 
 import numpy as np
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,24 +16,53 @@ from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
 from serving.http.disconnects import cancel_on_disconnect
-from serving.http.fields import MAX_SEED, Fields, choice, integer, json_object, required_text
+from serving.http.fields import Name, Seed, invalid_field, json_model
 from serving.http.image_requests import (
     caption,
     condition_input,
     encode_image,
     inputs,
     label,
+    number_of_images,
     scales,
 )
 from serving.http.json_responses import json_response
-from serving.http.model_lookup import model_from_fields, preferred_signature
+from serving.http.model_lookup import model_named, preferred_signature
 from serving.http.request_bodies import body_of, read_with
 from serving.settings import Settings
 
-MAX_PROMPT_CHARACTERS = 4000
 MAX_IMAGES = 10  # as OpenAI has it
 FILES = {"png": "PNG", "jpeg": "JPEG", "webp": "WEBP"}
 SEED_BITS = 62
+
+
+class ImagesRequest(Struct):
+    """Images to draw; what has no meaning here, such as `quality`, is passed over."""
+
+    prompt: Annotated[str, Meta(min_length=1, max_length=4000, pattern=r"\S")]
+    model: Name | None = None
+    n: Annotated[int, Meta(ge=1, le=MAX_IMAGES)] | None = None
+    size: str | None = None
+    response_format: Literal["b64_json"] | None = None
+    output_format: Literal["png", "jpeg", "webp"] | None = None
+    seed: Seed | None = None
+    stream: bool | None = None
+
+
+class EncodedImage(TypedDict):
+    """An image file, as base64."""
+
+    b64_json: str
+
+
+class GeneratedImages(TypedDict):
+    """Images, and how they are encoded."""
+
+    created: int
+    data: list[EncodedImage]
+    output_format: str
+    size: str
+    background: str
 
 
 class OpenaiImages:
@@ -46,20 +76,18 @@ class OpenaiImages:
         return [Route("/v1/images/generations", self.generate, methods=["POST"])]
 
     async def generate(self, request: Request) -> Response:
-        """Images as base64; what has no meaning here, such as `quality`, is passed over."""
+        """Images as base64."""
         body = await body_of(request, self._settings.timeout_seconds)
-        fields = await read_with(json_object, body)
-        served = model_from_fields(self._registry, fields, "picture")
+        asked = await read_with(json_model, body, ImagesRequest)
+        served = model_named(self._registry, asked.model, "picture")
         request.scope["model"] = served.name
-        prompt = required_text(fields, "prompt", MAX_PROMPT_CHARACTERS)
-        choice(fields, "response_format", "b64_json", ("b64_json",))
-        if fields.get("stream"):
+        if asked.stream:
             raise InvalidInput("`stream` must be false; `:draw` streams images.")
-        file = choice(fields, "output_format", "png", FILES)
-        side, output = _scale(served, fields)
-        num = integer(fields, "n", 1, 1, min(MAX_IMAGES, self._settings.max_rows))
-        seed = integer(fields, "seed", secrets.randbits(SEED_BITS), 0, MAX_SEED)
-        batch = inputs(served, _condition(served, prompt), seed, range(num))
+        file = asked.output_format or "png"
+        side, output = _scale(served, asked.size or "auto")
+        num = number_of_images("n", asked.n, self._settings.max_rows)
+        seed = secrets.randbits(SEED_BITS) if asked.seed is None else asked.seed
+        batch = inputs(served, _condition(served, asked.prompt), seed, range(num))
         drawn = await cancel_on_disconnect(
             request.receive, served.predict(batch, preferred_signature(served))
         )
@@ -67,7 +95,7 @@ class OpenaiImages:
         return json_response(_response(data, side, file))
 
 
-def _response(data: list[str], side: int, file: str) -> dict[str, Any]:
+def _response(data: list[str], side: int, file: str) -> GeneratedImages:
     return {
         "created": int(time.time()),
         "data": [{"b64_json": encoded} for encoded in data],
@@ -77,11 +105,13 @@ def _response(data: list[str], side: int, file: str) -> dict[str, Any]:
     }
 
 
-def _scale(served: ServedModel, fields: Fields) -> tuple[int, str]:
-    """The side and the output that `size` asks for, by default the largest."""
+def _scale(served: ServedModel, size: str) -> tuple[int, str]:
+    """The side and the output of a size, of the largest for "auto"."""
     there = {f"{side}x{side}": (side, output) for side, output in scales(served)}
-    size = choice(fields, "size", "auto", ("auto", *there))
-    return scales(served)[-1] if size == "auto" else there[size]
+    there["auto"] = scales(served)[-1]
+    if size not in there:
+        raise invalid_field("size", f"one of {', '.join(there)}", size)
+    return there[size]
 
 
 def _condition(served: ServedModel, prompt: str) -> np.ndarray | None:

@@ -3,9 +3,11 @@
 import base64
 import contextlib
 from collections.abc import AsyncGenerator
+from typing import Annotated, Literal, TypedDict
 
 import numpy as np
 import orjson
+from msgspec import Meta, Struct
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -25,12 +27,14 @@ from serving.http.audio_formats import (
     streamed,
 )
 from serving.http.disconnects import cancel_on_disconnect
-from serving.http.fields import Fields, choice, excerpt, json_object, number, required_text
-from serving.http.model_lookup import model_from_fields
+from serving.http.fields import Name, Seed, excerpt, json_model
+from serving.http.model_lookup import model_named
 from serving.http.request_bodies import body_of, read_with
 from serving.http.streamed_responses import StreamedResponse
 from serving.http.synthesis_requests import (
+    SynthesisFields,
     SynthesisRequest,
+    Temperature,
     WorkerPool,
     is_conditional,
     speakers,
@@ -41,11 +45,33 @@ from serving.http.synthesis_requests import (
 from serving.settings import Settings
 from speech.phonemes import MAX_CHARACTERS
 
-FORMATS = ("mp3", "opus", "flac", "wav", "pcm")
-STREAM_FORMATS = ("audio", "sse")
-MIN_SPEED, MAX_SPEED = 0.25, 4.0
 DEFAULT_VOICE = "default"
 PCM = StreamFormat(f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", b"", little_endian)
+
+
+class Voice(Struct):
+    """A voice, as an object."""
+
+    id: str
+
+
+class SpeechRequest(Struct):
+    """A text to speak; `instructions` and what else OpenAI knows are passed over."""
+
+    input: Annotated[str, Meta(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S")]
+    model: Name | None = None
+    voice: str | Voice | None = None
+    response_format: Literal["mp3", "opus", "flac", "wav", "pcm"] | None = None
+    stream_format: Literal["audio", "sse"] | None = None
+    speed: Annotated[float, Meta(ge=0.25, le=4)] | None = None
+    seed: Seed | None = None
+    temperature: Temperature | None = None
+
+
+class SpeechEvent(TypedDict):
+    """A server-sent event, as OpenAPI 3.1 tools read it."""
+
+    data: str
 
 
 class OpenaiSpeech:
@@ -65,13 +91,12 @@ class OpenaiSpeech:
         `pcm` has 24,000 samples a second, as OpenAI's has. `instructions` are passed over.
         """
         body = await body_of(request, self._settings.timeout_seconds)
-        fields = await read_with(json_object, body)
-        served = model_from_fields(self._registry, fields, "sound")
+        asked = await read_with(json_model, body, SpeechRequest)
+        served = model_named(self._registry, asked.model, "sound")
         request.scope["model"] = served.name
-        name = choice(fields, "response_format", "mp3", FORMATS)
-        streaming = choice(fields, "stream_format", "audio", STREAM_FORMATS)
+        name, streaming = asked.response_format or "mp3", asked.stream_format or "audio"
         synthesis = await cancel_on_disconnect(
-            request.receive, self._synthesis_request(served, fields)
+            request.receive, self._synthesis_request(served, asked)
         )
         if name not in FILE_FORMATS:
             form, sound = _live(served, synthesis, name)
@@ -89,15 +114,16 @@ class OpenaiSpeech:
             data, media_type = _events(data), "text/event-stream"
         return StreamedResponse(data, media_type, self._settings.timeout_seconds)
 
-    async def _synthesis_request(self, served: ServedModel, fields: Fields) -> SynthesisRequest:
-        text = required_text(fields, "input", MAX_CHARACTERS)
-        speaker = _speaker(served, fields.get("voice"))
+    async def _synthesis_request(
+        self, served: ServedModel, asked: SpeechRequest
+    ) -> SynthesisRequest:
+        speaker = _speaker(served, asked.voice)
         if not is_conditional(served):
             raise InvalidInput(f"`model` must be one that reads; `{served.name}` only makes sound.")
-        speed = number(fields, "speed", 1.0, MIN_SPEED, MAX_SPEED)
-        frames = await self._workers.run(text_frames, served.bundle, text, speed)
-        known = {"seed": fields.get("seed"), "temperature": fields.get("temperature")}
-        return synthesis_request(served, {**known, "speaker": speaker}, frames)
+        speed = asked.speed or 1.0
+        frames = await self._workers.run(text_frames, served.bundle, asked.input, speed)
+        fields = SynthesisFields(seed=asked.seed, temperature=asked.temperature, speaker=speaker)
+        return synthesis_request(served, fields, frames)
 
     async def _whole(self, served: ServedModel, synthesis: SynthesisRequest, name: str) -> bytes:
         chunks = []
@@ -117,12 +143,10 @@ def _live(
     return stream_format(name, rate_hz, synthesis.num_samples), sound
 
 
-def _speaker(served: ServedModel, voice: object) -> str | None:
+def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:
     """The speaker that a voice names; a model of one speaker has but that one for every voice."""
-    name = voice.get("id") if isinstance(voice, dict) else voice
+    name = voice.id if isinstance(voice, Voice) else voice
     known = speakers(served)
-    if name is not None and not isinstance(name, str):
-        raise InvalidInput("`voice` must be a text.")
     if not known or name in (None, DEFAULT_VOICE):
         return None
     if name not in known:

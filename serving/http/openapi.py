@@ -1,28 +1,122 @@
-"""The OpenAPI document of all that is served over HTTP."""
+"""The OpenAPI document of all that is served over HTTP, made from the models of bodies."""
 
-from typing import Any
+import dataclasses
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, TypedDict, get_type_hints
 
+import msgspec
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
 from serving.engine.tokens import read_tokens
-from serving.http import openapi_schemas as schemas
-from serving.http.binary_tensors import HEADER
-from serving.http.error_responses import is_openai_path
+from serving.http.binary_tensors import HEADER, InferRequest
+from serving.http.draw import MEDIA_TYPE, DrawRequest
+from serving.http.error_responses import Error, OpenaiError, is_openai_path
 from serving.http.json_responses import json_response
-from serving.http.openapi_schemas import Schema, fields, listed
-from serving.http.speak import NUMBERS, RECORDING_TYPES, WORDS
+from serving.http.model_listing import Models, ModelStatus
+from serving.http.openai_images import GeneratedImages, ImagesRequest
+from serving.http.openai_speech import SpeechEvent, SpeechRequest
+from serving.http.speak import RECORDING_TYPES, Examples, SpeakQuery, SpeakRequest
+from serving.http.tensorflow_rest import PredictRequest
+from serving.http.v2 import InferResult, Metadata
 from serving.settings import Settings
 
 JSON = "application/json"
-BYTES: Schema = {"type": "string", "format": "binary"}
-NAME = {"type": "string", "minLength": 1, "pattern": "^[^/:]+$"}
-VERSION = {"type": "integer", "minimum": 0, "maximum": 10**18 - 1}
-MODEL = "/v1/models/{name}"
-V2 = "/v2/models/{name}"
+OCTETS = "application/octet-stream"
+SOUNDS = ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
+REFERENCE = "#/components/schemas/{name}"
+MODEL, V2 = "/v1/models/{name}", "/v2/models/{name}"
 VERSIONED = "/versions/{version}"
-Operation = dict[str, Any]
+Schema = dict[str, Any]
+Bytes = Annotated[Any, Meta(extra_json_schema={"type": "string", "format": "binary"})]
+PATH = {
+    "name": Annotated[str, Meta(min_length=1, pattern="^[^/:]+$")],
+    "version": Annotated[int, Meta(ge=0, le=10**18 - 1)],
+}
+
+
+class State(TypedDict):
+    """Whether the server lives, or takes requests."""
+
+    status: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Operation:
+    """What can be asked, and what is answered: types by their media types, JSON if none is said."""
+
+    verb: str
+    path: str
+    summary: str
+    answer: Any
+    body: Any = None
+    header: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+    query: Mapping[str, Any] = dataclasses.field(default_factory=dict)
+
+
+def _versioned(path: str) -> Iterable[Operation]:
+    """Those of a model, and of a version of a model."""
+    model, v2 = MODEL + path, V2 + path
+    infer = dict.fromkeys((JSON, OCTETS), Bytes)
+    return (
+        Operation("get", model, "A model and its versions.", ModelStatus),
+        Operation("get", f"{model}/metadata", "Its signatures.", dict),
+        Operation(
+            "post",
+            f"{model}:predict",
+            "Run a signature (TensorFlow Serving).",
+            dict,
+            PredictRequest,
+        ),
+        Operation("get", v2, "What a model takes and gives.", Metadata),
+        Operation("get", f"{v2}/ready", "Whether a model can be asked.", dict),
+        Operation(
+            "post",
+            f"{v2}/infer",
+            "Run a signature (v2 protocol).",
+            {**infer, JSON: InferResult},
+            {**infer, JSON: InferRequest},
+            header={HEADER: Annotated[int, Meta(ge=0)]},
+        ),
+    )
+
+
+OPERATIONS = (
+    *_versioned(""),
+    *_versioned(VERSIONED),
+    Operation("get", "/v2", "The server (v2 protocol).", dict),
+    Operation("get", "/v2/health/live", "Whether the server lives.", dict),
+    Operation("get", "/v2/health/ready", "Whether it takes requests.", dict),
+    Operation("post", "/v2/repository/index", "Every version.", list[dict]),
+    Operation("get", "/v1/models", "Every model.", Models),
+    Operation(
+        "post", "/v1/images/generations", "Draw images (OpenAI).", GeneratedImages, ImagesRequest
+    ),
+    Operation(
+        "post",
+        "/v1/audio/speech",
+        "Speak a text (OpenAI).",
+        {**dict.fromkeys(SOUNDS, Bytes), "text/event-stream": SpeechEvent},
+        SpeechRequest,
+    ),
+    Operation(
+        "post",
+        f"{MODEL}:speak",
+        "Speak, as it is made.",
+        {"audio/wav": Bytes, "audio/L16": Bytes},
+        {JSON: SpeakRequest, **dict.fromkeys(RECORDING_TYPES, Bytes)},
+        query=get_type_hints(SpeakQuery, include_extras=True),
+    ),
+    Operation("post", f"{MODEL}:draw", "Draw, scale by scale.", {MEDIA_TYPE: str}, DrawRequest),
+    Operation("get", f"{MODEL}/examples", "Recordings to re-speak.", Examples),
+    Operation("get", "/healthz", "Whether the server lives.", State),
+    Operation("get", "/readyz", "Whether it takes requests.", State),
+    Operation("get", "/monitoring/prometheus/metrics", "What it has counted.", {"text/plain": str}),
+    Operation("get", "/openapi.json", "This document.", dict),
+    Operation("get", "/", "The web page.", {"text/html": str}),
+)
 
 
 class OpenApi:
@@ -42,15 +136,16 @@ class OpenApi:
 
 def document(needs_token: bool) -> dict[str, Any]:
     """The document; a server that needs a token says so."""
+    components: dict[str, Schema] = {}
     paths: dict[str, Any] = {}
-    for parts in (_tensorflow(), _v2(), _openai(), _own(), _around()):
-        for (method, path), operation in parts.items():
-            paths.setdefault(path, {})[method] = _completed(path, operation)
+    for operation in OPERATIONS:
+        described = _described(operation, components)
+        paths.setdefault(operation.path, {})[operation.verb] = described
     found: dict[str, Any] = {
         "openapi": "3.1.0",
         "info": {"title": "onepass", "version": "1", "description": __doc__},
         "paths": paths,
-        "components": {"schemas": {"Error": schemas.ERROR, "OpenaiError": schemas.OPENAI_ERROR}},
+        "components": {"schemas": components},
     }
     if needs_token:
         found["components"]["securitySchemes"] = {"token": {"type": "http", "scheme": "bearer"}}
@@ -59,133 +154,33 @@ def document(needs_token: bool) -> dict[str, Any]:
     return found
 
 
-def _answer(summary: str, content: dict[str, Schema]) -> Operation:
-    return {
-        "summary": summary,
-        "responses": {"200": {"description": "OK", "content": _content(content)}},
-    }
-
-
-def _content(by_type: dict[str, Schema]) -> dict[str, Any]:
-    return {media_type: {"schema": schema} for media_type, schema in by_type.items()}
-
-
-def _asked(operation: Operation, content: dict[str, Schema], *parameters: Operation) -> Operation:
-    operation["requestBody"] = {"required": True, "content": _content(content)}
-    operation["parameters"] = list(parameters)
-    return operation
-
-
-def _parameter(name: str, place: str, schema: Schema) -> Operation:
-    return {"name": name, "in": place, "required": place == "path", "schema": schema}
-
-
-def _completed(path: str, operation: Operation) -> Operation:
+def _described(operation: Operation, components: dict[str, Schema]) -> dict[str, Any]:
     """With the parameters that the path has, and the errors that any operation may end in."""
-    error = "OpenaiError" if is_openai_path(path) else "Error"
-    content = _content({JSON: {"$ref": f"#/components/schemas/{error}"}})
-    parameters = list(operation.get("parameters", ()))
-    if "{name}" in path:
-        parameters.append(_parameter("name", "path", NAME))
-    if "{version}" in path:
-        parameters.append(_parameter("version", "path", VERSION))
-    responses = {
-        **operation["responses"],
-        "default": {"description": "An error.", "content": content},
-    }
-    return {**operation, "parameters": parameters, "responses": responses}
 
+    def schema(kind: Any) -> Schema:
+        (found,), new = msgspec.json.schema_components([kind], ref_template=REFERENCE)
+        components.update(new)
+        return found
 
-def _tensorflow() -> dict[tuple[str, str], Operation]:
-    found = {}
-    for place in (MODEL, MODEL + VERSIONED):
-        status = {
-            **schemas.MODEL,
-            "properties": {
-                **schemas.MODEL["properties"],
-                "model_version_status": listed(schemas.STATUS),
-            },
-        }
-        found["get", place] = _answer("A model and its versions.", {JSON: status})
-        found["get", f"{place}/metadata"] = _answer(
-            "Its signatures.", {JSON: fields(("model_spec", "metadata"))}
-        )
-        found["post", f"{place}:predict"] = _asked(
-            _answer("Run a signature (TensorFlow Serving).", {JSON: fields()}),
-            {JSON: schemas.TENSORFLOW_PREDICT},
-        )
-    return found
+    def content(kinds: Any) -> dict[str, Any]:
+        by_type = kinds if isinstance(kinds, dict) else {JSON: kinds}
+        return {media_type: {"schema": schema(kind)} for media_type, kind in by_type.items()}
 
-
-def _v2() -> dict[tuple[str, str], Operation]:
-    ready = {JSON: fields()}
-    found = {
-        ("get", "/v2"): _answer("The server (v2 protocol).", {JSON: fields(("name", "version"))}),
-        ("get", "/v2/health/live"): _answer("Whether the server lives.", ready),
-        ("get", "/v2/health/ready"): _answer("Whether it takes requests.", ready),
-        ("post", "/v2/repository/index"): _answer("Every version.", {JSON: listed(fields())}),
-    }
-    for place in (V2, V2 + VERSIONED):
-        found["get", place] = _answer("What a model takes and gives.", {JSON: schemas.V2_METADATA})
-        found["get", f"{place}/ready"] = _answer("Whether a model can be asked.", ready)
-        found["post", f"{place}/infer"] = _asked(
-            _answer(
-                "Run a signature (v2 protocol).",
-                {JSON: schemas.V2_RESULT, "application/octet-stream": BYTES},
-            ),
-            {JSON: schemas.V2_INFER, "application/octet-stream": BYTES},
-            _parameter(HEADER, "header", {"type": "integer", "minimum": 0}),
-        )
-    return found
-
-
-def _openai() -> dict[tuple[str, str], Operation]:
-    models = fields(("object", "data"), object=schemas.word("list"), data=listed(schemas.MODEL))
-    sounds = ("audio/mpeg", "audio/ogg", "audio/flac", "audio/wav", "audio/pcm")
-    return {
-        ("get", "/v1/models"): _answer("Every model.", {JSON: models}),
-        ("post", "/v1/images/generations"): _asked(
-            _answer("Draw images (OpenAI).", {JSON: schemas.GENERATED_IMAGES}),
-            {JSON: schemas.IMAGES},
-        ),
-        ("post", "/v1/audio/speech"): _asked(
-            _answer(
-                "Speak a text (OpenAI).",
-                {**dict.fromkeys(sounds, BYTES), "text/event-stream": schemas.EVENT},
-            ),
-            {JSON: schemas.SPEECH},
-        ),
-    }
-
-
-def _own() -> dict[tuple[str, str], Operation]:
-    recordings = dict.fromkeys(RECORDING_TYPES, BYTES)
-    query = [
-        _parameter(name, "query", schemas.SPEAK["properties"][name]["anyOf"][0])
-        for name in (*NUMBERS, *WORDS)
+    path = {name: kind for name, kind in PATH.items() if f"{{{name}}}" in operation.path}
+    parameters = [
+        {"name": name, "in": place, "required": place == "path", "schema": schema(kind)}
+        for place in ("path", "query", "header")
+        for name, kind in (path if place == "path" else getattr(operation, place)).items()
     ]
-    return {
-        ("post", f"{MODEL}:speak"): _asked(
-            _answer("Speak, as it is made.", {"audio/wav": BYTES, "audio/L16": BYTES}),
-            {JSON: schemas.SPEAK, **recordings},
-            *query,
-        ),
-        ("post", f"{MODEL}:draw"): _asked(
-            _answer("Draw, scale by scale.", {"application/x-ndjson": schemas.TEXT}),
-            {JSON: schemas.DRAW},
-        ),
-        ("get", f"{MODEL}/examples"): _answer("Recordings to re-speak.", {JSON: schemas.EXAMPLES}),
+    error = OpenaiError if is_openai_path(operation.path) else Error
+    described = {
+        "summary": operation.summary,
+        "parameters": parameters,
+        "responses": {
+            "200": {"description": "OK", "content": content(operation.answer)},
+            "default": {"description": "An error.", "content": content(error)},
+        },
     }
-
-
-def _around() -> dict[tuple[str, str], Operation]:
-    state = {JSON: fields(("status",), status=schemas.TEXT)}
-    return {
-        ("get", "/healthz"): _answer("Whether the server lives.", state),
-        ("get", "/readyz"): _answer("Whether it takes requests.", state),
-        ("get", "/monitoring/prometheus/metrics"): _answer(
-            "What it has counted.", {"text/plain": schemas.TEXT}
-        ),
-        ("get", "/openapi.json"): _answer("This document.", {JSON: fields(("openapi", "paths"))}),
-        ("get", "/"): _answer("The web page.", {"text/html": schemas.TEXT}),
-    }
+    if operation.body is not None:
+        described["requestBody"] = {"required": True, "content": content(operation.body)}
+    return described

@@ -1,10 +1,11 @@
 """Our own route of sound: recordings, frames or text in, sound out as it is made."""
 
 import asyncio
-from typing import Any
+from collections.abc import Coroutine
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
-import orjson
+from msgspec import Meta
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -15,14 +16,14 @@ from serving.errors import InvalidInput, NotFound
 from serving.http.audio_formats import stream_format, streamed
 from serving.http.disconnects import cancel_on_disconnect
 from serving.http.example_recordings import examples
-from serving.http.fields import Fields, choice, excerpt, invalid_field, json_object, text
+from serving.http.fields import Name, as_model, excerpt, json_model
 from serving.http.json_responses import json_response
 from serving.http.json_tensors import base64_bytes, json_tensor
-from serving.http.model_lookup import MAX_NAME_CHARACTERS, model_from_path, require_kind
+from serving.http.model_lookup import model_from_path, require_kind
 from serving.http.request_bodies import body_of, read_with
 from serving.http.streamed_responses import StreamedResponse
 from serving.http.synthesis_requests import (
-    SynthesisRequest,
+    SynthesisFields,
     WorkerPool,
     is_conditional,
     max_seconds,
@@ -34,11 +35,39 @@ from serving.http.synthesis_requests import (
 from serving.settings import Settings
 from speech.phonemes import MAX_CHARACTERS
 
-FORMATS = ("wav", "l16")
 SOURCES = ("frames", "recording", "example", "text")
-NUMBERS = ("seed", "row", "temperature", "seconds")
-WORDS = ("speaker", "format")
 RECORDING_TYPES = ("audio/wav", "audio/x-wav", "audio/wave", "audio/flac", "audio/x-flac")
+ROWS = {"type": "array", "items": {"type": "number"}, "minItems": 1}
+FRAMES = {"type": "array", "items": ROWS, "minItems": 1}
+
+
+class SpeakQuery(SynthesisFields, kw_only=True):
+    """How to speak, and in which format; a query where the body is a recording."""
+
+    format: Literal["wav", "l16"] | None = None
+
+
+class SpeakRequest(SpeakQuery, kw_only=True):
+    """What to speak: one of frames, a recording (base64), an example and a text; and how."""
+
+    frames: Annotated[Any, Meta(extra_json_schema=FRAMES)] = None
+    recording: Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})] | None = None
+    example: Name | None = None
+    text: Annotated[str, Meta(max_length=MAX_CHARACTERS)] | None = None
+
+
+class ExampleEntry(TypedDict):
+    """A recording to re-speak."""
+
+    name: str
+    text: str
+    seconds: float
+
+
+class Examples(TypedDict):
+    """The recordings to re-speak."""
+
+    examples: list[ExampleEntry]
 
 
 class SpeakRoute:
@@ -59,12 +88,18 @@ class SpeakRoute:
         """Streams the sound of a recording, of frames or of a text."""
         served = require_kind(model_from_path(self._registry, request), "sound")
         body = await body_of(request, self._settings.timeout_seconds)
-        fields = await read_with(_fields, body, request)
-        name = choice(fields, "format", "wav", FORMATS)
-        synthesis = await cancel_on_disconnect(
-            request.receive, self._synthesis_request(served, fields)
+        kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
+        if kind in RECORDING_TYPES:
+            fields: SpeakQuery = as_model(dict(request.query_params), SpeakQuery, strict=False)
+            frames: Coroutine[Any, Any, Any] = self._conditional_frames(served, "recording", body)
+        else:
+            fields = asked = await read_with(json_model, body, SpeakRequest)
+            frames = self._frames(served, asked)
+        made = await cancel_on_disconnect(request.receive, frames)
+        synthesis = synthesis_request(served, fields, made)
+        form = stream_format(
+            fields.format or "wav", served.spec["sample_rate_hz"], synthesis.num_samples
         )
-        form = stream_format(name, served.spec["sample_rate_hz"], synthesis.num_samples)
         chunks = synthesize(served, synthesis)
         headers = {"x-num-samples": str(synthesis.num_samples)}
         stall_seconds = self._settings.timeout_seconds
@@ -74,39 +109,34 @@ class SpeakRoute:
         """The recordings to re-speak; none for a model that needs none."""
         served = model_from_path(self._registry, request)
         usable = served.kind == "sound" and is_conditional(served)
-        return json_response(
-            {
-                "examples": [
-                    {"name": example.name, "text": example.text, "seconds": example.seconds}
-                    for example in (examples().values() if usable else ())
-                ]
-            }
-        )
+        entries: list[ExampleEntry] = [
+            {"name": example.name, "text": example.text, "seconds": example.seconds}
+            for example in (examples().values() if usable else ())
+        ]
+        return json_response(Examples(examples=entries))
 
-    async def _synthesis_request(self, served: ServedModel, fields: Fields) -> SynthesisRequest:
-        given = [name for name in SOURCES if fields.get(name) is not None]
-        if not is_conditional(served):
-            if given:
-                raise InvalidInput(f"`{given[0]}` must not be given: the model needs none.")
-            return synthesis_request(served, fields, None)
+    async def _frames(self, served: ServedModel, asked: SpeakRequest) -> np.ndarray | None:
+        """The frames of the one source that is given, float32 [frames, channels]."""
+        given = [name for name in SOURCES if getattr(asked, name) is not None]
+        if not given and not is_conditional(served):
+            return None
         if len(given) != 1:
             raise InvalidInput(f"The body must have one of {', '.join(SOURCES)}.")
-        return synthesis_request(served, fields, await self._frames(served, given[0], fields))
+        return await self._conditional_frames(served, given[0], getattr(asked, given[0]))
 
-    async def _frames(self, served: ServedModel, source: str, fields: Fields) -> np.ndarray:
+    async def _conditional_frames(self, served: ServedModel, source: str, value: Any) -> np.ndarray:
+        if not is_conditional(served):
+            raise InvalidInput(f"`{source}` must not be given: the model needs none.")
         if source == "frames":
             info = signature(served).inputs["frames"]
-            return (await self._workers.run(json_tensor, "frames", [fields["frames"]], info))[0]
+            return (await self._workers.run(json_tensor, "frames", [value], info))[0]
         if source == "text":
-            words = text(fields, "text", MAX_CHARACTERS)
-            return await self._workers.run(text_frames, served.bundle, words)
+            return await self._workers.run(text_frames, served.bundle, value)
         if source == "example":
-            data = await asyncio.to_thread(_example, text(fields, "example", MAX_NAME_CHARACTERS))
-        elif isinstance(fields["recording"], bytes):
-            data = fields["recording"]
-        else:
-            data = base64_bytes("recording", fields["recording"])
-        return await self._workers.run(frames_from_recording, served, data)
+            value = await asyncio.to_thread(_example, value)
+        elif isinstance(value, str):
+            value = base64_bytes("recording", value)
+        return await self._workers.run(frames_from_recording, served, value)
 
 
 def frames_from_recording(served: ServedModel, data: bytes) -> np.ndarray:
@@ -117,29 +147,8 @@ def frames_from_recording(served: ServedModel, data: bytes) -> np.ndarray:
     return np.asarray(served.speech_bundle.frames(waveform), np.float32)
 
 
-def _example(name: str | None) -> bytes:
-    example = examples().get(name or "")
+def _example(name: str) -> bytes:
+    example = examples().get(name)
     if example is None:
         raise NotFound(f"There is no example {excerpt(name)}; there are {', '.join(examples())}.")
     return example.path.read_bytes()
-
-
-def _fields(body: bytes, request: Request) -> dict[str, Any]:
-    """The fields of a JSON body; or of the query, with the body as the recording."""
-    kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
-    if kind not in RECORDING_TYPES:
-        return json_object(body)
-    fields: dict[str, Any] = {"recording": body}
-    for name, value in request.query_params.items():
-        if name in WORDS:
-            fields[name] = value
-        elif name in NUMBERS:
-            fields[name] = _number(name, value)
-    return fields
-
-
-def _number(name: str, value: str) -> Any:
-    try:
-        return orjson.loads(value)
-    except orjson.JSONDecodeError as error:
-        raise invalid_field(name, "a number", value) from error

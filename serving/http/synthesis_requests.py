@@ -6,9 +6,10 @@ import logging
 import shutil
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
+from msgspec import Meta, Struct
 
 from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable
@@ -17,18 +18,26 @@ from serving.engine.clients import current_client
 from serving.engine.served_model import ServedModel
 from serving.engine.streams import PROCESSORS
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
-from serving.http.fields import MAX_SEED, Fields, excerpt, integer, number, text
-from serving.http.model_lookup import DEFAULT, MAX_NAME_CHARACTERS
+from serving.http.fields import Name, Seed, excerpt
+from serving.http.model_lookup import DEFAULT
 from speech.phonemes import MAX_CHARACTERS
 
 LOG = logging.getLogger(__name__)
-MAX_TEMPERATURE = 10.0
-MAX_ROW = 2**31 - 1
 LAST_LATIN = 0x24F
 UNCONDITIONAL_SECONDS = 2.0
-MAX_SECONDS = 3600.0
 WORKERS = 16  # threads that wait for a permit
 SPELT_OUT = 6  # letters that a digit, or a letter of another script, sounds as long as
+Temperature = Annotated[float, Meta(ge=0, le=10)]
+
+
+class SynthesisFields(Struct, kw_only=True):
+    """How to speak."""
+
+    seed: Seed | None = None
+    row: Annotated[int, Meta(ge=0, le=2**31 - 1)] | None = None
+    temperature: Temperature | None = None
+    speaker: Name | None = None
+    seconds: Annotated[float, Meta(gt=0, le=3600)] | None = None
 
 
 @dataclasses.dataclass(frozen=True)
@@ -72,13 +81,13 @@ def max_seconds(served: ServedModel) -> float:
 
 
 def synthesis_request(
-    served: ServedModel, fields: Fields, frames: np.ndarray | None
+    served: ServedModel, fields: SynthesisFields, frames: np.ndarray | None
 ) -> SynthesisRequest:
     """The sound that the fields ask for, of these frames; InvalidInput, with field and rule."""
     rate_hz, hop = served.spec["sample_rate_hz"], served.spec["hop_samples"]
-    wanted = number(fields, "seconds", None, 1 / rate_hz, MAX_SECONDS)
+    wanted = fields.seconds
     if frames is None:
-        num_samples = round((wanted or UNCONDITIONAL_SECONDS) * rate_hz)
+        num_samples = max(1, round((wanted or UNCONDITIONAL_SECONDS) * rate_hz))
         if num_samples > max_frames(served) * hop:
             raise InvalidInput(f"`seconds` must be at most {max_seconds(served):g}.")
     else:
@@ -92,10 +101,10 @@ def synthesis_request(
     return SynthesisRequest(
         frames,
         num_samples,
-        integer(fields, "seed", 0, 0, MAX_SEED),
-        integer(fields, "row", 0, 0, MAX_ROW),
-        number(fields, "temperature", 1.0, 0.0, MAX_TEMPERATURE),
-        _speaker(served, text(fields, "speaker", MAX_NAME_CHARACTERS)),
+        fields.seed or 0,
+        fields.row or 0,
+        1.0 if fields.temperature is None else fields.temperature,
+        _speaker(served, fields.speaker),
     )
 
 

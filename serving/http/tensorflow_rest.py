@@ -5,9 +5,10 @@ are refused, for they are no JSON.
 """
 
 import dataclasses
-from typing import Any
+from typing import Annotated, Any, Literal, TypedDict
 
 import numpy as np
+from msgspec import UNSET, Meta, Struct, UnsetType
 from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
@@ -18,14 +19,37 @@ from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
 from serving.http.disconnects import cancel_on_disconnect
-from serving.http.fields import Fields, json_object, text
+from serving.http.fields import Name, json_model
 from serving.http.json_responses import json_response
 from serving.http.json_tensors import from_columns, from_rows
-from serving.http.model_lookup import DEFAULT, MAX_NAME_CHARACTERS, model_from_path, version_at
+from serving.http.model_lookup import DEFAULT, model_from_path, version_at
 from serving.http.request_bodies import body_of, read_with
 from serving.settings import Settings
 
 METHOD = "tensorflow/serving/predict"
+
+
+class PredictRequest(Struct):
+    """A request to predict: rows, or tensors by name."""
+
+    signature_name: Name | None = None
+    instances: Annotated[list, Meta(min_length=1)] | UnsetType = UNSET
+    inputs: Any = UNSET
+
+
+class LoadError(TypedDict):
+    """Why a version did not load; "OK" where it did."""
+
+    error_code: str
+    error_message: str
+
+
+class VersionStatus(TypedDict):
+    """A version of a model, and where it stands."""
+
+    version: str
+    state: Literal["START", "LOADING", "AVAILABLE", "UNLOADING", "END"]
+    status: LoadError
 
 
 class TensorflowRest:
@@ -77,7 +101,7 @@ def signature_of(served: ServedModel, name: str) -> Signature:
     return signature
 
 
-def statuses(registry: ModelRegistry, request: Request) -> list[dict[str, Any]]:
+def statuses(registry: ModelRegistry, request: Request) -> list[VersionStatus]:
     """`model_version_status` of the model, or of the version, that the path names."""
     name, wanted = request.path_params["name"], version_at(request)
     found = [s for s in registry.versions(name) if wanted in (None, s.version)]
@@ -86,9 +110,8 @@ def statuses(registry: ModelRegistry, request: Request) -> list[dict[str, Any]]:
     return [_status(s.version, s.state, s.error) for s in found]
 
 
-def _status(version: int, state: str, error: str) -> dict[str, Any]:
-    code = "UNKNOWN" if error else "OK"
-    status = {"error_code": code, "error_message": error}
+def _status(version: int, state: Any, error: str) -> VersionStatus:
+    status: LoadError = {"error_code": "UNKNOWN" if error else "OK", "error_message": error}
     return {"version": str(version), "state": state, "status": status}
 
 
@@ -102,18 +125,14 @@ class _Asked:
 
 
 def _asked(body: bytes, served: ServedModel) -> _Asked:
-    fields = json_object(body)
-    name = text(fields, "signature_name", MAX_NAME_CHARACTERS) or DEFAULT
-    inputs = _inputs(fields, signature_of(served, name))
-    return _Asked(name, inputs, "instances" in fields)
-
-
-def _inputs(fields: Fields, signature: Signature) -> dict[str, np.ndarray]:
-    if ("instances" in fields) == ("inputs" in fields):
+    asked = json_model(body, PredictRequest)
+    if (asked.instances is UNSET) == (asked.inputs is UNSET):
         raise InvalidInput("The body must have either `instances` or `inputs`.")
-    if "instances" in fields:
-        return from_rows(fields["instances"], signature)
-    return from_columns(fields["inputs"], signature)
+    name = asked.signature_name or DEFAULT
+    signature = signature_of(served, name)
+    if isinstance(asked.instances, list):
+        return _Asked(name, from_rows(asked.instances, signature), by_rows=True)
+    return _Asked(name, from_columns(asked.inputs, signature), by_rows=False)
 
 
 def _as_rows(outputs: dict[str, np.ndarray]) -> dict[str, Any]:

@@ -1,7 +1,7 @@
 """The v2 inference protocol (Open Inference Protocol, KServe), with its binary tensors."""
 
 import math
-from typing import Any
+from typing import NotRequired, TypedDict
 
 import numpy as np
 from starlette.requests import Request
@@ -13,11 +13,17 @@ from serving.bundles.signature import TensorInfo
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotReady
-from serving.http.binary_tensors import HEADER, parameters_of, read_inputs, split, written
+from serving.http.binary_tensors import (
+    HEADER,
+    InferParameters,
+    InferRequest,
+    read_inputs,
+    split,
+    written,
+)
 from serving.http.disconnects import cancel_on_disconnect
-from serving.http.fields import Fields, text
 from serving.http.json_responses import json_response
-from serving.http.model_lookup import DEFAULT, MAX_NAME_CHARACTERS, model_from_path
+from serving.http.model_lookup import DEFAULT, model_from_path
 from serving.http.request_bodies import body_of, read_with
 from serving.http.tensorflow_rest import signature_of
 from serving.settings import Settings
@@ -26,6 +32,34 @@ PLATFORM = "tensorflow_savedmodel"
 EXTENSIONS = ["binary_tensor_data", "model_repository(index)"]
 MICROSECONDS = 1_000_000
 VERSION = "1"
+NO_PARAMETERS = InferParameters()
+
+
+class Tensor(TypedDict):
+    """What is said of an input or an output; -1 for a size that is free."""
+
+    name: str
+    datatype: str
+    shape: list[int]
+
+
+class Metadata(TypedDict):
+    """What a model takes and gives."""
+
+    name: str
+    versions: list[str]
+    platform: str
+    inputs: list[Tensor]
+    outputs: list[Tensor]
+
+
+class InferResult(TypedDict):
+    """The JSON of an answer: the outputs, with their data or the number of bytes behind it."""
+
+    model_name: str
+    model_version: str
+    id: NotRequired[str]
+    outputs: list[Tensor]
 
 
 class V2:
@@ -52,30 +86,27 @@ class V2:
         served = model_from_path(self._registry, request)
         body = await body_of(request, self._settings.timeout_seconds)
         length = request.headers.get(HEADER)
-        header, name, inputs = await read_with(_asked, body, length, served)
-        parameters = parameters_of(header)
-        wanted = _wanted(header, parameters, served, name)
-        seconds = _seconds(parameters, self._settings.timeout_seconds)
+        asked, name, inputs = await read_with(_asked, body, length, served)
+        wanted = _wanted(asked, served, name)
+        limit = (asked.parameters or NO_PARAMETERS).timeout / MICROSECONDS
+        seconds = min(self._settings.timeout_seconds, limit or math.inf)
         work = served.predict(inputs, name, timeout_seconds=seconds)
         outputs = await cancel_on_disconnect(request.receive, work)
-        return _response(header, served, {name: outputs[name] for name in wanted}, wanted)
+        return _response(asked.id, served, {name: outputs[name] for name in wanted}, wanted)
 
     async def metadata(self, request: Request) -> Response:
         """What `serving_default` takes and gives."""
         served = model_from_path(self._registry, request)
         signature = signature_of(served, DEFAULT)
+        statuses = self._registry.versions(served.name)
         return json_response(
-            {
-                "name": served.name,
-                "versions": [
-                    str(status.version)
-                    for status in self._registry.versions(served.name)
-                    if status.state == "AVAILABLE"
-                ],
-                "platform": PLATFORM,
-                "inputs": [_tensor(name, info) for name, info in signature.inputs.items()],
-                "outputs": [_tensor(name, info) for name, info in signature.outputs.items()],
-            }
+            Metadata(
+                name=served.name,
+                versions=[str(s.version) for s in statuses if s.state == "AVAILABLE"],
+                platform=PLATFORM,
+                inputs=[_tensor(name, info) for name, info in signature.inputs.items()],
+                outputs=[_tensor(name, info) for name, info in signature.outputs.items()],
+            )
         )
 
     async def model_ready(self, request: Request) -> Response:
@@ -116,54 +147,35 @@ class V2:
 
 def _asked(
     body: bytes, length: str | None, served: ServedModel
-) -> tuple[dict[str, Any], str, dict[str, np.ndarray]]:
+) -> tuple[InferRequest, str, dict[str, np.ndarray]]:
     """The JSON of a request, the signature that it names, and the inputs."""
-    header, tail = split(body, length)
-    name = text(parameters_of(header), "signature_name", MAX_NAME_CHARACTERS) or DEFAULT
-    return header, name, read_inputs(header, tail, signature_of(served, name))
+    asked, tail = split(body, length)
+    name = (asked.parameters or NO_PARAMETERS).signature_name or DEFAULT
+    return asked, name, read_inputs(asked.inputs, tail, signature_of(served, name))
 
 
-def _wanted(header: Fields, parameters: Fields, served: ServedModel, name: str) -> dict[str, bool]:
+def _wanted(asked: InferRequest, served: ServedModel, name: str) -> dict[str, bool]:
     """The outputs asked for, and whether each is to go behind the JSON."""
-    default = _flag(parameters, "binary_data_output", False)
+    default = (asked.parameters or NO_PARAMETERS).binary_data_output
     known = served.signatures[name].outputs
-    asked = header.get("outputs")
-    if asked is None:
+    if asked.outputs is None:
         return dict.fromkeys(known, default)
-    if not isinstance(asked, list) or not asked:
-        raise InvalidInput("`outputs` must be a list of one output or more.")
     wanted = {}
-    for output in asked:
-        output_name = output.get("name") if isinstance(output, dict) else None
-        if not isinstance(output_name, str) or output_name not in known:
+    for output in asked.outputs:
+        if output.name not in known:
             raise InvalidInput(f"`outputs` must name outputs; there are {', '.join(known)}.")
-        own = parameters_of(output)
-        if own.get("classification"):
-            raise InvalidInput("`classification` is not served.")
-        wanted[output_name] = _flag(own, "binary_data", default)
+        binary = output.parameters.binary_data if output.parameters else None
+        wanted[output.name] = default if binary is None else binary
     return wanted
 
 
-def _flag(parameters: Fields, name: str, default: bool) -> bool:
-    value = parameters.get(name, default)
-    if type(value) is not bool:
-        raise InvalidInput(f"`{name}` must be true or false.")
-    return value
-
-
-def _seconds(parameters: Fields, most: float) -> float:
-    """The parameter `timeout`, in microseconds, as seconds; 0 and none: the server's own limit."""
-    value = parameters.get("timeout", 0)
-    if type(value) not in (int, float) or not math.isfinite(value) or value < 0:
-        raise InvalidInput("`timeout` must be a number of microseconds, at least 0.")
-    return min(most, value / MICROSECONDS) if value else most
-
-
 def _response(
-    header: Fields, served: ServedModel, outputs: dict[str, np.ndarray], binary: dict[str, bool]
+    identity: str | None,
+    served: ServedModel,
+    outputs: dict[str, np.ndarray],
+    binary: dict[str, bool],
 ) -> Response:
-    said: dict[str, Any] = {"model_name": served.name, "model_version": str(served.version)}
-    identity = text(header, "id", MAX_NAME_CHARACTERS)
+    said = {"model_name": served.name, "model_version": str(served.version)}
     if identity is not None:
         said["id"] = identity
     content, length = written(said, outputs, binary)
@@ -173,6 +185,6 @@ def _response(
     return Response(content, headers=headers)
 
 
-def _tensor(name: str, info: TensorInfo) -> dict[str, Any]:
+def _tensor(name: str, info: TensorInfo) -> Tensor:
     shape = [-1 if side is None else side for side in info.shape]
     return {"name": name, "datatype": V2_NAMES[info.dtype], "shape": shape}

@@ -12,7 +12,7 @@ import speech
 from serving.engine.registry import ModelRegistry
 from serving.errors import InvalidInput
 from serving.http.app import make_app
-from serving.http.fields import MAX_VALUES
+from serving.http.fields import MAX_VALUES, json_model
 from serving.http.page import FRONT, Page
 from serving.http.synthesis_requests import SPELT_OUT, check_length
 from serving.observability.metrics import Metrics
@@ -78,7 +78,8 @@ def test_before_the_first_look_the_answer_is_to_come_again(models, method, path)
     settings, metrics = settings_of(), Metrics()
     registry = ModelRegistry(models.root, settings, models.load, metrics)
     client = TestClient(make_app(registry, settings, metrics), base_url="http://localhost")
-    answer = client.request(method, path, content=b"{}" if method == "POST" else None)
+    content = b'{"prompt": "1"}' if method == "POST" else None
+    answer = client.request(method, path, content=content)
     assert answer.status_code == 503 and int(answer.headers["retry-after"]) >= 1
 
 
@@ -130,11 +131,11 @@ def test_long_json_is_read_beside_the_event_loop(models, path, monkeypatch):
     threads = []
     for module in ("draw", "openai_images", "openai_speech"):
 
-        def read(body):
+        def read(body, model):
             threads.append(threading.current_thread())
-            return {}
+            return json_model(body, model)
 
-        monkeypatch.setattr(f"serving.http.{module}.json_object", read)
+        monkeypatch.setattr(f"serving.http.{module}.json_model", read)
     with Running(models) as running:
         running.client.post(path, content=b"{}".ljust(100_000))
         assert threads and threads[0] is not running._thread
