@@ -9,7 +9,8 @@ rows above, the horizontal one the vertical stack and the pixels to the left:
 
 Convolutions are shifted rather than masked (Salimans et al. 2017, arXiv 1701.05517, section 2.3):
 K_v reads its own row of v and the row above, K_h its own column of h and the one to the left; v
-starts as a convolution of the rows above, h of these and of the pixels to the left.
+starts as a convolution of the rows above, h of these and of the pixels to the left. A layer may be
+dilated: then it reads what is that many rows above and columns to the sides.
 """
 
 import numpy as np
@@ -51,10 +52,23 @@ class ConditionTerm(tf.Module):
 
 
 class GatedLayer(tf.Module):
-    """One layer of both stacks."""
+    """One layer of both stacks.
 
-    def __init__(self, units: int, initial: Initial, vector: int, map_: int, last: bool, name=None):
+    dilation: rows and columns between the taps of its convolutions.
+    """
+
+    def __init__(
+        self,
+        units: int,
+        initial: Initial,
+        vector: int,
+        map_: int,
+        last: bool,
+        dilation: int = 1,
+        name=None,
+    ):
         super().__init__(name=name)
+        self.dilation = dilation
         self.vertical_kernel = initial.kernel([2, 3, units, 2 * units], "vertical_kernel")
         self.horizontal_kernel = initial.kernel([1, 2, units, 2 * units], "horizontal_kernel", 0.7)
         self.horizontal_bias = initial.zeros([2 * units], "horizontal_bias")
@@ -64,21 +78,25 @@ class GatedLayer(tf.Module):
         self.horizontal_out = initial.kernel([units, units], "horizontal_out")
         self.condition = ConditionTerm(2 * units, initial, vector, map_)
 
-    def vertical(self, v, term):
-        """a_v [batch, height - 1, width, 2 units] of v [batch, height, width, units]."""
-        padded = tf.pad(v, [[0, 0], [0, 0], [1, 1], [0, 0]])
-        return convolved(padded, self.vertical_kernel) + tf.cast(term, v.dtype)
+    def vertical(self, v, term, rows_apart: int):
+        """a_v [batch, height - rows_apart, width, 2 units] of v [batch, height, width, units].
+
+        rows_apart: how far above a row of v the other row is that it is read with.
+        """
+        padded = tf.pad(v, [[0, 0], [0, 0], [self.dilation] * 2, [0, 0]])
+        apart = (rows_apart, self.dilation)
+        return convolved(padded, self.vertical_kernel, apart=apart) + tf.cast(term, v.dtype)
 
     def horizontal(self, h, a_v):
-        """a_h [batch, height, width - 1, 2 units] of h [batch, height, width, units] and a_v."""
-        return convolved(h, self.horizontal_kernel) + self.across(a_v)
+        """a_h [batch, height, width - dilation, 2 units] of h [batch, height, width, units]."""
+        return convolved(h, self.horizontal_kernel, apart=(1, self.dilation)) + self.across(a_v)
 
     def across(self, a_v):
         """Returns the term that a_v adds to a_h, bias included."""
         return matmul(a_v, self.across_kernel) + cast_like(self.horizontal_bias, a_v)
 
     def horizontal_pixel(self, left, h, across):
-        """a_h [..., 2 units] of a pixel from its h [..., units] and that of the one to its left."""
+        """a_h [..., 2 units] of a pixel from its h [..., units] and that of one to its left."""
         kernel = tf.concat(tf.unstack(self.horizontal_kernel[0]), 0)
         return matmul(tf.concat([left, h], -1), kernel) + across
 
@@ -137,9 +155,10 @@ class PixelCNN(tf.Module):
                 vector_channels,
                 map_channels,
                 i == config.layers - 1,
+                dilation,
                 f"layer_{i:02d}",
             )
-            for i in range(config.layers)
+            for i, dilation in enumerate(config.layer_dilations)
         ]
         self.out_kernel = initial.kernel([units, config.output_units], "out_kernel")
         self.out_bias = initial.zeros([config.output_units], "out_bias")
@@ -157,20 +176,31 @@ class PixelCNN(tf.Module):
 
     def hidden(self, levels, condition: Condition, mode: Mode = EXACT) -> Hidden:
         """Returns what a call does, of a condition whose map has the coordinates already."""
-        inputs = self.inputs(levels)
-        rows = tf.pad(inputs, [[0, 0], [FRONT_ROWS, 0], [FRONT_REACH, FRONT_REACH], [0, 0]])
-        columns = tf.pad(inputs, [[0, 0], [0, 0], [FRONT_COLUMNS, 0], [0, 0]])
-        above, left = self.above(rows[:, :-1], mode), self.left(columns[:, :, :-1], mode)
+        rows, columns = self._before(levels)
+        above, left = self.above(rows, mode), self.left(columns, mode)
         v, h = above.units[..., : self.config.units], above.units[..., self.config.units :]
         h += left.units
         for i, layer in enumerate(self.layers):
-            term = layer.condition(condition)
-            a_v = layer.vertical(tf.pad(v, [[0, 0], [1, 0], [0, 0], [0, 0]]), term)
-            a_h = layer.horizontal(tf.pad(h, [[0, 0], [0, 0], [1, 0], [0, 0]]), a_v)
+            term, back = layer.condition(condition), [layer.dilation, 0]
+            a_v = layer.vertical(tf.pad(v, [[0, 0], back, [0, 0], [0, 0]]), term, layer.dilation)
+            a_h = layer.horizontal(tf.pad(h, [[0, 0], [0, 0], back, [0, 0]]), a_v)
             v = layer.next_vertical(v, mode.dropout(gated(a_v), self.config.dropout, 2 * i))
             h = layer.next_horizontal(h, mode.dropout(gated(a_h), self.config.dropout, 2 * i + 1))
         prediction = above.prediction + left.prediction + self.map_predicted(condition)
         return Hidden(self.head(h), prediction)
+
+    def prediction(self, levels, condition: Condition):
+        """Returns the prediction of `hidden` alone, [batch, height, width, channels]."""
+        rows, columns = self._before(levels)
+        linear = convolved(rows, self.above_prediction) + convolved(columns, self.left_prediction)
+        return linear + self.map_predicted(condition)
+
+    def _before(self, levels):
+        """The rows above every row, and the columns to the left of every column, padded."""
+        inputs = self.inputs(levels)
+        rows = tf.pad(inputs, [[0, 0], [FRONT_ROWS, 0], [FRONT_REACH, FRONT_REACH], [0, 0]])
+        columns = tf.pad(inputs, [[0, 0], [0, 0], [FRONT_COLUMNS, 0], [0, 0]])
+        return rows[:, :-1], columns[:, :, :-1]
 
     def log_prob(self, levels, condition: Condition, mode: Mode = EXACT):
         """float32 [batch, height, width], nats, of each pixel given those before it."""

@@ -68,7 +68,7 @@ def sample(
     shared = _Shared(network, words, placed, given, temperature, prediction, guidance)
     units = network.config.units
     blank = tf.zeros([batch, FRONT_ROWS, width + 2 * FRONT_REACH, channels + 1])
-    above = tf.zeros([len(network.layers), batch, 1, width, units])
+    above = [tf.zeros([batch, layer.dilation, width, units]) for layer in network.layers]
     rows = tf.TensorArray(tf.int32, height, element_shape=[None, width, channels])
 
     def row(y, inputs, above, rows):
@@ -119,13 +119,14 @@ class _Row(NamedTuple):
 def _row(shared: _Shared, y, inputs, above):
     """Returns the pixels of row y [batch, width, channels] and the queues of the vertical stack.
 
-    inputs: of the rows above, padded. above: the v that each layer read in the row above,
-    [layers, batch, 1, width, units].
+    inputs: of the rows above, padded. above: the v that each layer read in the rows above, as far
+    up as it looks, [batch, dilation, width, units] each.
     """
     network, (batch, width) = shared.network, (tf.shape(inputs)[0], shared.words.shape[2])
     row, queues = _vertical_row(shared, y, inputs, above)
     left = tf.zeros([batch, FRONT_COLUMNS, inputs.shape[-1]])
-    columns = tf.zeros([len(network.layers), batch, network.config.units])
+    units = network.config.units
+    columns = [tf.zeros([batch, layer.dilation, units]) for layer in network.layers]
     drawn = tf.TensorArray(tf.int32, width, element_shape=[None, network.output_config.channels])
 
     def pixel(x, left, columns, drawn):
@@ -146,32 +147,32 @@ def _vertical_row(shared: _Shared, y, inputs, above):
     front = network.above(inputs)
     v, h = front.units[..., :units], front.units[..., units:]
     condition = _row_of(shared.condition, y)
-    read, across = [], []
-    for i, layer in enumerate(network.layers):
-        read.append(v)
-        a_v = layer.vertical(tf.concat([above[i], v], 1), layer.condition(condition))
+    queues, across = [], []
+    for layer, queue in zip(network.layers, above, strict=True):
+        queues.append(tf.concat([queue[:, 1:], v], 1))
+        a_v = layer.vertical(tf.concat([queue[:, :1], v], 1), layer.condition(condition), 1)
         across.append(layer.across(a_v)[:, 0])
         v = layer.next_vertical(v, gated(a_v))
     prediction = front.prediction + network.map_predicted(condition)
     if shared.prediction is not None:
         prediction += shared.prediction[:, y][:, tf.newaxis]
-    return _Row(h[:, 0], tf.stack(across), prediction[:, 0]), tf.stack(read)
+    return _Row(h[:, 0], tf.stack(across), prediction[:, 0]), queues
 
 
 def _pixel(network: PixelCNN, row: _Row, x, left, columns):
     """Returns the hidden state of the pixel in column x, and the queues of the horizontal stack.
 
-    left: inputs of the pixels to its left. columns: the h that each layer read in the column
-    before, [layers, batch, units].
+    left: inputs of the pixels to its left. columns: the h that each layer read in the columns
+    before, as far back as it looks, [batch, dilation, units] each.
     """
     front = network.left(left[:, tf.newaxis])
     h = row.h[:, x] + front.units[:, 0, 0]
-    across, read = row.across[:, :, x], []
+    across, queues = row.across[:, :, x], []
     for i, layer in enumerate(network.layers):
-        read.append(h)
-        h = layer.next_horizontal(h, gated(layer.horizontal_pixel(columns[i], h, across[i])))
+        queues.append(tf.concat([columns[i][:, 1:], h[:, tf.newaxis]], 1))
+        h = layer.next_horizontal(h, gated(layer.horizontal_pixel(columns[i][:, 0], h, across[i])))
     prediction = row.prediction[:, x] + front.prediction[:, 0, 0]
-    return Hidden(network.head(h), prediction), tf.stack(read)
+    return Hidden(network.head(h), prediction), queues
 
 
 def sample_naively(

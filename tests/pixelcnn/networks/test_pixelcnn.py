@@ -24,6 +24,8 @@ from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden, make_output
 from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN
+from pixelcnn.presets import PRESETS
+from pixelcnn.sampling.fixed_point_sampler import context_rows
 
 LIKELIHOODS = ["logistic", "softmax"]
 COLOURS = every_image(1, 1, 3, 4).reshape(-1, 3)
@@ -98,10 +100,10 @@ def test_probabilities_given_a_condition_sum_to_one(likelihood):
 
 
 @pytest.mark.parametrize("part", Hidden._fields)
-@pytest.mark.parametrize("channels", [1, 3])
-def test_a_pixel_reads_every_pixel_before_it_and_no_other(channels, part):
+@pytest.mark.parametrize(("channels", "dilations"), [(1, (1,)), (3, (1,)), (1, (2, 1))])
+def test_a_pixel_reads_every_pixel_before_it_and_no_other(channels, dilations, part):
     layers = 3 if part == "units" else 1
-    network = pixelcnn_of(output_of(channels=channels), layers=layers)
+    network = pixelcnn_of(output_of(channels=channels), layers=layers, dilations=dilations)
     gradients = gradients_of_pixels(reads_values(network), 7, 7, part)
     before = np.tril(np.ones([49, 49], bool), -1).reshape(49, 7, 7)
     if part == "prediction":
@@ -114,6 +116,27 @@ def test_a_layer_widens_what_is_read_by_one_row_and_column():
     gradients = gradients_of_pixels(reads_values(pixelcnn_of(layers=1)), 6, 11, "units")
     expected = reach_of(6, 11, FRONT_ROWS + 1, FRONT_REACH + 1, FRONT_COLUMNS + 1)
     np.testing.assert_array_equal(gradients > 0, expected)
+
+
+def test_dilated_layers_widen_it_by_their_dilations_and_leave_no_gap():
+    network = pixelcnn_of(layers=3, dilations=(1, 2, 4), amount=1.0)
+    gradients = gradients_of_pixels(reads_values(network), 12, 12, "units")
+    reach = FRONT_ROWS + 7
+    assert reach == FRONT_REACH + 7 == FRONT_COLUMNS + 7 == context_rows(network)
+    np.testing.assert_array_equal(gradients > 0, reach_of(12, 12, reach, reach, reach))
+
+
+@pytest.mark.parametrize(("preset", "rows"), [("pixelcnn-cpu-32", 11), ("pixelcnn-reach-32", 48)])
+def test_presets_see_as_many_rows_as_their_layers_say(preset, rows):
+    config = PRESETS[preset].config.network
+    network = pixelcnn_of(units=4, layers=config.layers, dilations=config.dilations)
+    assert context_rows(network) == rows
+    values = tf.constant(np.random.default_rng(0).uniform(-1, 1, [1, rows + 2, 3, 1]), tf.float32)
+    with tf.GradientTape() as tape:
+        tape.watch(values)
+        last = tf.reduce_sum(reads_values(network)(values, NONE).units[0, -1, 1])
+    read = np.flatnonzero(tape.gradient(last, values)[0].numpy().any((1, 2)))
+    assert read.min() == 1 and read.max() == rows + 1  # its own row to the left, `rows` above
 
 
 def test_levels_are_read_as_values_from_minus_one_to_one():
@@ -219,6 +242,13 @@ def test_the_untrained_prediction_is_the_mean_of_above_and_left():
     np.testing.assert_allclose(prediction[1:, 1:], expected, atol=1e-6)
 
 
+def test_the_prediction_alone_is_that_of_a_call():
+    network = pixelcnn_of(output_of(channels=3), map_=2)
+    image, condition = image_of(2, 5, 6, 3), condition_of(2, 5, 6, 0, 2)
+    found = network.prediction(image, network.placed(condition, image))
+    np.testing.assert_array_equal(found, network(image, condition).prediction)
+
+
 def test_a_vector_reaches_every_pixel_of_its_own_image():
     network, image = pixelcnn_of(vector=3), image_of(2, 3, 4)
     vector = condition_of(2, 3, 4, 3).vector
@@ -320,6 +350,12 @@ def test_half_the_digits_change_the_density_by_little(likelihood):
         (PixelCNNConfig, {"layers": 0}, "`layers` must be at least 1, got 0."),
         (PixelCNNConfig, {"units": 0}, "`units` must be at least 1, got 0."),
         (PixelCNNConfig, {"output_units": -1}, "`output_units` must be at least 1, got -1."),
+        (
+            PixelCNNConfig,
+            {"dilations": ()},
+            "`dilations` must be one or more numbers of at least 1",
+        ),
+        (PixelCNNConfig, {"dilations": (1, 0)}, "of at least 1, got (1, 0)."),
         (PixelCNNConfig, {"dropout": 1.0}, "`dropout` must be in [0, 1), got 1.0."),
         (OutputConfig, {"channels": 2}, "`channels` must be 1 or 3, got 2."),
         (OutputConfig, {"components": 0}, "`components` must be at least 1, got 0."),

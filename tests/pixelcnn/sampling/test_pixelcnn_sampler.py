@@ -15,6 +15,7 @@ from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample, sampl
 KINDS = {
     "grey mixture, conditioned": dict(output=("logistic", 1, 256), vector=3, map_=2),
     "colour mixture": dict(output=("logistic", 3, 256), layers=1),
+    "grey mixture, dilated": dict(output=("logistic", 1, 256), layers=3, dilations=(2, 1)),
     "grey softmax, without coordinates": dict(output=("softmax", 1, 16), coordinates=False),
     "colour softmax, conditioned": dict(output=("softmax", 3, 16), vector=2, map_=1),
 }
