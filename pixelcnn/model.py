@@ -83,6 +83,7 @@ class ImageModel:
         start: np.ndarray | None = None,
         sampler: SamplerName = "cached",
         guidance: float = 0.0,
+        batch: int = 1,
     ) -> np.ndarray:
         """Images, uint8 [num, size, size, channels].
 
@@ -99,6 +100,8 @@ class ImageModel:
             whole pass for every pixel (PixelCNN).
           guidance: how far every pixel's distribution is moved away from that of no class in
             particular (`outputs.sample_guided`); beyond 0 it is no longer the model's own.
+          batch: images that a pass by fixed point computes; one that is done makes way for the
+            next. Beyond 1 all images are there at once, at the end.
         """
         drawn = self.progressions(
             condition,
@@ -110,6 +113,7 @@ class ImageModel:
             start=start,
             sampler=sampler,
             guidance=guidance,
+            batch=batch,
         )
         return np.stack([scales[-1] for scales in drawn])
 
@@ -125,6 +129,7 @@ class ImageModel:
         start: np.ndarray | None = None,
         sampler: SamplerName = "cached",
         guidance: float = 0.0,
+        batch: int = 1,
     ) -> Iterator[list[np.ndarray]]:
         """Yields for each image, as it is sampled, all its scales, smallest first; see `generate`.
 
@@ -142,13 +147,16 @@ class ImageModel:
             raise UserError(f"`sampler` must be one of {names}, got {sampler}.")
         if sampler == "naive" and self.multiscale is not None:
             raise UserError("Only a PixelCNN has a naive sampler.")
+        if batch < 1 or (batch > 1 and sampler != "fixed-point"):
+            raise UserError(f"The batch must be 1, or more by fixed point, got {batch}.")
         self._check_guidance(guidance)
         kept = temperature if isinstance(temperature, int | float) else tuple(temperature)
-        same = (kept, given, start, sampler, guidance)
-        requests = [
-            Request((row,), seed, size, self.condition(value), *same)
-            for row, value in enumerate(conditions)
-        ]
+        same = (kept, given, start, sampler, guidance, batch)
+        each = [self.condition(value) for value in conditions]
+        if batch > 1:
+            stacked = {name: np.concatenate([one[name] for one in each]) for name in each[0]}
+            return self.sampler.images(Request(tuple(range(num)), seed, size, stacked, *same))
+        requests = [Request((row,), seed, size, one, *same) for row, one in enumerate(each)]
         return itertools.chain.from_iterable(map(self.sampler.images, requests))
 
     def log_prob(

@@ -218,7 +218,7 @@ def _pixelcnn_sampler(
         levels = sample_pixelcnn(*fixed, *numbered, inputs.get("guidance"))
         if sampler != "fixed-point":
             return {"picture": levels}
-        return {"picture": levels.levels, "passes": levels.passes}
+        return {"picture": levels.levels, "passes": levels.batch_passes}
 
     return drawn, own
 
@@ -236,10 +236,12 @@ def _multiscale_sampler(
         words = multiscale_words(model, inputs["seed"], inputs["rows"], size)
         fixed = (density.conditioner, model, size, SAMPLERS[sampler])
         start, temperatures = inputs.get("start"), inputs["temperatures"]
-        scales, passes = sample_multiscale(
+        scales, base = sample_multiscale(
             *fixed, inputs, words, start, temperatures, inputs.get("guidance")
         )
-        counted = {"passes": passes} if sampler == "fixed-point" and start is None else {}
+        counted = (
+            {"passes": base.batch_passes} if sampler == "fixed-point" and start is None else {}
+        )
         return {f"picture_{image.shape[1]}": image for image in scales} | counted
 
     return drawn, own

@@ -33,6 +33,8 @@ class SampleArguments:
     sampler: SamplerName = "cached"
     """cached: the work of one pixel for each pixel. fixed-point: the same images in passes
     over whole rows, fewer and dearer, for an accelerator. naive: a whole pass for every pixel."""
+    batch: int = 1
+    """Images that a pass by fixed point computes; one that is done makes way for the next."""
     label: str | None = None
     """Class, by name or number; None: all classes in turn."""
     caption: str | None = None

@@ -49,7 +49,7 @@ def sample(given: SampleArguments) -> int:
     if images:
         _show(given, images, time.perf_counter() - start)
     if passes:
-        print(_passes(passes, model, given.size))
+        print(_passes(passes, model, given.size, given.batch))
     return 0 if len(images) == given.num else INTERRUPTED
 
 
@@ -65,13 +65,14 @@ def _check_flags(given: SampleArguments, kind: str) -> None:
             raise UserError(f"`--{flag.replace('_', '-')}` is not for a video model.")
 
 
-def _passes(passes: list[int], model: ImageModel, size: int | None) -> str:
+def _passes(passes: list[int], model: ImageModel, size: int | None, batch: int) -> str:
     """Returns a line on the network passes that images took by fixed point."""
     side = model.multiscale.config.base_size if model.multiscale else size or model.size
     what = "the base" if model.multiscale else "an image"
+    whole = f", {model.sampler.batch_passes} for all of them" if batch > 1 else ""
     return (
         f"passes for {what} by fixed point: {np.mean(passes):.1f} "
-        f"({min(passes)} to {max(passes)}) in place of {side**2:,}"
+        f"({min(passes)} to {max(passes)}) in place of {side**2:,}{whole}"
     )
 
 
@@ -99,6 +100,7 @@ def _options(given: SampleArguments, model: ImageModel) -> dict[str, Any]:
         "temperature": _temperature(given),
         "sampler": given.sampler,
         "guidance": given.guidance,
+        "batch": given.batch,
     }
     if given.prime_rows is not None and given.prime is None:
         raise UserError("`--prime-rows` needs `--prime`, the image they are of.")

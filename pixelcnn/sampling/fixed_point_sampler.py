@@ -9,10 +9,15 @@ Autoregressive Models", Wiggers and Hoogeboom 2020 (arXiv 2002.09928).
 
 The stop is exact. A frontier separates pixels that are known to be final from the others. A pass
 computes the pixel at the frontier from final pixels only, so that it is final too; so is every
-pixel up to and including the first one that the pass changes. Sampling ends when the frontier has
-passed the last pixel.
+pixel up to and including the first one that the pass changes. An image is done when its frontier
+has passed its last pixel; in a batch each has a frontier of its own, and one that is done leaves
+its slot to the next.
+
+What is not final is a guess, and any guess will do: only the number of passes depends on it. Beside
+what the pass has sampled (plain iteration), a forecast may say what the next pass would sample.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import tensorflow as tf
@@ -22,30 +27,70 @@ from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import FRONT_ROWS, PixelCNN
 from pixelcnn.sampling.pixelcnn_sampler import Given, placed_condition
 
+# What the next pass will give: of the network, its hidden state for some levels, these, the newer
+# ones that the pass has sampled, and the condition.
+Forecast = Callable[[PixelCNN, Hidden, tf.Tensor, tf.Tensor, Condition], Hidden]
+
+
+def linear_forecast(network: PixelCNN, hidden: Hidden, levels, newer, condition) -> Hidden:
+    """Returns the hidden state with the linear prediction of newer pixels, its units as they are.
+
+    The prediction carries most of what a pixel owes to those around it and costs next to nothing.
+    """
+    return Hidden(hidden.units, network.prediction(newer, condition))
+
 
 class FixedPoint(NamedTuple):
-    """Images int32 [batch, height, width, channels], and the passes they took, int32 []."""
+    """Images int32 [batch, height, width, channels], and what they took.
+
+    passes: int32 [batch], those that each image was in. batch_passes: int32 [], of the network,
+    over all slots at once.
+    """
 
     levels: tf.Tensor
     passes: tf.Tensor
+    batch_passes: tf.Tensor
 
 
 class _Arguments(NamedTuple):
-    """The arguments of a sampling that every pass reads, rows first where they are images.
+    """The arguments of a sampling that every pass reads, [batch, height, width, ...] each.
 
-    words: uint32 [height, batch, width, words]. vector, map: of the condition with coordinates.
-    prediction, given: [height, batch, width, channels] or None. given_count: of these pixels.
+    condition: its vector [batch, channels], its map with coordinates. prediction: or None.
+    forecast: see `sample_by_fixed_point`.
     """
 
     network: PixelCNN
     words: tf.Tensor
-    vector: tf.Tensor | None
-    map: tf.Tensor | None
+    condition: Condition
     prediction: tf.Tensor | None
-    given: tf.Tensor | None
-    given_count: tf.Tensor | int
     temperature: float | tf.Tensor
     guidance: float | tf.Tensor | None
+    forecast: Forecast | None
+
+
+class _Window(NamedTuple):
+    """The rows of the arguments that a pass computes, [images, rows, width, ...] each."""
+
+    levels: tf.Tensor
+    words: tf.Tensor
+    condition: Condition
+    prediction: tf.Tensor | None
+
+
+class _Progress(NamedTuple):
+    """How far a sampling is.
+
+    levels: int32 [batch, height, width, channels]. frontier: int32 [images], the first pixel that
+    is not known to be final. slots: int32 [slots], the image in each; begun: int32 [], how many
+    images have had one. passes, batch_passes: see `FixedPoint`.
+    """
+
+    levels: tf.Tensor
+    frontier: tf.Tensor
+    slots: tf.Tensor
+    begun: tf.Tensor
+    passes: tf.Tensor
+    batch_passes: tf.Tensor
 
 
 def sample_by_fixed_point(
@@ -59,92 +104,144 @@ def sample_by_fixed_point(
     *,
     guess=None,
     active_rows: int | None = None,
+    slots: int | None = None,
+    forecast: Forecast | None = linear_forecast,
 ) -> FixedPoint:
     """Returns the images of `pixelcnn_sampler.sample`, by iterating passes of the whole network.
-
-    A batch is iterated until all its images are final.
 
     Args:
       network, words, condition, given, temperature, prediction, guidance: as for `sample`.
       guess: int32 [batch, height, width, channels] to start from; None: the middle level.
       active_rows: rows from the frontier's on that a pass computes anew; None: all of them. Rows
         above the frontier are read, as far as the network sees, and rows below wait.
+      slots: images that a pass computes; one that is done makes way for the next. None: all.
+      forecast: gives the next guess, of every pixel that is not final; None: what was sampled.
     """
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
-    output = network.output_config
-    if guess is None:
-        guess = tf.fill([batch, height, width, output.channels], output.levels // 2)
-    if active_rows is not None and active_rows < 1:
-        raise ValueError(f"`active_rows` must be at least 1, got {active_rows}.")
-    placed = placed_condition(network, condition, batch, height, width)
+    for name, count in (("active_rows", active_rows), ("slots", slots)):
+        if count is not None and count < 1:
+            raise ValueError(f"`{name}` must be at least 1, got {count}.")
+    # Under guidance the second half of the batch are twins, which take every step of the first.
+    images = batch if guidance is None else batch // 2
+    levels, first = _start(network, batch, height, width, guess, given)
     arguments = _Arguments(
         network,
-        _rows_first(words),
-        placed.vector,
-        None if placed.map is None else _rows_first(placed.map),
-        None if prediction is None else _rows_first(prediction),
-        None if given is None else _rows_first(given.levels),
-        0 if given is None else given.count,
+        words,
+        placed_condition(network, condition, batch, height, width),
+        prediction,
         temperature,
         guidance,
+        forecast,
     )
     context = context_rows(network)
     rows = height if active_rows is None else min(height, context + active_rows)
-
-    def one_pass(frontier, levels, passes):
-        top = tf.clip_by_value(frontier // width - context, 0, height - rows)
-        frontier, levels = _advance(arguments, frontier, levels, top, rows)
-        return frontier, levels, passes + 1
-
-    pixels = height * width
-    _, levels, passes = tf.while_loop(
-        lambda frontier, *_: frontier < pixels,
-        one_pass,
-        (tf.constant(0), _rows_first(guess), tf.constant(0)),
-        maximum_iterations=pixels,
-    )
-    return FixedPoint(_rows_first(levels), passes)
+    places = tf.range(images if slots is None else tf.minimum(slots, images))
+    none, pixels = tf.zeros([images], tf.int32), height * width
+    progress = _Progress(levels, none + first, places, tf.size(places), none, tf.constant(0))
+    progress = tf.while_loop(
+        lambda progress: tf.reduce_any(progress.frontier < pixels),
+        lambda progress: (_refilled(_advanced(arguments, progress, context, rows), pixels),),
+        (progress,),
+        maximum_iterations=images * pixels,
+    )[0]
+    passes = progress.passes if guidance is None else tf.tile(progress.passes, [2])
+    return FixedPoint(progress.levels, passes, progress.batch_passes)
 
 
 def context_rows(network: PixelCNN) -> int:
     """Rows above a pixel that its distribution depends on."""
-    return FRONT_ROWS + network.config.layers
+    return FRONT_ROWS + sum(network.config.layer_dilations)
 
 
-def _advance(arguments: _Arguments, frontier, levels, top, rows: int):
-    """Returns the frontier and the images after a pass over `rows` rows from `top` on.
+def _start(network: PixelCNN, batch, height: int, width: int, guess, given: Given | None):
+    """Returns the images to start from, and the number of the first pixel that is not given."""
+    output = network.output_config
+    if guess is None:
+        guess = tf.fill([batch, height, width, output.channels], output.levels // 2)
+    if given is None:
+        return guess, tf.constant(0)
+    number = tf.reshape(tf.range(height * width), [height, width, 1])
+    return tf.where(number < given.count, given.levels, guess), given.count
 
-    levels: int32 [height, batch, width, channels].
-    """
-    places = top + tf.range(rows)
-    window = tf.gather(levels, places)
-    width = window.shape[2]
-    number = places[:, tf.newaxis] * width + tf.range(width)  # [rows, width], in raster order
-    fresh = _pass(arguments, window, places)
-    if arguments.given is not None:
-        kept = (number < arguments.given_count)[:, tf.newaxis, :, tf.newaxis]
-        fresh = tf.where(kept, tf.gather(arguments.given, places), fresh)
+
+def _advanced(arguments: _Arguments, progress: _Progress, context: int, rows: int) -> _Progress:
+    """Returns the progress after a pass over `rows` rows of every slot's image."""
+    height, width = progress.levels.shape[1:3]
+    slots = tf.size(progress.slots)
+    before = tf.gather(progress.frontier, progress.slots)
+    top = tf.clip_by_value(before // width - context, 0, height - rows)
+    own = top[:, tf.newaxis] + tf.range(rows)
+    number = own[..., tf.newaxis] * width + tf.range(width)  # [slots, rows, width], raster order
+    image, place = progress.slots, own
+    if arguments.guidance is not None:
+        image = tf.concat([image, image + tf.size(progress.frontier)], 0)
+        place = tf.concat([own, own], 0)
+    at = tf.stack([tf.broadcast_to(image[:, tf.newaxis], tf.shape(place)), place], -1)
+    window = _window(arguments, progress.levels, image, at)
+    hidden = arguments.network.hidden(window.levels, window.condition)
     # Final pixels stay: the topmost rows of a window lack the rows above that they depend on.
-    fresh = tf.where((number >= frontier)[:, tf.newaxis, :, tf.newaxis], fresh, window)
-    changed = tf.reduce_any(fresh != window, [1, 3])
-    end = (top + rows) * width
-    frontier = tf.reduce_min(tf.where(changed, number + 1, end))
-    return frontier, tf.tensor_scatter_nd_update(levels, places[:, tf.newaxis], fresh)
+    open_ = _twice(number >= before[:, tf.newaxis, tf.newaxis], arguments)
+    fresh = tf.where(open_, _sampled(arguments, window, hidden), window.levels)
+    changed = tf.reduce_any(fresh != window.levels, 3)[:slots]
+    end = ((top + rows) * width)[:, tf.newaxis, tf.newaxis]
+    final = tf.reduce_min(tf.where(changed, number + 1, end), [1, 2])
+    if arguments.forecast is not None:
+        known = (window.levels, fresh, window.condition)
+        expected = arguments.forecast(arguments.network, hidden, *known)
+        open_ = _twice(number >= final[:, tf.newaxis, tf.newaxis], arguments)
+        fresh = tf.where(open_, _sampled(arguments, window, expected), fresh)
+    where, was_open = progress.slots[:, tf.newaxis], before < height * width
+    return progress._replace(
+        levels=tf.tensor_scatter_nd_update(progress.levels, at, fresh),
+        frontier=tf.tensor_scatter_nd_update(progress.frontier, where, final),
+        passes=tf.tensor_scatter_nd_add(progress.passes, where, tf.cast(was_open, tf.int32)),
+        batch_passes=progress.batch_passes + 1,
+    )
 
 
-def _pass(arguments: _Arguments, window, places):
-    """Returns what one pass samples for a window [rows, batch, width, channels] of rows."""
-    network = arguments.network
-    levels = _rows_first(window)
-    map_ = None if arguments.map is None else _rows_first(tf.gather(arguments.map, places))
-    hidden = network.hidden(levels, Condition(arguments.vector, map_))
-    if arguments.prediction is not None:
-        more = _rows_first(tf.gather(arguments.prediction, places))
-        hidden = Hidden(hidden.units, hidden.prediction + more)
-    words = _rows_first(tf.gather(arguments.words, places))
-    return _rows_first(network.output.sample(hidden, words, *arguments[-2:]))
+def _refilled(progress: _Progress, pixels: int) -> _Progress:
+    """Returns the progress with the next images in the slots of those that are done.
+
+    Where none waits any more, a slot keeps its image, which no pass changes.
+    """
+    done = tf.gather(progress.frontier, progress.slots) >= pixels
+    next_ = progress.begun + tf.cumsum(tf.cast(done, tf.int32)) - 1
+    enters = done & (next_ < tf.size(progress.frontier))
+    return progress._replace(
+        slots=tf.where(enters, next_, progress.slots),
+        begun=progress.begun + tf.reduce_sum(tf.cast(enters, tf.int32)),
+    )
 
 
-def _rows_first(images):
-    """Returns [height, batch, ...] of [batch, height, ...], and the other way round."""
-    return tf.transpose(images, [1, 0, *range(2, images.shape.rank)])
+def _window(arguments: _Arguments, levels, image, at) -> _Window:
+    """Returns some rows of some images.
+
+    image: int32 [images], which ones. at: int32 [images, rows, 2], image and row of its rows.
+    """
+    vector, map_ = arguments.condition
+    condition = Condition(
+        None if vector is None else tf.gather(vector, image),
+        # The map of the coordinates alone is one for all images.
+        None if map_ is None else tf.gather_nd(map_, at * [int(map_.shape[0] != 1), 1]),
+    )
+    more = arguments.prediction
+    return _Window(
+        tf.gather_nd(levels, at),
+        tf.gather_nd(arguments.words, at),
+        condition,
+        None if more is None else tf.gather_nd(more, at),
+    )
+
+
+def _sampled(arguments: _Arguments, window: _Window, hidden: Hidden):
+    """Returns what is sampled from the hidden state of a window, by its own noise."""
+    if window.prediction is not None:
+        hidden = Hidden(hidden.units, hidden.prediction + window.prediction)
+    options = (arguments.temperature, arguments.guidance)
+    return arguments.network.output.sample(hidden, window.words, *options)
+
+
+def _twice(open_, arguments: _Arguments):
+    """Returns [images, rows, width, 1] of [slots, rows, width], for the twins as well."""
+    open_ = open_[..., tf.newaxis]
+    return open_ if arguments.guidance is None else tf.concat([open_, open_], 0)

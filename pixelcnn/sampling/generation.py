@@ -1,7 +1,8 @@
 """Sampling of images from a density and a seed, by one compiled program for each size.
 
-A program samples one image at a time: another batch size would change the order of sums, hence
-their last bit, hence now and then a pixel. Image n of a seed is the same whatever else is sampled.
+A program samples one image at a time, unless a request has them iterated together: another batch
+size would change the order of sums, hence their last bit, hence now and then a pixel. Image n of a
+seed is the same whatever else is sampled.
 """
 
 from collections.abc import Iterator
@@ -44,12 +45,14 @@ class Request(NamedTuple):
     """A request for images of one condition.
 
     rows: which images of the seed. seed: of the noise. size: side, in pixels. condition: what a
-    batch of one holds, as the density's conditioner reads it; all images have the same.
+    batch of one holds, as the density's conditioner reads it, the same for all images; or of one
+    for each row.
     temperature: one number, or one a scale. given: uint8 [height, width, channels] and the number
     of its pixels, in raster order, to keep (PixelCNN). start: uint8 [side, side, channels], a small
     image to enlarge (multiscale). sampler: how a PixelCNN, or the base of a multiscale model, is
     sampled; a multiscale model has no naive one. guidance: the weight away from the null condition;
-    0: the model's own distribution.
+    0: the model's own distribution. batch: images that a pass by fixed point computes; one that is
+    done leaves its slot to the next.
     """
 
     rows: tuple[int, ...]
@@ -61,57 +64,66 @@ class Request(NamedTuple):
     start: np.ndarray | None = None
     sampler: SamplerName = "cached"
     guidance: float = 0.0
+    batch: int = 1
 
 
 class ImageSampler:
     """Samples images with the weights that the density has when it is called.
 
-    passes: network passes that the newest image took by fixed point (of a multiscale model: its
-    base); None after the other samplers.
+    passes: network passes that the newest image was in by fixed point (of a multiscale model: its
+    base); None after the other samplers. batch_passes: those of the whole batch that it is of.
     """
 
     def __init__(self, density: ImageDensity):
         self.density = density
         self.passes: int | None = None
-        self._programs: dict[tuple[str, int], Any] = {}
+        self.batch_passes: int | None = None
+        self._programs: dict[tuple[str, int, int], Any] = {}
 
     def images(self, request: Request) -> Iterator[list[np.ndarray]]:
         """Yields for each image its scales, uint8 [side, side, channels], smallest first.
 
         A PixelCNN has one scale.
         """
-        for row in request.rows:
-            yield self._sample(request, row)
+        number = len(request.rows) if request.sampler == "fixed-point" and request.batch > 1 else 1
+        for first in range(0, len(request.rows), number):
+            yield from self._sample(request, slice(first, first + number))
 
-    def _sample(self, request: Request, row: int) -> list[np.ndarray]:
-        batch = {name: tf.constant(value) for name, value in request.condition.items()}
-        noise = (as_key(request.seed), tf.constant([row]))
+    def _sample(self, request: Request, which: slice) -> Iterator[list[np.ndarray]]:
+        """Yields the scales of some images of a request, drawn by one program."""
+        rows = request.rows[which]
+        batch = {name: _of(value, which, request) for name, value in request.condition.items()}
+        noise = (as_key(request.seed), tf.constant(rows))
         model = self.density.multiscale
-        program = self._program(request.sampler, request.size)
+        program = self._program(request.sampler, request.size, min(request.batch, len(rows)))
         guidance = tf.constant(request.guidance, tf.float32) if request.guidance else None
         if model is None:
-            given = _given(request, self.density.config.data.channels)
+            given = _given(request, len(rows), self.density.config.data.channels)
             temperature = temperatures_of(request.temperature, 1)[0]
-            drawn = program(batch, *noise, given, temperature, guidance)
-            scale, passes = drawn if isinstance(drawn, FixedPoint) else (drawn, 0)
-            scales = [scale]
+            drawn = counted(program(batch, *noise, given, temperature, guidance))
+            scales = [drawn.levels]
         else:
             temperatures = temperatures_of(request.temperature, len(model.sizes))
-            start = _levels(request.start)
-            scales, passes = program(batch, *noise, start, temperatures, guidance)
-        self.passes = int(passes) if request.sampler == "fixed-point" else None
-        return [levels[0].numpy().astype(np.uint8) for levels in scales]
+            start = None if request.start is None else _repeated(request.start, len(rows))
+            scales, drawn = program(batch, *noise, start, temperatures, guidance)
+        counts = request.sampler == "fixed-point"
+        for i in range(len(rows)):
+            self.passes = int(drawn.passes[i]) if counts else None
+            self.batch_passes = int(drawn.batch_passes) if counts else None
+            yield [levels[i].numpy().astype(np.uint8) for levels in scales]
 
-    def _program(self, sampler: SamplerName, size: int):
-        if (sampler, size) not in self._programs:
+    def _program(self, sampler: SamplerName, size: int, slots: int):
+        key = (sampler, size, slots)
+        if key not in self._programs:
             conditioner, model = self.density.conditioner, self.density.multiscale
+            draw = SAMPLERS[sampler]
+            draw = partial(draw, slots=slots) if sampler == "fixed-point" else draw
             if model is not None:
-                program = multiscale_program(conditioner, model, size, None, SAMPLERS[sampler])
+                program = multiscale_program(conditioner, model, size, None, draw)
             elif self.density.pixelcnn is not None:
-                network = self.density.pixelcnn
-                program = pixelcnn_program(conditioner, network, size, SAMPLERS[sampler])
-            self._programs[sampler, size] = program
-        return self._programs[sampler, size]
+                program = pixelcnn_program(conditioner, self.density.pixelcnn, size, draw)
+            self._programs[key] = program
+        return self._programs[key]
 
 
 def sample_pixelcnn(
@@ -155,20 +167,23 @@ def sample_multiscale(
     temperatures,
     guidance=None,
 ):
-    """Returns all scales of the images of a batch of conditions, and the passes of the base.
+    """Returns all scales of the images of a batch of conditions, and the base as `counted` has it.
 
     Args:
-      size: side of the largest image. base_sampler: of `SAMPLERS`; another than the one by fixed
-        point counts no passes, which are 0.
+      size: side of the largest image. base_sampler: of `SAMPLERS`.
       words, temperatures, guidance: see `SamplingInputs`. start: see `sample_scales`.
     """
     condition, words, start = paired(conditioner, batch, guidance, words, start)
     inputs = SamplingInputs(words, condition, temperatures, guidance)
-    passes = tf.constant(0)
-    if start is None:
-        start = sample_base(model, inputs, base_sampler)
-        start, passes = start if isinstance(start, FixedPoint) else (start, passes)
-    return unpaired(guidance, (sample_scales(model, inputs, size, start), passes))
+    base = counted(sample_base(model, inputs, base_sampler) if start is None else start)
+    return unpaired(guidance, (sample_scales(model, inputs, size, base.levels), base))
+
+
+def counted(drawn) -> FixedPoint:
+    """Returns what a sampler of `SAMPLERS` gave, with no passes where it counts none."""
+    if isinstance(drawn, FixedPoint):
+        return drawn
+    return FixedPoint(drawn, tf.zeros([tf.shape(drawn)[0]], tf.int32), tf.constant(0))
 
 
 def multiscale_program(
@@ -199,13 +214,18 @@ def multiscale_program(
     return program
 
 
-def _levels(image: np.ndarray | None):
-    return None if image is None else tf.constant(image[None].astype(np.int32))
+def _of(value: np.ndarray, which: slice, request: Request):
+    """Returns what some rows of a request have of an entry of its condition."""
+    rows = request.rows[which]
+    return tf.constant(value[which] if len(value) > 1 else np.repeat(value, len(rows), 0))
 
 
-def _given(request: Request, channels: int) -> Given:
+def _repeated(image: np.ndarray, number: int):
+    """int32 [number, height, width, channels], the same image."""
+    return tf.constant(np.repeat(image[None].astype(np.int32), number, 0))
+
+
+def _given(request: Request, number: int, channels: int) -> Given:
     """Returns the pixels to keep: none of a blank image where the request gives none."""
-    if request.given is None:
-        return Given(tf.zeros([1, request.size, request.size, channels], tf.int32), tf.constant(0))
-    image, count = request.given
-    return Given(_levels(image), tf.constant(count))
+    image, count = request.given or (np.zeros([request.size, request.size, channels], np.int32), 0)
+    return Given(_repeated(image, number), tf.constant(count))

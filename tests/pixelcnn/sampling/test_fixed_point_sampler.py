@@ -1,23 +1,30 @@
 """Iterating whole passes to a fixed point draws what the cached sampler draws, in fewer passes."""
 
 import functools
+import heapq
 
 import numpy as np
 import pytest
 import tensorflow as tf
 from image_networks import condition_of, image_of, output_of, pixelcnn_of
 
-from pixelcnn.networks.conditioning import Condition
-from pixelcnn.sampling.fixed_point_sampler import context_rows, sample_by_fixed_point
+from pixelcnn.networks.conditioning import NONE, Condition
+from pixelcnn.networks.outputs import Hidden
+from pixelcnn.sampling.fixed_point_sampler import (
+    context_rows,
+    linear_forecast,
+    sample_by_fixed_point,
+)
 from pixelcnn.sampling.pixelcnn_sampler import Given, image_words, sample
 
 KINDS = {
     "grey mixture, conditioned": dict(output=("logistic", 1, 256), vector=3, map_=2),
     "colour mixture": dict(output=("logistic", 3, 256), layers=1),
+    "grey mixture, dilated": dict(output=("logistic", 1, 256), layers=3, dilations=(2, 1)),
     "grey softmax, without coordinates": dict(output=("softmax", 1, 16), coordinates=False),
     "colour softmax, conditioned": dict(output=("softmax", 3, 16), vector=2, map_=1),
 }
-HEIGHT, WIDTH, BATCH = 9, 6, 2
+HEIGHT, WIDTH, BATCH, MOST = 9, 6, 2, 5
 PIXELS = HEIGHT * WIDTH
 
 
@@ -29,69 +36,79 @@ def network_of(kind):
 
 
 @functools.cache
-def program(kind, active_rows=None, batch=BATCH):
+def program(kind, active_rows=None, batch=BATCH, slots=None):
     """Both samplers of a network as one function of words, count and temperature."""
     network, output = network_of(kind), network_of(kind).output_config
     channels = (KINDS[kind].get("vector", 0), KINDS[kind].get("map_", 0))
-    condition = condition_of(BATCH, HEIGHT, WIDTH, *channels)
+    condition = condition_of(MOST, HEIGHT, WIDTH, *channels)
     condition = Condition(*(None if x is None else x[:batch] for x in condition))
-    levels = image_of(BATCH, HEIGHT, WIDTH, output.channels, output.levels)[:batch]
+    levels = image_of(MOST, HEIGHT, WIDTH, output.channels, output.levels)[:batch]
 
     @tf.function(autograph=False)
     def both(words, count, temperature, guess):
         given = Given(levels, count)
         cached = sample(network, words, condition, given, temperature)
         iterated = sample_by_fixed_point(
-            network, words, condition, given, temperature, guess=guess, active_rows=active_rows
+            network,
+            words,
+            condition,
+            given,
+            temperature,
+            guess=guess,
+            active_rows=active_rows,
+            slots=slots,
         )
-        return cached, iterated.levels, iterated.passes
+        return cached, *iterated
 
     return both
 
 
-def drawn(kind, seed=5, count=0, temperature=1.0, guess=0, active_rows=None, batch=BATCH):
-    """Images of the cached sampler, of the fixed point, and the passes of the latter."""
+def drawn(kind, seed=5, count=0, temperature=1.0, guess=0, batch=BATCH, **fields):
+    """Images of the cached sampler, of the fixed point, and the passes of each and of all.
+
+    fields: of `program`.
+    """
     words = image_words(network_of(kind), seed, list(range(batch)), HEIGHT, WIDTH)
     shape = [batch, HEIGHT, WIDTH, network_of(kind).output_config.channels]
     state = (tf.constant(count), tf.constant(temperature), tf.fill(shape, guess))
-    return [x.numpy() for x in program(kind, active_rows, batch)(words, *state)]
+    return [x.numpy() for x in program(kind, batch=batch, **fields)(words, *state)]
 
 
 @pytest.mark.parametrize("seed", [0, 5, 2**40 + 1])
 @pytest.mark.parametrize("kind", KINDS)
 def test_the_fixed_point_is_what_the_cached_sampler_draws(kind, seed):
-    cached, iterated, passes = drawn(kind, seed)
+    cached, iterated, passes, batch_passes = drawn(kind, seed)
     np.testing.assert_array_equal(iterated, cached)
     assert len(np.unique(cached)) > 5
-    assert 1 < passes < PIXELS
+    assert (passes > 1).all() and batch_passes == passes.max() < PIXELS
 
 
 @pytest.mark.parametrize("temperature", [0.0, 0.7])
 @pytest.mark.parametrize("kind", KINDS)
 def test_it_is_so_at_every_temperature(kind, temperature):
-    cached, iterated, _ = drawn(kind, temperature=temperature)
+    cached, iterated, *_ = drawn(kind, temperature=temperature)
     np.testing.assert_array_equal(iterated, cached)
 
 
 @pytest.mark.parametrize("count", [1, 20, PIXELS - 1, PIXELS])
 def test_given_pixels_are_kept_and_the_others_are_as_the_cached_ones(count):
-    cached, iterated, passes = drawn("colour softmax, conditioned", count=count)
+    cached, iterated, passes, _ = drawn("colour softmax, conditioned", count=count)
     np.testing.assert_array_equal(iterated, cached)
-    assert passes <= PIXELS - count + 2
+    assert (passes <= PIXELS - count).all()
 
 
 @pytest.mark.parametrize("active_rows", [1, 2, HEIGHT])
 @pytest.mark.parametrize("kind", ["grey mixture, conditioned", "colour mixture"])
 def test_a_window_of_rows_changes_the_passes_and_not_the_images(kind, active_rows):
     assert context_rows(network_of(kind)) + 1 < HEIGHT
-    cached, iterated, _ = drawn(kind, active_rows=active_rows)
+    cached, iterated, *_ = drawn(kind, active_rows=active_rows)
     np.testing.assert_array_equal(iterated, cached)
 
 
 def test_the_guess_changes_the_passes_and_not_the_images():
     kind = "grey softmax, without coordinates"
-    first, iterated, _ = drawn(kind, guess=3)
-    other, again, _ = drawn(kind, guess=15)
+    first, iterated, *_ = drawn(kind, guess=3)
+    other, again, *_ = drawn(kind, guess=15)
     np.testing.assert_array_equal(iterated, again)
     np.testing.assert_array_equal(first, other)
 
@@ -103,19 +120,68 @@ def test_the_image_itself_as_a_guess_takes_one_pass():
     cached = sample(network, words, Condition())
     again = sample_by_fixed_point(network, words, Condition(), guess=cached)
     np.testing.assert_array_equal(again.levels, cached)
-    assert int(again.passes) == 1
+    assert again.passes.numpy().tolist() == [1, 1]
 
 
-def test_an_image_of_a_batch_is_the_same_alone():
+@pytest.mark.parametrize("count", [0, 7])
+def test_any_forecast_gives_the_same_images_and_the_right_one_in_two_passes(count):
+    network = network_of("colour mixture")
+    words, given = (
+        image_words(network, 5, [0, 1], HEIGHT, WIDTH),
+        image_of(2, HEIGHT, WIDTH, 3, 256),
+    )
+    given = Given(given, tf.constant(count))
+    cached = sample(network, words, NONE, given)
+    found = {
+        name: sample_by_fixed_point(network, words, NONE, given, forecast=forecast)
+        for name, forecast in {
+            "none": None,
+            "right": lambda network, hidden, levels, newer, condition: network(cached, NONE),
+            "wrong": lambda network, hidden, *_: Hidden(-hidden.units, hidden.prediction - 0.5),
+        }.items()
+    }
+    for name, each in found.items():
+        np.testing.assert_array_equal(each.levels, cached, name)
+    assert found["right"].passes.numpy().tolist() == [2, 2]
+    assert (found["none"].passes > 2).numpy().all()
+
+
+def test_the_linear_forecast_saves_passes_where_pixels_follow_the_linear_prediction():
+    network = pixelcnn_of(output_of("logistic", 1, 256), layers=1)
+    network.output.kernel.assign(0.01 * network.output.kernel)
+    words = image_words(network, 5, [0, 1, 2], HEIGHT, WIDTH)
+    plain, linear = (
+        sample_by_fixed_point(network, words, NONE, forecast=forecast)
+        for forecast in (None, linear_forecast)
+    )
+    np.testing.assert_array_equal(plain.levels, linear.levels)
+    assert (linear.passes <= 0.7 * plain.passes.numpy()).numpy().all()
+
+
+def test_an_image_of_a_batch_is_the_same_alone_and_takes_the_same_passes():
     kind = "grey mixture, conditioned"
-    _, together, passes = drawn(kind)
-    _, alone, fewer = drawn(kind, batch=1)
+    _, together, passes, _ = drawn(kind)
+    _, alone, own, _ = drawn(kind, batch=1)
     np.testing.assert_array_equal(together[:1], alone)
-    assert fewer <= passes
+    assert own.tolist() == passes[:1].tolist()
 
 
-def test_a_window_without_rows_is_refused():
+@pytest.mark.parametrize("slots", [1, 2, MOST + 1])
+def test_images_that_are_done_make_way_for_the_next(slots):
+    kind = "colour softmax, conditioned"
+    cached, iterated, passes, batch_passes = drawn(kind, batch=MOST, slots=slots, active_rows=2)
+    np.testing.assert_array_equal(iterated, cached)
+    assert passes.tolist() == drawn(kind, batch=MOST, active_rows=2)[2].tolist()
+    assert len(set(passes.tolist())) > 1
+    ends = [0] * slots
+    for count in passes:  # the next image takes the slot that is free first
+        heapq.heapreplace(ends, ends[0] + int(count))
+    assert batch_passes == max(ends)
+
+
+@pytest.mark.parametrize("name", ["active_rows", "slots"])
+def test_a_window_without_rows_and_a_batch_without_slots_are_refused(name):
     network = network_of("colour mixture")
     words = image_words(network, 0, [0], HEIGHT, WIDTH)
-    with pytest.raises(ValueError, match="`active_rows` must be at least 1, got 0"):
-        sample_by_fixed_point(network, words, Condition(), active_rows=0)
+    with pytest.raises(ValueError, match=f"`{name}` must be at least 1, got 0"):
+        sample_by_fixed_point(network, words, Condition(), **{name: 0})

@@ -12,7 +12,8 @@ from likelihoods.initial import Initial
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.networks.outputs import NULL_FLOOR, Hidden, sample_guided
-from pixelcnn.sampling.generation import SAMPLERS, sample_multiscale, sample_pixelcnn
+from pixelcnn.sampling.fixed_point_sampler import sample_by_fixed_point
+from pixelcnn.sampling.generation import SAMPLERS, counted, sample_multiscale, sample_pixelcnn
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from pixelcnn.sampling.pixelcnn_sampler import Given
 
@@ -26,13 +27,16 @@ def network_of(output):
     return pixelcnn_of(output_of(*output), CLASSES)
 
 
+SAMPLERS_AND_SLOTS = SAMPLERS | {"one slot": functools.partial(sample_by_fixed_point, slots=1)}
+
+
 def drawn(output, sampler="cached", guidance=2.0, labels=(0, 1), rows=(0, 1), **fields):
     """Images int32 [batch, SIDE, SIDE, channels]."""
     batch, numbered = {"label": tf.constant(labels)}, (5, list(rows))
-    fixed = (CONDITIONER, network_of(output), SIDE, SAMPLERS[sampler], batch, *numbered)
+    fixed = (CONDITIONER, network_of(output), SIDE, SAMPLERS_AND_SLOTS[sampler], batch, *numbered)
     weight = None if guidance is None else tf.constant(guidance)
     images = sample_pixelcnn(*fixed, fields.get("given"), fields.get("temperature", 1.0), weight)
-    return np.array(images.levels if sampler == "fixed-point" else images)
+    return np.array(counted(images).levels)
 
 
 @pytest.mark.parametrize("output", OUTPUTS)
@@ -42,6 +46,7 @@ def test_all_samplers_draw_the_same_guided_images(output):
         cached, naive, iterated = (drawn(output, sampler, **fields) for sampler in SAMPLERS)
         np.testing.assert_array_equal(cached, naive)
         np.testing.assert_array_equal(iterated, naive)
+        np.testing.assert_array_equal(drawn(output, "one slot", **fields), naive)
         assert len(np.unique(cached)) > 5
 
 
@@ -53,8 +58,8 @@ def test_guided_multiscale_images_are_the_same_by_every_sampler_of_the_base(kind
 
     def sampled(sampler, guidance, start=None):
         fixed = (CONDITIONER, model, 8, SAMPLERS[sampler], {"label": tf.constant([0, 1])}, words)
-        scales, passes = sample_multiscale(*fixed, start, temperatures, guidance)
-        assert (passes > 0) == (sampler == "fixed-point")
+        scales, base = sample_multiscale(*fixed, start, temperatures, guidance)
+        assert all(base.passes > 0) == (base.batch_passes > 0) == (sampler == "fixed-point")
         return scales
 
     cached, naive, iterated = (sampled(sampler, 1.5) for sampler in SAMPLERS)
