@@ -78,6 +78,8 @@ class EvaluateArguments:
     shipped-objects-teacher."""
     data: str | None = None
     """Images, as for `train`, whose dev split is used; None: the ones it was trained on."""
+    everything: Annotated[bool, tyro.conf.arg(name="all")] = False
+    """Use the images of all splits, also those that training would take."""
     samples: int = 200
     """Images to draw for what a model of classes shows; 0: none."""
     guidance: float = 0.0
@@ -99,7 +101,9 @@ def run_evaluate(arguments: list[str], parse) -> int:
 
     model = load(given.model)
     data = given.data or training_data(given.model, model)
-    dataset = ImageDataset.for_evaluation(data, model.config, model.classes, model.statistics)
+    dataset = ImageDataset.for_evaluation(
+        data, model.config, model.classes, model.statistics, given.everything
+    )
     figures = {
         "model": str(given.model),
         "step": model.spec.get("step"),
@@ -155,9 +159,12 @@ def in_words(figures: dict) -> str:
     from pixelcnn.measures.codecs import NAMES
 
     bits, codecs = figures["measures"]["bits_per_dim"], figures["codec"]
+    used = figures["dev"]["pictures"]
+    others = (figures["dev"]["of"] or used) - used
+    left = f" (its other {others} are for training; --all: use them too)" if others else ""
     lines = [
-        f"{figures['model']}, step {figures['step']}, on {figures['dev']['pictures']} dev images "
-        f"of {figures['data']}",
+        f"{figures['model']}, step {figures['step']}, on {used} dev images of {figures['data']}"
+        f"{left}",
         f"  bits per dimension   {bits['mean']:.3f}   (95%: {bits['low']:.3f} to "
         f"{bits['high']:.3f})",
     ]

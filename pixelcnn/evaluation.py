@@ -14,6 +14,7 @@ from pixelcnn.sampling.generation import Request
 from replicator.runs.intervals import weighted_mean
 from replicator.runs.progress import Progress
 
+MOST_MIXED = 20  # classes under each of which every image is evaluated
 Parts = dict[str, np.ndarray]
 
 
@@ -26,10 +27,11 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
 
     Returns a dict with bits_per_dim, seconds_per_picture (batch 1, compilation left aside; None for
     a model in part), measures {name: {mean, low, high}}, codec {name: bits per dimension of the
-    same images in lossless files} and dev {"pictures"}. Measures are bits_per_dim; for a multiscale
-    model one for each scale, over the numbers drawn at that scale; for a conditional model
-    bits_per_dim under the condition of another image, and how much that costs, means over
-    `dataset.shuffles`.
+    same images in lossless files} and dev {"pictures", "of"}, those of how many in the source.
+    Measures are bits_per_dim; for a multiscale model one for each scale, over the numbers drawn at
+    that scale; for a conditional model bits_per_dim under the condition of another image, and how
+    much that costs, means over `dataset.shuffles`; for a model of at most `MOST_MIXED` classes also
+    the bits that an image takes less for its class being known (`_bits_for_the_class`).
     """
     nats = tf.function(model.density.nats, autograph=False, reduce_retracing=True)
     parts = _bits(nats, dataset.dev(), "evaluating")
@@ -42,6 +44,9 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
         shuffled = _bits_of_others(nats, dataset) / numbers
         measured["bits_per_dim_with_another_condition"] = shuffled
         measured["bits_per_dim_gained_by_the_condition"] = shuffled - total
+    if model.config.conditioning.kind == "class" and len(model.classes) <= MOST_MIXED:
+        gained = _bits_for_the_class(nats, dataset, len(model.classes), total * numbers)
+        measured["bits_per_image_gained_over_the_mean_of_all_classes"] = gained
     measures = {
         name: dataclasses.asdict(weighted_mean(values, np.ones(len(values)), seed))
         for name, values in measured.items()
@@ -51,7 +56,7 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
         "seconds_per_picture": _seconds(model, dataset, seed) if model.whole else None,
         "measures": measures,
         "codec": codec_bits_per_dim(_images(dataset)),
-        "dev": {"pictures": len(total)},
+        "dev": {"pictures": len(total), "of": dataset.found},
     }
 
 
@@ -71,6 +76,29 @@ def _bits_of_others(nats, dataset: ImageDataset) -> np.ndarray:
     doing = "evaluating with others' conditions"
     ways = [_bits(nats, dataset.dev(shuffled=i + 1), doing) for i in range(dataset.shuffles)]
     return np.mean([np.sum(list(parts.values()), axis=0) for parts in ways], axis=0)
+
+
+def _bits_for_the_class(nats, dataset: ImageDataset, classes: int, bits) -> np.ndarray:
+    """Bits an image less than under a class drawn at random, [images], at most log2(classes):
+
+        log2 p(x | c) - log2 (1/C sum_k p(x | k))
+
+    What another class costs (`gained_by_the_condition`) grows without bound when a model is too
+    sure of its classes; this falls below 0.
+
+    bits: of every image under its own class, [images].
+    """
+    doing = "evaluating with every class"
+    each = []
+    for label in range(classes):
+        batches = dataset.dev().map(lambda batch, to=label: batch | _labelled(batch, to))
+        each.append(np.sum(list(_bits(nats, batches, doing).values()), axis=0))
+    mixed = math.log2(classes) - np.logaddexp2.reduce(-np.array(each), axis=0)
+    return mixed - bits
+
+
+def _labelled(batch: dict, label: int) -> dict:
+    return {"label": tf.fill(tf.shape(batch["label"]), label)}
 
 
 def _by_scale(parts: Parts, channels: int) -> Parts:

@@ -41,12 +41,13 @@ class Corpus:
     """An `ImageSet` for "train" and for "dev", the names of the classes, and notes to print.
 
     classes: none where the source has no labels. notes: lines on what was read, how it was
-    reduced, and what was left out and why.
+    reduced, and what was left out and why. found: images in the source, those of other splits too.
     """
 
     splits: dict[str, ImageSet]
     classes: tuple[str, ...]
     notes: tuple[str, ...]
+    found: int
 
 
 def _read_source(source: Path | str, rules: ImageRules) -> RawCorpus:
@@ -158,7 +159,7 @@ def read_corpus(path: Path | str, rules: ImageRules) -> Corpus:
     places = {split: np.flatnonzero(np.array(splits) == split) for split in SPLITS}
     sets = {split: _chosen(raw, chosen, classes) for split, chosen in places.items()}
     notes = [_summary(raw, sets, rules), *raw.notes, *_shared_note(sets)]
-    return Corpus(sets, classes, tuple(notes))
+    return Corpus(sets, classes, tuple(notes), len(splits))
 
 
 def is_dev_file(path: Path | str) -> bool:
@@ -166,19 +167,22 @@ def is_dev_file(path: Path | str) -> bool:
     return Path(path).is_file() and str(path).endswith("_dev.npz")
 
 
-def read_dev(path: Path | str, rules: ImageRules, classes: Sequence[str]) -> Corpus:
+def read_dev(
+    path: Path | str, rules: ImageRules, classes: Sequence[str], everything: bool = False
+) -> Corpus:
     """Returns the dev images alone, to evaluate a model on; there is no split for train.
 
     Args:
       path: as for `read_corpus`, or a single `*_dev.npz`, all of whose images are taken.
       rules: as for `read_corpus`.
       classes: of the model, in the order of its labels; none for a model without.
+      everything: take the images of all splits as dev.
 
     Raises DataError for a class that the model does not have, and as `read_corpus`.
     """
     raw, source = _read_source(path, rules), shown(path)
     splits = ["dev"] * len(raw.names)
-    if not is_dev_file(path):
+    if not everything and not is_dev_file(path):
         splits = list(raw.splits or _hashed_splits(raw, rules.dev_share))
     if "dev" not in splits:
         raise DataError(f"{source}: no image for dev.")
@@ -189,4 +193,5 @@ def read_dev(path: Path | str, rules: ImageRules, classes: Sequence[str]) -> Cor
         raise DataError(f"{source}: the model knows no class {shown(min(unknown))}.")
     chosen = np.flatnonzero(np.array(splits) == "dev")
     notes = (f"{plural(len(chosen), 'image')} for dev", *raw.notes)
-    return Corpus({"dev": _chosen(raw, chosen, tuple(classes))}, tuple(classes), notes)
+    dev = {"dev": _chosen(raw, chosen, tuple(classes))}
+    return Corpus(dev, tuple(classes), notes, len(splits))

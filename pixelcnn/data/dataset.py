@@ -44,12 +44,16 @@ class ImageDataset:
         config: Any,
         classes: Sequence[str],
         statistics: Statistics | None = None,
+        everything: bool = False,
     ) -> "ImageDataset":
-        """Returns the dev split alone, with the classes and statistics of a trained model."""
+        """Returns the dev split alone, with the classes and statistics of a trained model.
+
+        everything: take the images of all splits as dev; of a video dev is a file of its own.
+        """
         if config.conditioning.kind == "video":
             return cls(config, read_episodes(data, config.data.rules, statistics))
         wanted = classes if config.conditioning.kind == "class" else ()
-        return cls._of(config, read_dev(data, config.data.rules, wanted), data)
+        return cls._of(config, read_dev(data, config.data.rules, wanted, everything), data)
 
     @classmethod
     def _of(cls, config: Any, corpus: Corpus, data: Path | str) -> "ImageDataset":
@@ -69,6 +73,11 @@ class ImageDataset:
     def classes(self) -> tuple[str, ...]:
         """The names of the classes."""
         return self.source.classes if isinstance(self.source, Corpus) else ()
+
+    @property
+    def found(self) -> int | None:
+        """How many images the source has, those of other splits too; None for a video."""
+        return self.source.found if isinstance(self.source, Corpus) else None
 
     @property
     def statistics(self) -> Statistics | None:

@@ -258,6 +258,7 @@ def test_points_of_the_plot_tell_parts_from_wholes():
     ]
     assert image_targets.points(rows, "naive") == [(16, 2.0, False), (32, 30.0, True)]
     line = image_targets.side_by_side(rows).splitlines()[2]
+    assert image_targets.side_by_side(rows).endswith("; all by untrained weights")
     assert line.split() == ["32x32", "30*"]
 
 

@@ -3,13 +3,14 @@
 import copy
 import dataclasses
 import json
+import re
 import shutil
 import sys
 
 import image_runs
 import numpy as np
 import pytest
-from image_runs import CLASSES, DEV, SIDES, STEPS, images, model, run
+from image_runs import CLASSES, DEV, SIDES, STEPS, TRAIN, images, model, run
 from PIL import Image
 
 import onepass
@@ -100,6 +101,9 @@ def test_sampling_by_fixed_point_gives_the_same_files_and_says_its_passes(tmp_pa
         np.testing.assert_array_equal(found, expected)
     line = capsys.readouterr().out.splitlines()[-1]
     assert line.startswith("passes for an image by fixed point: ") and line.endswith("place of 64")
+    assert sampled("pixelcnn", tmp_path / "batch", f"{words} --batch 2")[0] == 0
+    assert (tmp_path / "batch" / name).read_bytes() == (tmp_path / "cached" / name).read_bytes()
+    assert re.search("place of 64, [0-9]+ for all of them$", capsys.readouterr().out.strip())
 
 
 def test_a_multiscale_model_shows_how_its_images_grew(tmp_path):
@@ -272,11 +276,12 @@ def test_figures_as_json_are_one_object_and_nothing_else(capsys):
         *("measures", "codec", "dev"),
     }
     assert (found["model"], found["data"]) == (str(run("multiscale")), str(images()))
-    assert (found["step"], found["dev"]) == (3, {"pictures": DEV})
+    assert (found["step"], found["dev"]) == (3, {"pictures": DEV, "of": TRAIN + DEV})
     assert found["measures"].keys() == {
         "bits_per_dim",
         *("bits_per_dim_4x4", "bits_per_dim_8x8"),
         *("bits_per_dim_with_another_condition", "bits_per_dim_gained_by_the_condition"),
+        "bits_per_image_gained_over_the_mean_of_all_classes",
     }
     for measure in found["measures"].values():
         assert measure.keys() == {"mean", "low", "high"}
@@ -289,12 +294,18 @@ def test_figures_as_json_are_one_object_and_nothing_else(capsys):
 
 def test_figures_in_words_name_model_data_and_the_codec(capsys, monkeypatch):
     known = copy.deepcopy(image_runs.figures("pixelcnn"))
-    monkeypatch.setattr("pixelcnn.evaluation.evaluate", lambda *_: known)
-    file = images() / "toy_dev.npz"
-    words = ["evaluate", str(run("pixelcnn")), "--data", str(file), "--samples", "0"]
+    used = []
+
+    def evaluated(model, dataset, seed):
+        used.append(len(dataset.source.splits["dev"].images))
+        return known
+
+    monkeypatch.setattr("pixelcnn.evaluation.evaluate", evaluated)
+    words = ["evaluate", str(run("pixelcnn")), "--data", str(images()), "--samples", "0"]
     assert onepass.main(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    assert lines[0] == f"{run('pixelcnn')}, step {STEPS}, on {DEV} dev images of {file}"
+    begin = f"{run('pixelcnn')}, step {STEPS}, on {DEV} dev images of {images()}"
+    assert lines[0] == f"{begin} (its other {TRAIN} are for training; --all: use them too)"
     bits, webp = known["bits_per_dim"], known["codec"]["webp"]
     assert lines[1].startswith(f"  bits per dimension   {bits:.3f}   (95%: ")
     assert lines[2].startswith(f"  lossless WebP        {webp:.3f} ")
@@ -304,7 +315,12 @@ def test_figures_in_words_name_model_data_and_the_codec(capsys, monkeypatch):
     assert onepass.main(words) == 0
     line = "  lossless JPEG XL     not measured: pip install 'onepass[jxl]'"
     assert capsys.readouterr().out.splitlines()[3] == line
-    assert lines[-1].startswith("  bits per dim gained by the condition   ")
+    assert lines[-2].startswith("  bits per dim gained by the condition   ")
+    assert lines[-1].startswith("  bits per image gained over the mean of all classes   ")
+    known["dev"]["of"] = DEV
+    assert onepass.main([*words, "--all"]) == 0
+    assert capsys.readouterr().out.splitlines()[0] == begin
+    assert used == [DEV, DEV, TRAIN + DEV]
 
 
 def test_dev_images_that_are_not_there_are_named(mistake, tmp_path):
@@ -376,6 +392,12 @@ def test_help_lists_the_presets_of_images(capsys):
     out = capsys.readouterr().out
     assert all(f"\n  {name} " in out for name in ["wavenet-smoke", *PRESETS])
     assert max(map(len, out.splitlines())) <= 100
+
+
+def test_a_preset_counts_the_passes_of_the_base_too():
+    preset = PRESETS["multiscale-photos-512"]
+    sizes = sizes_between(preset.config.network.base_size, preset.config.data.size)
+    assert f" in {sizes[0] ** 2 + 3 * (len(sizes) - 1)} passes (64 of the" in preset.about
 
 
 @pytest.mark.parametrize(

@@ -7,7 +7,8 @@ import image_runs
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_runs import CLASSES, DEV, config_of, dev_of, figures, images, model, opened, toys
+from image_runs import CLASSES, DEV, TRAIN, config_of, dev_of, figures, images, model, opened, toys
+from scipy import special
 
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import DataError
@@ -61,7 +62,7 @@ def test_bits_per_dim_is_the_log_probability_in_bits_over_the_numbers_of_an_imag
     measure = found["measures"]["bits_per_dim"]
     assert measure["mean"] == found["bits_per_dim"]
     assert bits.min() <= measure["low"] < measure["mean"] < measure["high"] <= bits.max()
-    assert found["dev"] == {"pictures": DEV}
+    assert found["dev"] == {"pictures": DEV, "of": TRAIN + DEV}
 
 
 def test_each_scale_is_evaluated_by_the_numbers_that_it_adds():
@@ -85,6 +86,19 @@ def test_what_a_condition_gains_is_what_the_wrong_one_costs():
     gained = measures["bits_per_dim_gained_by_the_condition"]
     assert gained == pytest.approx(bits[1] - bits[0], abs=1e-5)
     assert gained > 0.02  # the classes of the toys look nothing alike
+
+
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+def test_what_a_known_class_gains_is_over_the_mean_of_the_densities_under_all_classes(kind):
+    batch = whole_dev(kind)
+    under = [batch | {"label": np.full_like(batch["label"], c)} for c in range(len(CLASSES))]
+    nats = [sum(model(kind).density.nats(each).values()).numpy() for each in (batch, *under)]
+    mixture = special.logsumexp(np.float64(nats[1:]), 0) - math.log(len(CLASSES))
+    name = "bits_per_image_gained_over_the_mean_of_all_classes"
+    found = figures(kind)["measures"][name]
+    assert found["mean"] == pytest.approx(np.mean(nats[0] - mixture) / math.log(2), abs=1e-3)
+    assert found["high"] <= math.log2(len(CLASSES)) + 1e-6
+    assert name not in figures("text")["measures"]
 
 
 def test_what_actions_gain_is_a_mean_over_several_exchanges():
@@ -132,8 +146,10 @@ def test_a_dev_file_alone_is_evaluated_whole(tmp_path):
         np.testing.assert_array_equal(alone[name], values)
     other = tmp_path / "toys.npz"  # of no split: some are dev's
     other.write_bytes(file.read_bytes())
-    part = ImageDataset.for_evaluation(other, config, CLASSES).dev(1000)
-    assert 1 <= len(next(iter(part))["levels"]) < DEV
+    part = ImageDataset.for_evaluation(other, config, CLASSES)
+    assert 1 <= len(next(iter(part.dev(1000)))["levels"]) < DEV == part.found
+    everything = ImageDataset.for_evaluation(other, config, CLASSES, None, True)
+    np.testing.assert_array_equal(next(iter(everything.dev(1000)))["levels"], alone["levels"])
 
 
 def test_classes_are_the_models_whatever_their_order_in_the_file(tmp_path):
@@ -245,6 +261,10 @@ def test_every_sampler_draws_the_same_images_and_the_fixed_point_says_its_passes
     np.testing.assert_array_equal(iterated, cached)
     pixels = 8**2 if known.multiscale is None else known.multiscale.config.base_size**2
     assert 1 < known.sampler.passes < pixels
+    three = dict(seed=5, num=3, temperature=0.9)
+    together = known.generate([1, 0, 1], sampler="fixed-point", batch=2, **three)
+    np.testing.assert_array_equal(together, known.generate([1, 0, 1], **three))
+    assert known.sampler.batch_passes > known.sampler.passes > 1
     if kind == "pixelcnn":
         naive = known.generate(1, seed=5, num=3, temperature=0.9, sampler="naive")
         np.testing.assert_array_equal(naive, cached)
@@ -256,6 +276,8 @@ def test_every_sampler_draws_the_same_images_and_the_fixed_point_says_its_passes
         assert line == "Only a PixelCNN has a naive sampler."
     line = refused(known.generate, 1, sampler="fast")
     assert line == "`sampler` must be one of cached, fixed-point, naive, got fast."
+    line = refused(known.generate, 1, num=2, batch=2)
+    assert line == "The batch must be 1, or more by fixed point, got 2."
 
 
 def test_a_class_goes_by_its_name_or_its_number():

@@ -105,7 +105,7 @@ def side_by_side(rows: list[Row]) -> str:
     for size in _sizes(rows):
         cells = [f"{_shown(times.get((size, name))):>16s}" for name in names]
         lines.append("".join([f"{size_name(size):10s}", *cells]))
-    return "\n".join([*lines, "* from a part of an image"])
+    return "\n".join([*lines, "* from a part of an image; all by untrained weights"])
 
 
 def _shown(row: Row | None) -> str:
