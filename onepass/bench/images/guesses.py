@@ -18,6 +18,7 @@ from likelihoods.noise import as_key
 from pixelcnn.model import ImageModel, load
 from pixelcnn.sampling.fixed_point_sampler import (
     FixedPoint,
+    Forecast,
     linear_forecast,
     sample_by_fixed_point,
 )
@@ -41,9 +42,9 @@ def lines(
     wanted: list[Any] = [i % classes if classes else None for i in range(num)]
     cached = model.generate(wanted, seed=seed, num=num)
     for first, guess in _guesses(model, multiscale, wanted, seed):
-        forecasts = {"linear forecast": linear_forecast}
+        forecasts: dict[str, Forecast | None] = {"linear forecast": linear_forecast}
         if guess is None:
-            forecasts = {"what the pass sampled": None} | forecasts
+            forecasts = {"what the pass sampled": None, **forecasts}
         for then, forecast in forecasts.items():
             found = sampled(model, wanted, seed, guess=guess, forecast=forecast, **options)
             passes = found.passes.numpy()
@@ -81,8 +82,8 @@ if __name__ == "__main__":
     parser.add_argument("--batch", type=int, default=8, help="images that a pass computes")
     parser.add_argument("--active-rows", type=int, default=ACTIVE_ROWS, help="rows of a pass")
     given = parser.parse_args()
-    models = [load(name) if name else None for name in (given.model, given.multiscale)]
+    known, guide = load(given.model), load(given.multiscale) if given.multiscale else None
     print(HEADER, flush=True)
     own = {"slots": given.batch, "active_rows": given.active_rows}
-    for line in lines(*models, given.num, given.seed, own):
+    for line in lines(known, guide, given.num, given.seed, own):
         print(line, flush=True)
