@@ -1,6 +1,7 @@
 """A student as stages of a pipeline: its flows, the condition in front and the loss behind."""
 
 from collections.abc import Callable
+from typing import Any
 
 import tensorflow as tf
 
@@ -72,6 +73,30 @@ def divergence_loss(student: ParallelWaveNet, teacher: WaveNetDensity) -> Loss:
         return divergence(conditionals, drawn, draws, student.noise_kind).kl
 
     return loss
+
+
+def planned_stages(
+    student: ParallelWaveNet, teacher: WaveNetDensity, clip_samples: int
+) -> dict[str, Any] | None:
+    """What a plan knows of the flows as stages (`replicator.planning.pipelines.Stages`), as JSON.
+
+    Work goes with a stage's weights, all of which see every sample. Of the three passes the last
+    stage makes two of the teacher: it has no gradients of its own. None for a student with a draft
+    or of residuals, which is not cut.
+    """
+    if student.residual is not None or student.drafter is not None:
+        return None
+    work = [float(_size(flow)) for flow in student.flows]
+    work[-1] += 2.0 / 3.0 * _size(teacher.network)
+    config = student.config
+    passed = len(FlowOutput._fields)
+    passed += config.condition_channels * bool(config.feature_channels)
+    passed += config.speaker_channels * bool(config.speakers)
+    return {"work": work, "passed_bytes": 4.0 * clip_samples * passed}
+
+
+def _size(module: tf.Module) -> int:
+    return sum(int(variable.shape.num_elements()) for variable in module.variables)
 
 
 def _named(flow: Flow, names: dict) -> dict[str, tf.Variable]:

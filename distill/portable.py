@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from distill.losses.objective import Objective
 from distill.losses.unit_classifier import UnitClassifier, load, save, train_units
+from distill.pipeline import planned_stages
 from distill.presets import DistillConfig
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
@@ -31,6 +32,7 @@ from replicator.portable.export import (
     restore,
     specs_of,
 )
+from replicator.portable.manifest import manifest_of, write_manifest
 from replicator.training.state import TrainState
 from wavenet.data import Corpus, batch_sampling, export_npz
 from wavenet.model import SpeechModel
@@ -103,11 +105,12 @@ def _write(
         "side_frames": around.side_frames,
     }
     export_npz(corpus, folder / CLIPS, corpus_features(config, teacher))
+    specs = specs_of(batch_sampling.open_batches(folder, settings)(0))
     export_training(
         folder,
         state,
         Objective(student, density, config.loss, config.seed, state.step, classifier, mel),
-        specs_of(batch_sampling.open_batches(folder, settings)(0)),
+        specs,
         batch_module=batch_sampling,
         batches=settings,
         config=stored,
@@ -115,6 +118,8 @@ def _write(
         frozen=_frozen(teacher, classifier),
         tensor_float_32=tensor_float_32,
     )
+    stages = planned_stages(student, density, specs["waveform"].shape[1])
+    write_manifest(folder, manifest_of(folder) | ({"pipeline": stages} if stages else {}))
 
 
 def adopt_run(folder: Path, workdir: Path) -> int:

@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import functools
 import math
 from pathlib import Path
 
@@ -116,7 +117,7 @@ def _distill(
         trainer,
         say,
         description,
-        lambda step: batches(corpus, config, teacher, step),
+        functools.partial(batches, corpus, config, teacher),
         lambda: EvaluationCallback(
             student, state, teacher, corpus, run.folder("samples"), say, config.loss.kl
         ),
@@ -197,9 +198,17 @@ def corpus_for(
 
 
 def batches(
-    corpus: Corpus, config: DistillConfig, teacher: SpeechModel, start_step: int
+    corpus: Corpus,
+    config: DistillConfig,
+    teacher: SpeechModel,
+    start_step: int,
+    shard_index: int = 0,
+    num_shards: int = 1,
 ) -> tf.data.Dataset:
-    """The batches from step `start_step` on, a function of the seed and the step alone."""
+    """The batches from step `start_step` on, a function of the seed and the step alone.
+
+    shard_index, num_shards: which equal part of their rows.
+    """
     return clips(
         corpus,
         "train",
@@ -208,6 +217,8 @@ def batches(
         seed=config.seed,
         features=corpus_features(config, teacher),
         start_step=start_step,
+        shard_index=shard_index,
+        num_shards=num_shards,
         surroundings=surroundings(config),
     )
 

@@ -1,6 +1,7 @@
 """Training a WaveNet: from a folder of recordings to a run directory."""
 
 import contextlib
+import functools
 import math
 from pathlib import Path
 
@@ -84,7 +85,7 @@ def _train(
         say,
         f"{sum(math.prod(w.shape) for w in state.weights):,} weights, receptive field {past} "
         f"samples ({1000 * past / config.data.sample_rate_hz:.0f} ms)",
-        lambda step: batches(corpus, config, step),
+        functools.partial(batches, corpus, config),
         lambda: EvaluationCallback(network, state, corpus, config, run.folder("samples")),
         lambda: begin(network, state, config, corpus, say),
     )
@@ -144,8 +145,17 @@ def loss_function(network: Network) -> ClipLoss:
     return ClipLoss(network)
 
 
-def batches(corpus: Corpus, config: TrainConfig, start_step: int) -> tf.data.Dataset:
-    """The batches from step `start_step` on, a function of the seed and the step alone."""
+def batches(
+    corpus: Corpus,
+    config: TrainConfig,
+    start_step: int,
+    shard_index: int = 0,
+    num_shards: int = 1,
+) -> tf.data.Dataset:
+    """The batches from step `start_step` on, a function of the seed and the step alone.
+
+    shard_index, num_shards: which equal part of their rows.
+    """
     likelihood = config.network.make_likelihood()
     return clips(
         corpus,
@@ -156,6 +166,8 @@ def batches(corpus: Corpus, config: TrainConfig, start_step: int) -> tf.data.Dat
         features=config.data.features,
         encode=likelihood.encode,
         start_step=start_step,
+        shard_index=shard_index,
+        num_shards=num_shards,
         surroundings=surroundings(config),
     )
 

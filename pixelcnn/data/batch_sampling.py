@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
+ALL_ROWS = slice(None)
 LANES = 4  # words of each image: its seed, its flip, its crop's top and left
 Arrays = dict[str, np.ndarray]
 
@@ -66,8 +67,25 @@ def flipped(images: np.ndarray, words: np.ndarray) -> np.ndarray:
     return np.where(mirrored, images[:, :, ::-1], images)
 
 
+def shard_rows(batch_size: int, shard_index: int, num_shards: int) -> slice:
+    """The rows of one of equal parts of a batch; ValueError where there are no such parts."""
+    if batch_size % num_shards or not 0 <= shard_index < num_shards:
+        raise ValueError(
+            f"`batch_size` must be a multiple of `num_shards` {num_shards} and `shard_index` below "
+            f"it, got {batch_size} and {shard_index}."
+        )
+    count = batch_size // num_shards
+    return slice(shard_index * count, (shard_index + 1) * count)
+
+
 def image_batch(
-    stored: Mapping[str, np.ndarray], seed: int, step: int, *, batch_size: int, flip: bool
+    stored: Mapping[str, np.ndarray],
+    seed: int,
+    step: int,
+    *,
+    batch_size: int,
+    flip: bool,
+    rows: slice = ALL_ROWS,
 ) -> Arrays:
     """Batch `step`: int32 rows of what is stored, and "seed" int32 [batch, 2], new in every step.
 
@@ -75,9 +93,10 @@ def image_batch(
       stored: "levels" [images, height, width, channels] and whatever goes with each image.
       seed, batch_size: of the sequence.
       flip: mirrors every other image, by chance, and its "map" with it.
+      rows: of the batch, to make no others.
     """
-    chosen = sampled_examples(seed, step, batch_size, len(stored["levels"]))
-    seeds, flips = example_words(seed, step, batch_size, LANES)[:2]
+    chosen = sampled_examples(seed, step, batch_size, len(stored["levels"]))[rows]
+    seeds, flips = example_words(seed, step, batch_size, LANES)[:2, rows]
     batch = {name: array[chosen].astype(np.int32) for name, array in stored.items()}
     for name in {"levels", "map"} & batch.keys() if flip else ():
         batch[name] = flipped(batch[name], flips)
@@ -118,14 +137,19 @@ def video_batch(
     batch_size: int,
     context: int,
     jitter: float,
+    rows: slice = ALL_ROWS,
 ) -> Arrays:
-    """Batch `step`: `moments`, noise of size `jitter` in actions and states, and "seed"."""
+    """Batch `step`: `moments`, noise of size `jitter` in actions and states, and "seed".
+
+    rows: of the batch, to make no others.
+    """
     clips, steps = stored["frames"].shape[:2]
-    chosen = sampled_examples(seed, step, batch_size, clips * (steps - context))
+    chosen = sampled_examples(seed, step, batch_size, clips * (steps - context))[rows]
     batch = moments(stored, chosen, chosen, context)
     for lane, name in enumerate(("action", "state")):
-        batch[name] = batch[name] + jitter * normals(seed, step, lane, batch[name].shape)
-    return {**batch, "seed": example_seeds(example_words(seed, step, batch_size, 1)[0])}
+        drawn = normals(seed, step, lane, (batch_size, *batch[name].shape[1:]))[rows]
+        batch[name] = batch[name] + jitter * drawn
+    return {**batch, "seed": example_seeds(example_words(seed, step, batch_size, 1)[0, rows])}
 
 
 def open_batches(folder: Path, settings: Mapping) -> Callable[[int], Arrays]:

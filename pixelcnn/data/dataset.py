@@ -105,9 +105,15 @@ class ImageDataset:
             )
         return dataclasses.replace(self.config, conditioning=conditioning)
 
-    def training(self, start_step: int) -> tf.data.Dataset:
-        """Endless batches from a step on, a function of the seed and the step alone."""
+    def training(
+        self, start_step: int, shard_index: int = 0, num_shards: int = 1
+    ) -> tf.data.Dataset:
+        """Endless batches from a step on, a function of the seed and the step alone.
+
+        shard_index, num_shards: which equal part of their rows.
+        """
         data, seed = self.config.data, self.config.seed
+        shard = {"shard_index": shard_index, "num_shards": num_shards}
         if isinstance(self.source, Video):
             return video_batches(
                 self.source,
@@ -117,6 +123,7 @@ class ImageDataset:
                 start_step=start_step,
                 context=self.config.conditioning.context_frames,
                 jitter=self.config.conditioning.jitter,
+                **shard,
             )
         return batches(
             self.source,
@@ -125,6 +132,7 @@ class ImageDataset:
             seed=seed,
             start_step=start_step,
             flip=data.flip,
+            **shard,
         )
 
     @property

@@ -5,7 +5,14 @@ from collections.abc import Mapping
 import numpy as np
 import tensorflow as tf
 
-from pixelcnn.data.batch_sampling import LANES, Arrays, example_seeds, example_words, image_batch
+from pixelcnn.data.batch_sampling import (
+    LANES,
+    Arrays,
+    example_seeds,
+    example_words,
+    image_batch,
+    shard_rows,
+)
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.corpus import Corpus, ImageSet
 from replicator.training.batches import as_dataset
@@ -58,6 +65,8 @@ def batches(
     start_step: int = 0,
     flip: bool = False,
     crop: int | None = None,
+    shard_index: int = 0,
+    num_shards: int = 1,
 ) -> tf.data.Dataset:
     """An endless dataset of batches, in which every image comes once an epoch.
 
@@ -71,6 +80,7 @@ def batches(
       start_step: the first batch's number.
       flip: mirrors every other image, by chance, left to right, and its map with it.
       crop: height and width, in pixels, of a square cut from each image at a random place.
+      shard_index, num_shards: which equal part of each batch's rows to give.
 
     Yields:
       "levels" int32 [batch, height, width, channels]; "seed" int32 [batch, 2], another for every
@@ -82,17 +92,17 @@ def batches(
     size = members.images.shape[1]
     if crop is not None and not 1 <= crop <= size:
         raise ValueError(f"`crop` must be in [1, {size}], got {crop}.")
-    stored = _stored(members)
+    stored, rows = _stored(members), shard_rows(batch_size, shard_index, num_shards)
 
     def make(step: int) -> Arrays:
-        batch = image_batch(stored, seed, step, batch_size=batch_size, flip=flip)
+        batch = image_batch(stored, seed, step, batch_size=batch_size, flip=flip, rows=rows)
         if crop is not None:
-            cuts = example_words(seed, step, batch_size, LANES)[2:]
+            cuts = example_words(seed, step, batch_size, LANES)[2:, rows]
             for name in {"levels", "map"} & batch.keys():
                 batch[name] = _cropped(batch[name], cuts, crop)
         return batch
 
-    return as_dataset(make, start_step, rows=batch_size)
+    return as_dataset(make, start_step, rows=batch_size // num_shards)
 
 
 def whole(corpus: Corpus, split: str, batch_size: int) -> tf.data.Dataset:

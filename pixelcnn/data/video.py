@@ -1,6 +1,7 @@
 """Episodes of a robot or a game, frames with actions and states, and batches of next frames."""
 
 import dataclasses
+import functools
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ from pixelcnn.data.batch_sampling import (
     example_seeds,
     example_words,
     moments,
+    shard_rows,
     video_batch,
 )
 from pixelcnn.data.image_file import DataError, ImageRules
@@ -210,6 +212,8 @@ def video_batches(
     start_step: int = 0,
     context: int = 2,
     jitter: float = 0.0,
+    shard_index: int = 0,
+    num_shards: int = 1,
 ) -> tf.data.Dataset:
     """An endless dataset of batches, in which every frame with a past comes once an epoch.
 
@@ -222,6 +226,7 @@ def video_batches(
       start_step: the first batch's number.
       context: frames before the drawn one, less than the steps of an episode.
       jitter: standard deviation of noise in the actions and states.
+      shard_index, num_shards: which equal part of each batch's rows to give.
 
     Yields:
       "levels" int32 [batch, height, width, channels], frame t; "past" int32 [batch, context,
@@ -229,14 +234,16 @@ def video_batches(
       context, S], those of steps t - context to t - 1; "seed" int32 [batch, 2].
     """
     check_batches(batch_size)
-    episodes = _members(video, split, context)
-
-    def make(step: int) -> Arrays:
-        return video_batch(
-            episodes.stored, seed, step, batch_size=batch_size, context=context, jitter=jitter
-        )
-
-    return as_dataset(make, start_step, rows=batch_size)
+    make = functools.partial(
+        video_batch,
+        _members(video, split, context).stored,
+        seed,
+        batch_size=batch_size,
+        context=context,
+        jitter=jitter,
+        rows=shard_rows(batch_size, shard_index, num_shards),
+    )
+    return as_dataset(make, start_step, rows=batch_size // num_shards)
 
 
 def _others(episodes: Episodes, context: int, seed: int) -> np.ndarray:

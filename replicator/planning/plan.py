@@ -1,11 +1,13 @@
 """Configurations of devices, what each will take, and which to choose."""
 
 import dataclasses
+import itertools
 from collections.abc import Iterator
 
 from replicator.planning.arguments import PORTABLE, SERVERS, PlanArguments
 from replicator.planning.measurement import Measurement, Run, Store, costed
 from replicator.planning.network import Network
+from replicator.planning.pipelines import pipeline_steps
 from replicator.planning.program import COMPUTE, LINK, combined
 from replicator.planning.programs import Programs
 from replicator.planning.simulation import (
@@ -31,7 +33,9 @@ class Prediction:
       batch_rows: of all devices in a step.
       memory_bytes, sent_bytes: of a device.
       efficiency: rows a second and device, over those of one device alone.
-      timeline: of a device.
+      timeline: of a device; of a pipeline, of all of them.
+      schedule: of a pipeline, whose devices have stages of the network and not rows.
+      bubble: the share of its devices' time in which they wait.
     """
 
     rows: int
@@ -43,6 +47,8 @@ class Prediction:
     sent_bytes: float
     efficiency: float
     timeline: Timeline
+    schedule: str = ""
+    bubble: float = 0.0
 
     @property
     def devices(self) -> int:
@@ -85,7 +91,8 @@ class Planner:
         self.free_share = 1.0
 
     def predictions(self) -> list[Prediction]:
-        """Of every mesh asked for, and of more microbatches and cuts of the state where none fits.
+        """Of every mesh asked for, and of pipelines; of more microbatches and cuts of the state
+        where none fits.
 
         Raises:
           UserError: a mesh does not divide the batch, or no configuration fits the memory.
@@ -94,6 +101,7 @@ class Planner:
             self._check_rows(rows)
         microbatches = self._programs.microbatches
         found = [self.predicted(*mesh, microbatches) for mesh in self._given.meshes]
+        found += self._pipelines()
         if any(map(self.fits, found)):
             return found
         for choice in self._smaller():
@@ -137,6 +145,30 @@ class Planner:
             rows, model, microbatches, timeline.seconds, programs.batch, compiled.memory_bytes,
             timeline.sent_bytes, efficiency, timeline,
         )  # fmt: skip
+
+    def _pipelines(self) -> Iterator[Prediction]:
+        """The best number of microbatches of every schedule on every number of devices."""
+        given, programs = self._given, self._programs
+        if programs.stages is None or given.strategy != PORTABLE or given.mesh is not None:
+            return
+        alone = self._store.profiled(programs.folder(programs.batch, programs.microbatches))
+        run = _run(alone)
+        for devices in (rows for rows, _ in given.meshes if rows > 1):
+            seconds = self._scale(run, devices) * run.step_seconds
+            steps = pipeline_steps(
+                programs.stages, devices, programs.batch, seconds, alone.memory, self._network
+            )
+            for name, several in itertools.groupby(steps, lambda step: step.schedule):
+                found = [
+                    Prediction(
+                        devices, 1, step.microbatches, step.timeline.seconds, programs.batch,
+                        step.memory_bytes, step.timeline.sent_bytes,
+                        run.step_seconds / step.timeline.seconds / devices, step.timeline, name,
+                        step.bubble,
+                    )
+                    for step in several
+                ]  # fmt: skip
+                yield min(found, key=lambda each: (not self.fits(each), each.step_seconds))
 
     def _replicas(self, rows: int) -> Prediction:
         programs = self._programs
@@ -215,9 +247,16 @@ def fastest(predictions: list[Prediction]) -> Prediction:
 def described(prediction: Prediction) -> str:
     """A configuration in words, `4 devices, mesh 4x1`."""
     plural = "s" if prediction.devices > 1 else ""
-    text = f"{prediction.devices} device{plural}, mesh {prediction.rows}x{prediction.model}"
+    text = f"{prediction.devices} device{plural}, {layout(prediction)}"
     many = prediction.microbatches > 1
     return f"{text}, {prediction.microbatches} microbatches" if many else text
+
+
+def layout(prediction: Prediction) -> str:
+    """`mesh 4x1`, or `pipeline v-half`."""
+    if prediction.schedule:
+        return f"pipeline {prediction.schedule}"
+    return f"mesh {prediction.rows}x{prediction.model}"
 
 
 def _run(measurement: Measurement) -> Run:

@@ -4,6 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
 from replicator.planning.measurement import Run, Store, program_digest, step_of
+from replicator.planning.pipelines import Stages
+from replicator.portable.manifest import read_manifest
 from replicator.runs.errors import UserError
 
 if TYPE_CHECKING:
@@ -16,11 +18,13 @@ class Programs(Protocol):
     Attributes:
       batch, microbatches: as configured.
       is_fixed: whether there are no others.
+      stages: that a pipeline can have on its devices; None: it is not to be cut.
     """
 
     batch: int
     microbatches: int
     is_fixed: bool
+    stages: Stages | None
 
     def folder(self, rows: int, microbatches: int) -> Path:
         """A folder with the exported step."""
@@ -41,7 +45,7 @@ class ModelPrograms:
       scratch: a folder for exports.
     """
 
-    is_fixed = False
+    is_fixed, stages = False, None
 
     def __init__(self, model: "Trainable", batch: int, microbatches: int, scratch: Path | str):
         self.batch, self.microbatches, self._model = batch, microbatches, model
@@ -75,6 +79,8 @@ class FolderPrograms:
     def __init__(self, folder: Path):
         self._folder = Path(folder)
         self.batch = max(spec["shape"][0] for spec in step_of(folder)["inputs"] if spec["shape"])
+        found = read_manifest(folder).get("pipeline")
+        self.stages = found and Stages(tuple(found["work"]), found["passed_bytes"])
 
     def folder(self, rows: int, microbatches: int) -> Path:
         """See Programs."""

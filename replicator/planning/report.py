@@ -4,15 +4,15 @@ import json
 from pathlib import Path
 from typing import Any
 
-from replicator.planning.plan import GIB, Prediction, cheapest, described, fastest
+from replicator.planning.plan import GIB, Prediction, cheapest, described, fastest, layout
 from replicator.planning.process_use import this_machine
 from replicator.planning.simulation import Timeline
 from replicator.runs.atomic_files import replacing, write_text
 
 MB = 1e6
 HEADER = (
-    f"{'devices':>7s} {'mesh':>7s} {'micro':>5s} {'step':>11s} {'rows/s':>9s} {'memory':>10s} "
-    f"{'sent':>10s} {'efficiency':>10s} {'network':>8s}"
+    f"{'devices':>7s} {'mesh':>11s} {'micro':>5s} {'step':>11s} {'rows/s':>9s} {'memory':>10s} "
+    f"{'sent':>10s} {'efficiency':>10s} {'network':>8s} {'bubble':>7s}"
 )
 
 
@@ -32,11 +32,12 @@ def lines(predictions: list[Prediction], fitting: list[Prediction]) -> list[str]
 
 
 def _line(each: Prediction) -> str:
+    bubble = f"{100 * each.bubble:6.1f}%" if each.schedule else f"{'-':>7s}"
     return (
-        f"{each.devices:7d} {f'{each.rows}x{each.model}':>7s} {each.microbatches:5d} "
+        f"{each.devices:7d} {layout(each).split()[1]:>11s} {each.microbatches:5d} "
         f"{1e3 * each.step_seconds:8,.1f} ms {each.rows_per_second:9.4g} "
         f"{each.memory_bytes / GIB:6.3f} GiB {each.sent_bytes / MB:7,.2f} MB "
-        f"{100 * each.efficiency:9.1f}% {100 * each.network_share:7.1f}%"
+        f"{100 * each.efficiency:9.1f}% {100 * each.network_share:7.1f}% {bubble}"
     )
 
 
@@ -48,7 +49,7 @@ def to_json(predictions: list[Prediction], fitting: list[Prediction]) -> dict[st
     """The machine, the configurations, and the places of the cheapest and of the fastest."""
     names = ("rows", "model", "microbatches", "step_seconds", "batch_rows", "memory_bytes",
              "sent_bytes", "efficiency", "devices", "rows_per_second", "network_share",
-             "device_seconds")  # fmt: skip
+             "device_seconds", "schedule", "bubble")  # fmt: skip
     return {
         "machine": this_machine(),
         "configurations": [

@@ -23,6 +23,7 @@ from replicator.collectives.collective_order import (
 
 StepFn = Callable[[Any], Any]
 InputFn = Callable[[tf.distribute.InputContext], tf.data.Dataset]
+ShardFn = Callable[[int, int], tf.data.Dataset]
 Call = Callable[[Any], Any]
 _PREFETCHED_BATCHES = 2  # made before they are asked for
 
@@ -90,19 +91,21 @@ class Replicator(abc.ABC):
         """
         return input_fn(tf.distribute.InputContext()).prefetch(_PREFETCHED_BATCHES)
 
-    def batches(self, dataset: tf.data.Dataset):
+    def batches(self, dataset: tf.data.Dataset | ShardFn):
         """An iterable that gives every replica its rows of global batches.
 
         Replica r of R takes rows [r * n / R, (r + 1) * n / R) of a batch of n rows.
 
         Args:
-          dataset: of nests of tensors [rows, ...], the same in every process.
+          dataset: of nests of tensors [rows, ...], the same in every process; or a function from i
+            and k to a dataset of part i of k equal parts of their rows, so that each of several
+            processes makes no others.
 
         Raises:
           UserError: `num_replicas` does not divide the rows; where their number is not static, the
             step raises it.
         """
-        return dataset.prefetch(_PREFETCHED_BATCHES)
+        return whole(dataset).prefetch(_PREFETCHED_BATCHES)
 
     @abc.abstractmethod
     def compile(self, step_fn: StepFn, steps_per_call: int = 1) -> Call:
@@ -272,6 +275,11 @@ class Replicator(abc.ABC):
                 f"disagree on whether to call it; call it in the step itself."
             )
         replica.record.note(replica.index, call_text(primitive, tensors))
+
+
+def whole(batches):
+    """The batches, or, of a function that makes parts of them, all of their rows."""
+    return batches(0, 1) if callable(batches) else batches
 
 
 def check_steps_per_call(steps_per_call: int) -> None:

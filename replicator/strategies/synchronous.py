@@ -9,7 +9,15 @@ import tensorflow as tf
 from replicator.collectives import primitives
 from replicator.collectives.collective_order import CollectiveRecord, shape_mismatch_error
 from replicator.runs.errors import UserError
-from replicator.strategies.base import Call, InputFn, Replicator, StepFn, check_steps_per_call
+from replicator.strategies.base import (
+    Call,
+    InputFn,
+    Replicator,
+    ShardFn,
+    StepFn,
+    check_steps_per_call,
+    whole,
+)
 from replicator.strategies.peer_errors import explaining_peer_errors
 from replicator.strategies.replica_rows import check_divisible, replica_batches, uneven_rows_error
 from replicator.strategies.wrapped_optimizer import variables_in_step_error
@@ -40,16 +48,21 @@ class SynchronousReplicator(Replicator):
         """The strategy's dataset; each worker has one input pipeline."""
         return self._strategy.distribute_datasets_from_function(input_fn)
 
-    def batches(self, dataset: tf.data.Dataset):
-        """The replicas' rows of global batches; every worker reads all batches."""
-        check_divisible(dataset.element_spec, self.num_replicas)
+    def batches(self, dataset: tf.data.Dataset | ShardFn):
+        """The replicas' rows of global batches; of a dataset every worker makes all rows."""
+        made = whole(dataset)
+        check_divisible(made.element_spec, self.num_replicas)
         if self.num_replicas == 1:
-            return self.dataset(lambda context: dataset)
-        local = self.num_replicas // self.num_workers
-        first = self.worker_index * local
+            return self.dataset(lambda context: made)
+        local = among = self.num_replicas // self.num_workers
+        first = 0
+        if callable(dataset):
+            made = dataset(self.worker_index, self.num_workers)
+        else:
+            first, among = self.worker_index * local, self.num_replicas
 
         def rows(context: tf.distribute.InputContext) -> tf.data.Dataset:
-            return replica_batches(dataset, first, local, self.num_replicas).prefetch(2 * local)
+            return replica_batches(made, first, local, among).prefetch(2 * local)
 
         return self.dataset(rows)
 

@@ -4,6 +4,7 @@ Nothing here imports TensorFlow before it is needed, so that a help text need no
 """
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -102,7 +103,7 @@ def resume_and_train(
     trainer: "Trainer",
     say: Callable[[str], None],
     description: str,
-    batches: Callable[[int], Any],
+    batches: Callable[[int, int, int], Any],
     evaluation: "Callable[[], Evaluate]",
     begin: Callable[[], None] | None = None,
 ) -> "Outcome":
@@ -112,7 +113,7 @@ def resume_and_train(
       trainer: of the run.
       say: called with lines for the person watching.
       description: of the model, for that person.
-      batches: the batches from a step on.
+      batches: part i of k equal parts of the rows of the batches from a step on.
       evaluation: makes the evaluation callback, on the chief alone.
       begin: called before the first step of a new run.
     """
@@ -121,4 +122,4 @@ def resume_and_train(
     going_on = f", going on from step {trainer.step}" if trainer.step else ""
     say(description + going_on)
     evaluate = evaluation() if trainer.replicator.is_chief else None
-    return trainer.train(batches(trainer.step), evaluate)
+    return trainer.train(functools.partial(batches, trainer.step), evaluate)

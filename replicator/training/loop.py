@@ -22,6 +22,7 @@ from replicator.runs.metrics import MetricsLog
 from replicator.runs.progress import Progress, duration
 from replicator.runs.run_directory import RunDirectory
 from replicator.strategies import Replicator
+from replicator.strategies.base import ShardFn, whole
 from replicator.strategies.coordination import SharedStopRequest, barrier, broadcast_initial_state
 from replicator.strategies.peer_errors import PeerLostError
 from replicator.training.accumulation import Batch
@@ -158,12 +159,12 @@ class Trainer:
         """Updates made so far."""
         return int(self.state.step.numpy())
 
-    def train(self, batches: Iterable[Batch], evaluate: Evaluate | None) -> Outcome:
+    def train(self, batches: Iterable[Batch] | ShardFn, evaluate: Evaluate | None) -> Outcome:
         """Trains to the last step, or until a stop is requested, and saves.
 
         Args:
-          batches: endless, from the current step of the run on; a tf.data.Dataset where there is
-            more than one device.
+          batches: endless, from the current step of the run on; where there is more than one
+            device, what `Replicator.batches` takes.
           evaluate: from the log and the step to the score on dev (lower is better). Only the chief
             needs one.
 
@@ -230,7 +231,9 @@ class Trainer:
             return FINISHED_BEFORE
         config, rate, saved = self.config, _StepRate(), time.monotonic()
         batches = iter(
-            batches if is_single_device(self.replicator) else self.replicator.batches(batches)
+            whole(batches)
+            if is_single_device(self.replicator)
+            else self.replicator.batches(batches)
         )
         while True:
             self._stop_request.request(self._request(stop, start, saved))

@@ -1,8 +1,10 @@
 """A student's flows as stages: their gradients are those of the student as a whole."""
 
 import json
+import math
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import jax
 import numpy as np
@@ -11,11 +13,13 @@ import students
 import tensorflow as tf
 
 from distill.losses.kl_divergence import standard_draws
-from distill.pipeline import flow_stages
+from distill.pipeline import flow_stages, planned_stages
 from replicator.pipeline.building_blocks import schedule
 from replicator.pipeline.execution import Pipeline
 from replicator.pipeline.export import export_stages
+from replicator.pipeline.schedule import KEPT, function_name
 from replicator.portable.export import named_weights, specs_of
+from replicator.portable.manifest import read_manifest
 
 ROWS, SAMPLES = 2, 40
 
@@ -54,6 +58,12 @@ def test_a_conditioned_student_has_the_gradients_of_the_whole(tmp_path):
     joined = [np.concatenate([np.ravel(a[n]) for n in gradients]) for a in (found, gradients)]
     assert np.linalg.norm(joined[0] - joined[1]) < 1e-6 * np.linalg.norm(joined[1])
     assert pipeline.peaks == [2.0, 1.0]
+    planned = planned_stages(student, SimpleNamespace(network=student.flows[1]), SAMPLES)
+    outputs = read_manifest(tmp_path)["functions"][function_name(0, "F")]["outputs"]
+    passed = [spec["shape"] for spec in outputs if not spec["name"].startswith(KEPT)]
+    assert planned["passed_bytes"] == 4 * sum(map(math.prod, passed))
+    # Flows of one size; the teacher is as large as one, and has two of three passes.
+    assert planned["work"][1] == pytest.approx(5 / 3 * planned["work"][0])
 
 
 def test_a_student_with_a_draft_is_refused():

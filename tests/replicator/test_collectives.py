@@ -134,6 +134,24 @@ def test_every_replica_that_asks_meets_the_batch_that_is_refused():
         assert isinstance(uneven_rows_error(refused.value, 4), UserError)
 
 
+def test_a_process_makes_its_own_rows_and_no_others(monkeypatch):
+    replicator, made = strategies.single(), []
+    for name, value in (("num_replicas", 4), ("num_workers", 2), ("worker_index", 1)):
+        monkeypatch.setattr(replicator, name, value)
+    # Of one replica here, the rows of two arrive one after the other, as those of two replicas do.
+    steps = tf.data.Dataset.range(3).map(lambda step: step * 8 + tf.range(8, dtype=tf.int64))
+
+    def rows(index, count):
+        made.append((index, count))
+        return steps.map(lambda row: row[index * 8 // count : (index + 1) * 8 // count])
+
+    parts = [part.numpy().tolist() for part in replicator.batches(rows)]
+    assert parts == [part.numpy().tolist() for part in replicator.batches(steps)]
+    assert parts[:2] == [[4, 5], [6, 7]] and set(made) == {(0, 1), (1, 2)}
+    with pytest.raises(UserError, match="must be a multiple of 4 replicas, got 6"):
+        replicator.batches(lambda index, count: steps.map(lambda row: row[: 6 // count]))
+
+
 def test_data_that_ends_ends_the_steps(checks):
     assert checks("end_of_data") == 3
 

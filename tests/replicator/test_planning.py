@@ -9,10 +9,13 @@ import pytest
 import tensorflow as tf
 import toys
 
+from replicator.pipeline.building_blocks import BLOCKS, schedule
+from replicator.pipeline.simulation import simulate as pipeline_simulate
 from replicator.planning import command, measurement
 from replicator.planning.arguments import PlanArguments, check
 from replicator.planning.measurement import Measurement, Run, Store, costed
 from replicator.planning.network import Network, fitted, sent_bytes
+from replicator.planning.pipelines import Stages
 from replicator.planning.plan import Planner, cheapest
 from replicator.planning.process_use import needed_bytes, this_machine, timed
 from replicator.planning.program import LINK, Operation, combined, read_program
@@ -270,8 +273,8 @@ class Fake:
 
     batch, microbatches, is_fixed = 8, 1, False
 
-    def __init__(self, free_share=1.0):
-        self.free_share = free_share
+    def __init__(self, free_share=1.0, stages=None):
+        self.free_share, self.stages = free_share, stages
 
     def folder(self, rows, microbatches):
         return rows, microbatches
@@ -292,10 +295,10 @@ class Fake:
         return dataclasses.replace(found, run=run)
 
 
-def planner(**options):
+def planner(stages=None, **options):
     given = PlanArguments("fake", **{"devices": 4, "latency_us": 0.0, **options})
     check(given)
-    return Planner(given, Fake(), Fake())
+    return Planner(given, Fake(stages=stages), Fake())
 
 
 def gib(size):
@@ -349,6 +352,49 @@ def test_a_table_json_trace_and_plot_say_the_same(tmp_path):
     assert sum(e.get("dur", 0) for e in events) == pytest.approx(1e6 * found[-1].step_seconds)
     write_plot(tmp_path / "p.png", found, None)
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
+
+
+# Pipelines
+
+
+def pipelines(work=(1.0,) * 4, passed_bytes=0.0, **options):
+    found = planner(Stages(work, passed_bytes), **{"shared_cores": "no", **options}).predictions()
+    return {(p.devices, p.schedule): p for p in found if p.schedule}
+
+
+def test_a_pipeline_takes_and_holds_what_is_counted_by_hand():
+    found = pipelines()
+    # Four stages are enough for two devices of two, and for four of one.
+    assert found.keys() == {*((2, name) for name in BLOCKS), (4, "1f1b")}
+    best = found[4, "1f1b"]  # 8 microbatches of 1/4 s a device, three devices wait at the ends
+    assert best.microbatches == 8 and best.step_seconds == pytest.approx(8 * 11 / 32)
+    assert best.bubble == pytest.approx(3 / 11) and best.efficiency == pytest.approx(8 / 11)
+    # A quarter of the state, and four microbatches of a quarter of the activations.
+    assert best.memory_bytes == pytest.approx(60 / 4 + 4 * 800 / 8 / 4)
+    for name in BLOCKS:
+        expected = pipeline_simulate(schedule(name, 2, 8))
+        assert found[2, name].bubble == pytest.approx(expected.bubble)
+        assert found[2, name].memory_bytes == pytest.approx(30 + max(expected.peaks) * 50)
+
+
+def test_what_stages_pass_on_takes_time_and_is_sent():
+    slow = pipelines(passed_bytes=1000.0, link=8e-6)  # one second for a row
+    assert slow[4, "1f1b"].sent_bytes == 2 * 8000.0  # of a device in the middle, both ways
+    assert slow[4, "1f1b"].step_seconds > 8 * 11 / 32 + 6  # to the last device and back
+
+
+def test_stages_are_joined_so_that_the_largest_is_smallest():
+    assert Stages((1.0, 1.0, 1.0, 3.0), 0.0).joined(2) == [3.0, 3.0]
+    uneven, even = pipelines((10.0, 10.0, 10.0, 30.0)), pipelines()
+    assert uneven[4, "1f1b"].step_seconds > 1.5 * even[4, "1f1b"].step_seconds
+
+
+def test_where_memory_is_short_a_pipeline_is_chosen_that_fits():
+    plan = planner(Stages((1.0,) * 4, 0.0), memory=gib(120), shared_cores="no")
+    found = plan.predictions()
+    assert [p.schedule for p in found if plan.fits(p)] == ["1f1b"]
+    text = "\n".join(lines(found, [p for p in found if plan.fits(p)]))
+    assert "cheapest that fits: 4 devices, pipeline 1f1b, 8 microbatches" in text
 
 
 # Memory of this process

@@ -128,3 +128,17 @@ def test_impossible_batches_are_refused(corpus, options, message):
     with pytest.raises(ValueError) as caught:
         pipeline.batches(corpus, **{"split": "train", "batch_size": 2, "seed": 0, **options})
     assert str(caught.value) == message
+
+
+@pytest.mark.parametrize("parts", [2, 3])
+def test_parts_of_a_batch_are_the_rows_of_the_whole(corpus, parts):
+    options = {"batch_size": 6, "seed": 3, "start_step": 2, "flip": True, "crop": 5}
+    (whole,) = taken(pipeline.batches(corpus, "train", **options), 1)
+    shards = [
+        taken(pipeline.batches(corpus, "train", **options, shard_index=i, num_shards=parts), 1)[0]
+        for i in range(parts)
+    ]
+    for name, rows in whole.items():
+        np.testing.assert_array_equal(np.concatenate([shard[name] for shard in shards]), rows)
+    with pytest.raises(ValueError, match="`batch_size` must be a multiple of `num_shards` 4"):
+        pipeline.batches(corpus, "train", **options, num_shards=4)

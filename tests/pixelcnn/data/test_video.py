@@ -109,6 +109,18 @@ def test_jitter_of_a_batch_does_not_depend_on_where_training_began(video):
         np.testing.assert_array_equal(whole[name][10:], last[name])
 
 
+@pytest.mark.parametrize("parts", [2, 4])
+def test_parts_of_a_batch_are_the_rows_of_the_whole(video, parts):
+    options = {"batch_size": 8, "seed": 3, "start_step": 2, "jitter": 0.1}
+    whole = joined(video_batches(video, "train", **options).take(1))
+    shards = [
+        joined(video_batches(video, "train", **options, shard_index=i, num_shards=parts).take(1))
+        for i in range(parts)
+    ]
+    for name, rows in whole.items():
+        np.testing.assert_array_equal(np.concatenate([shard[name] for shard in shards]), rows)
+
+
 def test_another_seed_shuffles_otherwise(video):
     one, two, again = (
         joined(whole_video(video, "train", 7, shuffle_actions=True, seed=seed))["action"]
