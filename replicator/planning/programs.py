@@ -45,7 +45,8 @@ class ModelPrograms:
       scratch: a folder for exports.
     """
 
-    is_fixed, stages = False, None
+    is_fixed = False
+    stages: Stages | None = None
 
     def __init__(self, model: "Trainable", batch: int, microbatches: int, scratch: Path | str):
         self.batch, self.microbatches, self._model = batch, microbatches, model
