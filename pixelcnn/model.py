@@ -247,8 +247,8 @@ class ImageModel:
     def _check_guidance(self, guidance: float) -> None:
         if not 0 <= guidance < float("inf"):
             raise UserError(f"The guidance must be 0 or more and finite, got {guidance:g}.")
-        if guidance and self.config.conditioning.kind != "class":
-            raise UserError("Only a model of classes can be guided.")
+        if guidance and not self.config.conditioning.has_null:
+            raise UserError("The model has no null condition to be guided by.")
 
     def _check_pixelcnn(self, size: int, temperature, start) -> None:
         if start is not None:

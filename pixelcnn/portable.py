@@ -103,7 +103,8 @@ def carried(source: Any, config: AnyTrainConfig) -> tuple[Arrays, dict[str, Any]
         arrays["caption"] = np.stack([encode_caption(c) for c in members.captions]).astype(np.uint8)
     elif needed == "map":
         arrays["map"] = members.maps
-    return arrays, {"kind": "images", **drawn, "flip": config.data.flip}
+    shown = {"flip": config.data.flip, "dropout": config.conditioning.dropout}
+    return arrays, {"kind": "images", **drawn, **shown}
 
 
 def export_sampler(
@@ -138,7 +139,7 @@ def export_sampler(
       size: side, in pixels; None: as trained.
       start_size: side of the images to enlarge (multiscale); None: it draws the base itself.
       sampler: "fixed-point" also gives `passes` int32 [], those of the PixelCNN or of the base.
-      guided: it also takes `guidance` [], more than 0, of a model of classes.
+      guided: it also takes `guidance` [], more than 0, of a model with a null condition.
       name: of the function.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
     """

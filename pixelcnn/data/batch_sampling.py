@@ -11,7 +11,8 @@ from pathlib import Path
 import numpy as np
 
 ALL_ROWS = slice(None)
-LANES = 4  # words of each image: its seed, its flip, its crop's top and left
+LANES = 5  # words of each image: its seed, its flip, its crop's top and left, its condition
+DROPPED = {"label": -1, "caption": 0}  # what stands in place of a dropped condition
 Arrays = dict[str, np.ndarray]
 
 
@@ -86,6 +87,7 @@ def image_batch(
     batch_size: int,
     flip: bool,
     rows: slice = ALL_ROWS,
+    dropout: float = 0.0,
 ) -> Arrays:
     """Batch `step`: int32 rows of what is stored, and "seed" int32 [batch, 2], new in every step.
 
@@ -94,12 +96,16 @@ def image_batch(
       seed, batch_size: of the sequence.
       flip: mirrors every other image, by chance, and its "map" with it.
       rows: of the batch, to make no others.
+      dropout: the share, by chance, whose "label" or "caption" is `DROPPED`.
     """
     chosen = sampled_examples(seed, step, batch_size, len(stored["levels"]))[rows]
-    seeds, flips = example_words(seed, step, batch_size, LANES)[:2, rows]
+    seeds, flips, *_, drops = example_words(seed, step, batch_size, LANES)[:, rows]
     batch = {name: array[chosen].astype(np.int32) for name, array in stored.items()}
     for name in {"levels", "map"} & batch.keys() if flip else ():
         batch[name] = flipped(batch[name], flips)
+    for name in DROPPED.keys() & batch.keys() if dropout else ():
+        rows = (drops / 2.0**64 < dropout).reshape(-1, *[1] * (batch[name].ndim - 1))
+        batch[name] = np.where(rows, np.int32(DROPPED[name]), batch[name])
     return {**batch, "seed": example_seeds(seeds)}
 
 

@@ -132,6 +132,7 @@ class ImageDataset:
             seed=seed,
             start_step=start_step,
             flip=data.flip,
+            dropout=self.config.conditioning.dropout,
             **shard,
         )
 

@@ -67,6 +67,7 @@ def batches(
     crop: int | None = None,
     shard_index: int = 0,
     num_shards: int = 1,
+    dropout: float = 0.0,
 ) -> tf.data.Dataset:
     """An endless dataset of batches, in which every image comes once an epoch.
 
@@ -81,6 +82,7 @@ def batches(
       flip: mirrors every other image, by chance, left to right, and its map with it.
       crop: height and width, in pixels, of a square cut from each image at a random place.
       shard_index, num_shards: which equal part of each batch's rows to give.
+      dropout: the share of images whose label is -1, or whose caption is zeros, by chance.
 
     Yields:
       "levels" int32 [batch, height, width, channels]; "seed" int32 [batch, 2], another for every
@@ -95,9 +97,11 @@ def batches(
     stored, rows = _stored(members), shard_rows(batch_size, shard_index, num_shards)
 
     def make(step: int) -> Arrays:
-        batch = image_batch(stored, seed, step, batch_size=batch_size, flip=flip, rows=rows)
+        batch = image_batch(
+            stored, seed, step, batch_size=batch_size, flip=flip, rows=rows, dropout=dropout
+        )
         if crop is not None:
-            cuts = example_words(seed, step, batch_size, LANES)[2:, rows]
+            cuts = example_words(seed, step, batch_size, LANES)[2:4, rows]
             for name in {"levels", "map"} & batch.keys():
                 batch[name] = _cropped(batch[name], cuts, crop)
         return batch

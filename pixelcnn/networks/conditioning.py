@@ -198,13 +198,18 @@ class Conditioner(tf.Module):
         return NONE
 
     def with_null(self, condition: Condition) -> Condition:
-        """The condition, and behind it in the batch the null condition, which tells no class.
+        """The condition, and behind it in the batch the null condition, which tells nothing.
 
-        The null condition is the mean of all classes. Raises ValueError for another kind.
+        The null condition is the dropped one, zeros, of a model that was trained with some, else
+        the mean of all classes. Raises ValueError where there is none.
         """
-        if self.config.kind != "class":
-            raise ValueError(f"Only classes have a null condition, got kind {self.config.kind}.")
-        null = tf.fill(tf.shape(condition.vector), 1.0 / self.config.classes)
+        if not self.config.has_null:
+            raise ValueError(
+                "Only classes, and captions that training dropped, have a null condition, got kind "
+                f"{self.config.kind}."
+            )
+        mean = 0.0 if self.config.dropout else 1.0 / self.config.classes
+        null = tf.fill(tf.shape(condition.vector), mean)
         return Condition(tf.concat([condition.vector, null], 0))
 
     def _steps(self, batch):

@@ -24,6 +24,9 @@ class ConditioningConfig:
     """The condition: none, a class, a caption, a map of labels, or the frames before."""
     classes: int = 0
     """Number of classes, or of labels in a map."""
+    dropout: float = 0.0
+    """Share of images whose class or caption training drops, so that the model knows what images
+    without any are like: guidance moves away from those."""
     text_channels: int = 128
     """Channels of a caption's vector, and of the layers that make it."""
     map_channels: int = 32
@@ -48,9 +51,18 @@ class ConditioningConfig:
         require(self.kind in kinds, "kind", f"one of {', '.join(kinds)}", self.kind)
         at_least(self, 0, "classes", "action_channels", "state_channels", "jitter")
         at_least(self, 1, "text_channels", "map_channels", "context_frames")
+        require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
+        fits = not self.dropout or self.kind in ("class", "text")
+        require(fits, "dropout", "0 but for kind class or text", self.dropout)
         channels = self.picture_channels
         require(channels in (1, 3), "picture_channels", "1 or 3", channels)
         check_levels(self.levels)
+
+    @property
+    def has_null(self) -> bool:
+        """Whether there is a null condition, by which a model can be guided: that of training with
+        dropped conditions, or the mean of all classes."""
+        return self.kind == "class" or self.dropout > 0
 
 
 @dataclasses.dataclass(frozen=True)

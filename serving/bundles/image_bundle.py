@@ -76,8 +76,8 @@ class ImageBundle(Bundle):
           start: a small image uint8 [side, side, channels] to enlarge (multiscale).
           given: an image uint8 [size, size, channels] and how many of its pixels, in raster
             order, to keep (PixelCNN).
-          guidance: of a model of classes, how far every pixel is moved away from what no class in
-            particular would have; beyond 0 it is no longer the model's own density.
+          guidance: of a model with a null condition, how far every pixel is moved away from what no
+            condition in particular would have; beyond 0 it is no longer the model's own density.
 
         Raises InvalidInput for what the model cannot draw.
         """
@@ -157,7 +157,7 @@ class ImageBundle(Bundle):
         if "guidance" in self.signatures[COMPILED].inputs:
             inputs["guidance"] = [guidance]
         elif guidance:
-            raise InvalidInput("`guidance` is for a model of classes.")
+            raise InvalidInput("`guidance` must be 0: the model has no null condition.")
         signature = COMPILED
         if start is not None:
             self._check_start(start)

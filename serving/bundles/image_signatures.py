@@ -143,7 +143,7 @@ def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]
         "row": TensorInfo(INT32, (None,), low=0, default=0),
         "temperature": TensorInfo(FLOAT32, (None, scales), 0, MAX_TEMPERATURE, 1),
     }
-    if conditioning.kind == "class":
+    if conditioning.has_null:
         request["guidance"] = TensorInfo(FLOAT32, (None,), 0, MAX_GUIDANCE, 0)
     for name, spec in condition_specs(density.config).items():
         shape = (None, *spec.shape.as_list()[1:])

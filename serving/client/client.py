@@ -268,7 +268,7 @@ class Client:
             is the model's to say; over gRPC a class has a number, and there are no captions.
           num: images, from the rows 0, 1, ... of the seed.
           temperature: one number, or one for each scale, the smallest first.
-          guidance: how far a model of classes is moved away from what no class in particular has.
+          guidance: how far an image is moved away from what no condition in particular has.
         """
         arguments: dict[str, Any] = {"num": num, "seed": seed}
         if isinstance(temperature, Sequence):

@@ -79,7 +79,7 @@ class DrawArguments(Connection):
     temperature: tuple[float, ...] = (1.0,)
     """1 samples the model; one number, or one a scale, base first."""
     guidance: float = 0.0
-    """How far a model of classes is moved away from what no class in particular has."""
+    """How far an image is moved away from what no condition in particular has."""
     label: str | None = None
     """Class, by name or number; None: all classes in turn."""
     caption: str | None = None

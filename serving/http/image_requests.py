@@ -77,7 +77,7 @@ def inputs(
     }
     if guidance is not None:
         if "guidance" not in known:
-            raise InvalidInput("`guidance` must not be given: it is for a model of classes.")
+            raise InvalidInput("`guidance` must not be given: the model has no null condition.")
         values["guidance"] = json_tensor("guidance", [guidance] * count, known["guidance"])
     name = condition_input(served)
     if name is not None and value is not None:

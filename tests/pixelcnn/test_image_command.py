@@ -189,7 +189,7 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
         ("pixelcnn", "--label 3", "There is no class 3; there are 0 to 2."),
         ("pixelcnn", "--size 0", "The size must be at least 1 pixel, got 0."),
         ("pixelcnn", "--guidance -1", "The guidance must be 0 or more and finite, got -1."),
-        ("map", "--map MAP --guidance 1", "Only a model of classes can be guided."),
+        ("map", "--map MAP --guidance 1", "The model has no null condition to be guided by."),
         ("pixelcnn", "--temperature -1", "`--temperature` must be 0 or more and finite, got -1."),
         ("pixelcnn", "--temperature inf", "`--temperature` must be 0 or more and finite, got inf."),
         (

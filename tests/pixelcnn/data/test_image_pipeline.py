@@ -77,6 +77,21 @@ def test_every_image_comes_once_an_epoch_with_all_that_is_its_own(corpus):
         assert all(array.dtype == np.int32 for array in batch.values())
 
 
+def test_a_share_of_conditions_is_dropped_and_nothing_else_changes(corpus):
+    options = {"batch_size": 50, **{name: OPTIONS[name] for name in ("seed", "flip", "crop")}}
+    whole = taken(pipeline.batches(corpus, "train", **options), 8)
+    some = taken(pipeline.batches(corpus, "train", dropout=0.25, **options), 8)
+    dropped = np.concatenate([batch["label"] == -1 for batch in some])
+    assert 0.17 < dropped.mean() < 0.33
+    for before, after in zip(whole, some, strict=True):
+        gone = after["label"] == -1
+        assert not after["caption"][gone].any()
+        for name in ("label", "caption"):
+            np.testing.assert_array_equal(after[name][~gone], before[name][~gone])
+        for name in before.keys() - {"label", "caption"}:
+            np.testing.assert_array_equal(after[name], before[name])
+
+
 def test_a_batch_may_be_larger_than_the_corpus(corpus):
     (batch,) = taken(pipeline.batches(corpus, "train", batch_size=21, seed=1), 1)
     assert np.bincount(batch["label"]).tolist() == [3] * 7

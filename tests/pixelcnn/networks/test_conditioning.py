@@ -284,6 +284,11 @@ def test_a_sub_sampled_map_keeps_the_upper_left_pixel_of_each_block():
         (dict(map_channels=0), "`map_channels` must be at least 1, got 0."),
         (dict(context_frames=0), "`context_frames` must be at least 1, got 0."),
         (dict(picture_channels=2), "`picture_channels` must be 1 or 3, got 2."),
+        (dict(dropout=1.0), "`dropout` must be in [0, 1), got 1.0."),
+        (
+            dict(kind="map", classes=2, dropout=0.1),
+            "`dropout` must be 0 but for kind class or text, got 0.1.",
+        ),
         (dict(levels=1), "`levels` must be between 2 and 4194304, got 1."),
         (dict(kind="class"), "`classes` must be at least 1 for kind class, got 0."),
         (dict(kind="map"), "`classes` must be at least 1 for kind map, got 0."),

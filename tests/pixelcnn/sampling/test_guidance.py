@@ -9,6 +9,8 @@ from image_networks import image_of, multiscale_of, output_of, pixelcnn_of
 
 from likelihoods import noise
 from likelihoods.initial import Initial
+from pixelcnn.data.batch_sampling import DROPPED
+from pixelcnn.data.captions import encode_caption
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.networks.outputs import NULL_FLOOR, Hidden, sample_guided
@@ -143,8 +145,21 @@ def test_levels_in_both_tails_gain_nothing():
     assert 128 - 40 < int(found[0, 0]) < 128 + 40
 
 
-def test_only_classes_have_a_null_condition():
+@pytest.mark.parametrize("kind", ["class", "text"])
+def test_the_null_condition_is_what_a_dropped_one_becomes(kind):
+    conditioner = Conditioner(ConditioningConfig(kind, CLASSES, dropout=0.1), Initial(0))
+    name, shown = {
+        "class": ("label", tf.constant([1])),
+        "text": ("caption", tf.constant(encode_caption("a dog"))[None]),
+    }[kind]
+    both = conditioner.with_null(conditioner({name: shown})).vector
+    dropped = conditioner({name: tf.fill(tf.shape(shown), DROPPED[name])}).vector
+    np.testing.assert_array_equal(both[1:], dropped)
+    assert (both[0] != both[1]).numpy().any()
+
+
+def test_only_classes_have_a_null_condition_without_dropout():
     condition = CONDITIONER.with_null(CONDITIONER({"label": tf.constant([2])}))
     np.testing.assert_allclose(condition.vector, [[0, 0, 1], [1 / 3] * 3])
-    with pytest.raises(ValueError, match=r"^Only classes have a null condition, got kind none\.$"):
+    with pytest.raises(ValueError, match=r"have a null condition, got kind none\.$"):
         Conditioner(ConditioningConfig(), Initial(0)).with_null(Condition())
