@@ -69,9 +69,9 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments:
     """How good an image model is on dev images: bits per dimension, in all and scale by scale,
-    against lossless WebP and JPEG XL on the same files; what its condition is worth; speed. Of a
-    model of classes also what its samples show, by a classifier trained on real images alone, which
-    is trained when it is first needed."""
+    against lossless WebP and JPEG XL on the same files; what its condition is worth; speed. Of
+    images with classes also what its samples show, by a classifier trained on real images alone,
+    which is trained when it is first needed."""
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, or shipped-digits, shipped-digits-teacher, shipped-objects,
@@ -81,7 +81,7 @@ class EvaluateArguments:
     everything: Annotated[bool, tyro.conf.arg(name="all")] = False
     """Use the images of all splits, also those that training would take."""
     samples: int = 200
-    """Images to draw for what a model of classes shows; 0: none."""
+    """Images to draw for what samples show; 0: none."""
     guidance: float = 0.0
     """Of these samples, see `onepass sample`."""
     temperature: tuple[float, ...] = (1.0,)
@@ -116,8 +116,8 @@ def run_evaluate(arguments: list[str], parse) -> int:
 
 
 def _of_samples(given: EvaluateArguments, model: "ImageModel", dataset: Any) -> dict:
-    """What the samples of a model of classes show, as "samples"; nothing for other models."""
-    if model.config.conditioning.kind != "class" or not model.whole or not given.samples:
+    """What the samples of a model of classes or captions show, as "samples"; {} for others."""
+    if not dataset.classes or not model.whole or not given.samples:
         return {}
     from pixelcnn.sample_evaluation import classifier_for, evaluate_samples
 

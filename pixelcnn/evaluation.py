@@ -30,8 +30,9 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
     same images in lossless files} and dev {"pictures", "of"}, those of how many in the source.
     Measures are bits_per_dim; for a multiscale model one for each scale, over the numbers drawn at
     that scale; for a conditional model bits_per_dim under the condition of another image, and how
-    much that costs, means over `dataset.shuffles`; for a model of at most `MOST_MIXED` classes also
-    the bits that an image takes less for its class being known (`_bits_for_the_class`).
+    much that costs, means over `dataset.shuffles`; for a model of captions the share of images that
+    are likelier under their own than under each of those; for a model of at most `MOST_MIXED`
+    classes the bits that an image takes less for its class being known (`_bits_for_the_class`).
     """
     nats = tf.function(model.density.nats, autograph=False, reduce_retracing=True)
     parts = _bits(nats, dataset.dev(), "evaluating")
@@ -41,9 +42,12 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
     if model.multiscale is not None:
         measured |= _by_scale(parts, model.channels)
     if model.config.conditioning.kind != "none" and len(total) > 1:
-        shuffled = _bits_of_others(nats, dataset) / numbers
-        measured["bits_per_dim_with_another_condition"] = shuffled
-        measured["bits_per_dim_gained_by_the_condition"] = shuffled - total
+        others = _bits_of_others(nats, dataset) / numbers
+        measured["bits_per_dim_with_another_condition"] = others.mean(0)
+        measured["bits_per_dim_gained_by_the_condition"] = others.mean(0) - total
+        if model.config.conditioning.kind == "text":
+            found = (total < others.min(0)).astype(np.float64)
+            measured[f"caption_found_among_{len(others) + 1}"] = found
     if model.config.conditioning.kind == "class" and len(model.classes) <= MOST_MIXED:
         gained = _bits_for_the_class(nats, dataset, len(model.classes), total * numbers)
         measured["bits_per_image_gained_over_the_mean_of_all_classes"] = gained
@@ -72,10 +76,10 @@ def _bits(nats, batches: tf.data.Dataset, doing: str) -> Parts:
 
 
 def _bits_of_others(nats, dataset: ImageDataset) -> np.ndarray:
-    """The bits of every image under the conditions of others, [images]."""
+    """The bits of every image under the conditions of others, [shuffles, images]."""
     doing = "evaluating with others' conditions"
     ways = [_bits(nats, dataset.dev(shuffled=i + 1), doing) for i in range(dataset.shuffles)]
-    return np.mean([np.sum(list(parts.values()), axis=0) for parts in ways], axis=0)
+    return np.array([np.sum(list(parts.values()), axis=0) for parts in ways])
 
 
 def _bits_for_the_class(nats, dataset: ImageDataset, classes: int, bits) -> np.ndarray:

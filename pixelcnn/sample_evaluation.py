@@ -1,4 +1,4 @@
-"""What a class-conditional model's samples show, beside real images that it has not seen."""
+"""What samples of a model of classes or captions show, beside real images that it has not seen."""
 
 import contextlib
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ from replicator.runs.progress import Progress
 
 
 def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Classifier | None:
-    """The classifier of the classes of a model; None where no training images are to be had.
+    """The classifier of the classes of a model's images; None without training images of those.
 
     Args:
       name: of a shipped model, whose classifier is shipped too, or anything else.
@@ -44,24 +44,33 @@ def evaluate_samples(
     guidance: float = 0.0,
     temperature: tuple[float, ...] = (1.0,),
 ) -> dict:
-    """Returns what `sample_quality` says of samples of all classes in turn.
+    """Returns what `sample_quality` says of samples of all classes, or of dev captions, in turn.
 
     Beside it stand "num", "guidance", "temperature", and under "dev" the same measures of as many
     real dev images, or all of them: what a perfect model would reach.
     """
-    labels = np.arange(num) % len(model.classes)
+    dev: Any = dataset.source.splits["dev"]  # an `ImageSet` with labels
+    chosen = np.linspace(0, len(dev.images) - 1, min(num, len(dev.images))).astype(int)
+    labels, conditions = _asked(model, dev, chosen, num)
     heat = temperature[0] if len(temperature) == 1 else temperature
     sampled = model.progressions(
-        labels.tolist(), seed=seed, num=num, temperature=heat, guidance=guidance
+        conditions, seed=seed, num=num, temperature=heat, guidance=guidance
     )
     drawn = []
     with Progress(num, "drawing", "image") as progress:
         for scales in sampled:
             drawn.append(scales[-1])
             progress.advance()
-    dev: Any = dataset.source.splits["dev"]  # an `ImageSet` with labels
-    chosen = np.linspace(0, len(dev.images) - 1, min(num, len(dev.images))).astype(int)
     real = sample_quality(classifier, dev.images[chosen], dev.labels[chosen], seed)
     made = sample_quality(classifier, drawn, labels, seed)
     asked = {"num": num, "guidance": guidance, "temperature": list(temperature)}
     return {**asked, **made, "dev": {"pictures": len(chosen), **real}}
+
+
+def _asked(model: ImageModel, dev: Any, chosen: np.ndarray, num: int) -> tuple[np.ndarray, list]:
+    """The classes that samples are to show, [num], and the conditions that ask for them."""
+    if model.config.conditioning.kind == "text":
+        rows = np.resize(chosen, num)
+        return dev.labels[rows], [dev.captions[row] for row in rows]
+    labels = np.arange(num) % len(model.classes)
+    return labels, labels.tolist()

@@ -168,7 +168,12 @@ def is_dev_file(path: Path | str) -> bool:
 
 
 def read_dev(
-    path: Path | str, rules: ImageRules, classes: Sequence[str], everything: bool = False
+    path: Path | str,
+    rules: ImageRules,
+    classes: Sequence[str],
+    *,
+    everything: bool = False,
+    others_allowed: bool = False,
 ) -> Corpus:
     """Returns the dev images alone, to evaluate a model on; there is no split for train.
 
@@ -177,6 +182,7 @@ def read_dev(
       rules: as for `read_corpus`.
       classes: of the model, in the order of its labels; none for a model without.
       everything: take the images of all splits as dev.
+      others_allowed: images of other classes count as images without any.
 
     Raises DataError for a class that the model does not have, and as `read_corpus`.
     """
@@ -186,9 +192,9 @@ def read_dev(
         splits = list(raw.splits or _hashed_splits(raw, rules.dev_share))
     if "dev" not in splits:
         raise DataError(f"{source}: no image for dev.")
-    if not classes:
-        raw = dataclasses.replace(raw, class_names=None)
     unknown = set(raw.class_names or ()) - set(classes)
+    if not classes or (unknown and others_allowed):
+        raw, classes, unknown = dataclasses.replace(raw, class_names=None), (), set()
     if unknown:
         raise DataError(f"{source}: the model knows no class {shown(min(unknown))}.")
     chosen = np.flatnonzero(np.array(splits) == "dev")

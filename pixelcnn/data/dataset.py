@@ -8,13 +8,14 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from pixelcnn.data.corpus import Corpus, read_corpus, read_dev
+from pixelcnn.data.corpus import Corpus, ImageSet, read_corpus, read_dev
 from pixelcnn.data.image_file import DataError
 from pixelcnn.data.pipeline import batches, whole
 from pixelcnn.data.video import Statistics, Video, read_episodes, video_batches, whole_video
 
 EVALUATION_BATCH = 16
 VIDEO_SHUFFLES = 8  # a video has few moments: the luck of a single shuffle would show
+CAPTION_SHUFFLES = 9  # other captions under which every image is evaluated
 NEEDED = {"class": "label", "text": "caption", "map": "map"}
 SOURCE = {
     "class": "classes (a sub-folder each, a column `class` of a table, or `labels` in npz)",
@@ -52,8 +53,10 @@ class ImageDataset:
         """
         if config.conditioning.kind == "video":
             return cls(config, read_episodes(data, config.data.rules, statistics))
-        wanted = classes if config.conditioning.kind == "class" else ()
-        return cls._of(config, read_dev(data, config.data.rules, wanted, everything), data)
+        kind = config.conditioning.kind
+        wanted = classes if kind in ("class", "text") else ()
+        options = {"everything": everything, "others_allowed": kind == "text"}
+        return cls._of(config, read_dev(data, config.data.rules, wanted, **options), data)
 
     @classmethod
     def _of(cls, config: Any, corpus: Corpus, data: Path | str) -> "ImageDataset":
@@ -139,7 +142,11 @@ class ImageDataset:
     @property
     def shuffles(self) -> int:
         """The number of permutations of conditions that `dev` offers."""
-        return VIDEO_SHUFFLES if isinstance(self.source, Video) else 1
+        if isinstance(self.source, Video):
+            return VIDEO_SHUFFLES
+        if self.config.conditioning.kind != "text":
+            return 1
+        return min(CAPTION_SHUFFLES, len(set(self.source.splits["dev"].captions or ())) - 1)
 
     def dev(self, batch_size: int = EVALUATION_BATCH, shuffled: int = 0) -> tf.data.Dataset:
         """All of dev, once.
@@ -159,29 +166,39 @@ class ImageDataset:
             )
         if not shuffled:
             return whole(self.source, "dev", batch_size)
-        others = _with_others(self.source, self.config.conditioning.kind)
-        return whole(others, "dev", batch_size)
+        dev = self.source.splits["dev"]
+        if dev.captions is not None and self.config.conditioning.kind == "text":
+            others = _with_other_captions(dev, shuffled / (self.shuffles + 1))
+        else:
+            others = _with_others(dev)
+        splits = {**self.source.splits, "dev": others}
+        return whole(dataclasses.replace(self.source, splits=splits), "dev", batch_size)
 
 
-def _with_others(corpus: Corpus, kind: str) -> Corpus:
-    """The corpus in which every dev image has the condition of one that has another."""
-    dev = corpus.splits["dev"]
-    keys = {"class": dev.labels, "text": dev.captions}.get(kind)
-    order = _derangement(dev.names if keys is None else keys)
-    others = dataclasses.replace(
+def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:
+    """The images, each with the caption so far round the circle of all captions, sorted."""
+    captions = sorted(set(dev.captions or ()))
+    on = round(len(captions) * share)
+    places = {caption: place + on for place, caption in enumerate(captions)}
+    others = tuple(captions[places[caption] % len(captions)] for caption in dev.captions or ())
+    return dataclasses.replace(dev, captions=others)
+
+
+def _with_others(dev: ImageSet) -> ImageSet:
+    """The images, each with the class or the map of one that has another."""
+    order = _derangement(dev.names if dev.labels is None else dev.labels)
+    return dataclasses.replace(
         dev,
         labels=None if dev.labels is None else dev.labels[order],
-        captions=None if dev.captions is None else tuple(dev.captions[i] for i in order),
         maps=None if dev.maps is None else dev.maps[order],
     )
-    return dataclasses.replace(corpus, splits={**corpus.splits, "dev": others})
 
 
 def _derangement(keys: Sequence | np.ndarray) -> np.ndarray:
     """For each image another one, by going round the images sorted by their condition.
 
-    keys: a class or caption each. Half way round the sorted circle lies another one, wherever none
-    has more than half of all.
+    keys: a class each. Half way round the sorted circle lies another one, wherever none has more
+    than half of all.
     """
     ranked = np.argsort(np.asarray(keys), kind="stable")
     order = np.empty(len(ranked), np.int64)
