@@ -104,8 +104,8 @@ def image_batch(
     for name in {"levels", "map"} & batch.keys() if flip else ():
         batch[name] = flipped(batch[name], flips)
     for name in DROPPED.keys() & batch.keys() if dropout else ():
-        rows = (drops / 2.0**64 < dropout).reshape(-1, *[1] * (batch[name].ndim - 1))
-        batch[name] = np.where(rows, np.int32(DROPPED[name]), batch[name])
+        gone = (drops / 2.0**64 < dropout).reshape(-1, *[1] * (batch[name].ndim - 1))
+        batch[name] = np.where(gone, np.int32(DROPPED[name]), batch[name])
     return {**batch, "seed": example_seeds(seeds)}
 
 
