@@ -81,7 +81,8 @@ def invalid_field(name: str, rule: str, value: object) -> InvalidInput:
 def _invalid(model: type, fields: Mapping[str, Any], message: str) -> InvalidInput:
     (schema,), components = msgspec.json.schema_components([model], ref_template="{name}")
     found = PLACE.search(message)
-    assert found is not None, message
+    if found is None:
+        return InvalidInput(f"{message}.")
     if found["missing"]:
         return InvalidInput(f"`{found['missing']}` must be given.")
     schemas, value = [*_alternatives(schema, components)], fields
