@@ -278,7 +278,7 @@ def line(tmp_path):
 
 def options(**changes):
     known = {"steps": None, "minutes": 0.0, "save_minutes": 5.0, "keep": 2, "report_steps": 5}
-    known["devices"] = None
+    known |= dict.fromkeys(("devices", "mesh", "layout", "memory", "link"))
     return argparse.Namespace(**known | changes)
 
 
@@ -437,7 +437,7 @@ def test_tensor_float_32_can_be_forbidden(tmp_path):
             variables={}, tensor_float_32=allowed,
         )  # fmt: skip
         described = portable_run.read_manifest(tmp_path)["functions"]["square"]
-        call = portable_run.exported_call(tmp_path, described)
+        call = portable_run.exported(tmp_path, described).call
         text = jax.jit(call).lower(np.zeros((8, 8), np.float32)).as_text()
         assert ("precision = [HIGHEST, HIGHEST]" in text) == (not allowed)
 
