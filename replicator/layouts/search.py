@@ -18,7 +18,7 @@ from .layout import MODEL, Cut, Layout, LayoutError, Step, is_possible, whole
 from .partition import Partitioner
 
 Cuts = tuple[Cut, ...]
-SHORTLIST = 3  # layouts that are compiled, beside the first
+SHORTLIST = 5  # layouts that are compiled, beside the first
 STARTS = 3  # layouts from which is searched, group by group
 WIDTH = 4  # of the beam of propagated decisions
 MOST_ESTIMATES = 500
@@ -74,6 +74,7 @@ class Search:
         self._batch = batch_group(step)
         self._groups = state_groups(step, self._partitioner)
         self._axes = [axis for axis, size in mesh.items() if size > 1]
+        self._order = {axis: i for i, axis in enumerate(mesh)}
         self._whole = whole(step)
 
     def best(self) -> Found:
@@ -84,13 +85,13 @@ class Search:
         """
         batches = self._batches()
         self._compiled(batches[-1])  # estimates are scaled by what the compiler makes of this one
-        for cuts in {each: None for start in batches for each in self._tactics(start)}:
-            self._estimated(cuts)
-        self._widen(batches)
+        tactics = {each: None for start in batches for each in self._tactics(start)}
+        # The best of every stage: estimates of layouts that cut much at once may be far too low.
+        stages = [min([*batches, *tactics], key=self._estimated), *self._widen(batches)]
         for start in sorted(self._estimates, key=self._estimated)[:STARTS]:
-            self._descend(start)
-        ranked = sorted(self._estimates, key=self._estimated)
-        smallest = min(ranked, key=lambda cuts: self._estimates[cuts].memory_bytes)
+            stages.append(self._descend(start))
+        ranked = sorted(dict.fromkeys(stages), key=self._estimated)
+        smallest = min(self._estimates, key=lambda cuts: self._estimates[cuts].memory_bytes)
         for cuts in ranked[:SHORTLIST]:
             self._compiled(cuts)
         if not any(map(self._fits, self._costs.values())):
@@ -134,8 +135,8 @@ class Search:
             cuts = next((each for each in made if each is not None), cuts)
         return cuts
 
-    def _widen(self, beam: list[Cuts]) -> None:
-        """Propagated decisions, one after another; the best few layouts of so many are kept.
+    def _widen(self, beam: list[Cuts]) -> list[Cuts]:
+        """The best layout of one propagated decision, of two and so on; a few of each are kept.
 
         The first that pays most, often a cut of every layer's width, need not be one of the best.
         """
@@ -143,17 +144,18 @@ class Search:
             (self._implications(group, dimension, axis), axis): None
             for group in self._large() for dimension in group.dimensions for axis in self._axes
         }  # fmt: skip
-        best = min(map(self._estimated, beam))
+        found = [min(beam, key=self._estimated)]
         while len(self._estimates) < MOST_ESTIMATES:
             every = (self._joined(cuts, *each) for cuts in beam for each in decisions)
             wider = {cuts: None for cuts in every if cuts is not None and cuts not in beam}
             beam = sorted(wider, key=self._estimated)[:WIDTH]
-            if not beam or self._estimated(beam[0]) >= best:
-                return
-            best = self._estimated(beam[0])
+            if not beam or self._estimated(beam[0]) >= self._estimated(found[-1]):
+                break
+            found.append(beam[0])
+        return found
 
-    def _descend(self, cuts: Cuts) -> None:
-        """Takes the best decision about one group after another until none is an improvement."""
+    def _descend(self, cuts: Cuts) -> Cuts:
+        """The cuts after the best decision about one group after another, until none improves."""
         decided = [self._batch, *self._large()]
         since = 0  # groups that were looked at without a change
         while since < len(decided):
@@ -164,7 +166,8 @@ class Search:
             if self._estimated(best) < self._estimated(cuts):
                 cuts, since = best, 0
             if len(self._estimates) > MOST_ESTIMATES:
-                return
+                break
+        return cuts
 
     def _large(self) -> list[Group]:
         total = sum(group.num_elements for group in self._groups)
@@ -242,7 +245,8 @@ class Search:
             estimate = self._partitioner.estimated(cuts)
             self._estimates[cuts] = estimated_cost(estimate, self._machine, self._scale)
         count = sum(1 for cut in cuts if any(cut))
-        return *self._estimates[cuts].key(self._machine), count, cuts
+        named = [[self._order[axis] for axis in axes] for cut in cuts for axes in cut]
+        return *self._estimates[cuts].key(self._machine), count, named
 
     def _compiled(self, cuts: Cuts) -> None:
         """Compiles a layout for its cost; the first one says how estimates are to be scaled."""
