@@ -172,6 +172,19 @@ def test_training_may_cross_to_jax_and_back(folder, workdir, alone, tmp_path):
     assert [json.loads(line)["step"] for line in lines] == [4, 6]
 
 
+@pytest.mark.slow
+def test_a_narrow_wavenet_is_laid_out_by_rows_and_trains_as_before(folder, alone, tmp_path):
+    out = Path(shutil.copytree(folder, tmp_path / "carried"))
+    # A network that lets the small step gain from its devices.
+    done = run_alone(out, "--mesh", "1x3", "--layout", "auto", "--link", "100", devices=3)
+    assert done.returncode == 0, done.stderr
+    layout = json.loads((out / "layout.json").read_text())
+    assert all(cut[0] == "model" and not any(cut[1:]) for cut in layout["batch"].values() if cut)
+    assert not any(any(cut) for cut in layout["state"].values())
+    found = read_npz(out / "checkpoints/step_00000008.npz")
+    assert_same_training(found, alone[1][8], alone[1][3])
+
+
 def test_a_gaussian_step_is_portable(tmp_path):
     network = WaveNet(WaveNetConfig(likelihood="gaussian", **PLAIN), seed=1)
     state = TrainState(network, OptimizerConfig(warmup_steps=1), 10)
