@@ -9,7 +9,6 @@ from .partition import Estimate
 from .program import Operation, combined, read_program
 from .simulation import simulate
 
-GIB = 2**30
 # Floating-point operations and bytes of memory a second of a device; Gbit/s and seconds before a
 # message arrives between two. Round figures: a measurement would choose another layout each time.
 RATES = {

@@ -11,10 +11,9 @@ import jax
 import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from .layout import MODEL, ROWS, Cut, Layout, LayoutError, Step, Tensor, whole
+from .layout import GIB, MODEL, ROWS, Cut, Layout, LayoutError, Step, Tensor, whole
 
 AUTO, FILE = "auto", "layout.json"
-GIB = 2**30
 
 
 class Devices:

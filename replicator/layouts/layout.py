@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 ROWS, MODEL = "rows", "model"
+GIB = 2**30
 Cut = tuple[tuple[str, ...], ...]  # for each dimension the axes along which it is cut
 
 

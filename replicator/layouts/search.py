@@ -12,9 +12,9 @@ import itertools
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
-from .cost import GIB, Cost, Machine, Scale, compiled_cost, estimated_cost, scale_of
+from .cost import Cost, Machine, Scale, compiled_cost, estimated_cost, scale_of
 from .groups import Group, batch_group, state_groups
-from .layout import MODEL, Cut, Layout, LayoutError, Step, is_possible, whole
+from .layout import GIB, MODEL, Cut, Layout, LayoutError, Step, is_possible, whole
 from .partition import Partitioner
 
 Cuts = tuple[Cut, ...]
