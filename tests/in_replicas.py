@@ -1,10 +1,11 @@
 """The `check_*` functions of a file, called in a process that has four logical CPUs.
 
-Those are made before TensorFlow starts, so it takes a process of its own. A check returns numbers,
-which the test then compares, or raises.
+Those are made before TensorFlow or JAX starts, so it takes a process of its own. A check returns
+numbers, which the test then compares, or raises.
 """
 
 import importlib
+import os
 import pickle
 import sys
 from pathlib import Path
@@ -27,22 +28,26 @@ class Checks:
         return result
 
 
-def run_checks(module, folder, timeout_seconds=200):
+def run_checks(module, folder, timeout_seconds=200, engine="tensorflow"):
     """Returns the Checks of a module of this folder, from a process that had to end in time."""
     output = Path(folder) / f"{module}.pickle"
     script = Path(__file__).resolve()
-    [(status, log)] = run_together(script, folder, [{}], timeout_seconds, [module, output])
+    [(status, log)] = run_together(script, folder, [{}], timeout_seconds, [module, output, engine])
     assert status == 0, log[-3000:]
     return Checks(pickle.loads(output.read_bytes()))
 
 
-def main(name, output):
-    import tensorflow as tf
+def main(name, output, engine):
+    if engine == "jax":
+        os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={LOGICAL_CPUS}"
+        os.environ["JAX_PLATFORMS"] = "cpu"
+    else:
+        import tensorflow as tf
 
-    cpu = tf.config.list_physical_devices("CPU")[0]
-    tf.config.set_logical_device_configuration(
-        cpu, [tf.config.LogicalDeviceConfiguration()] * LOGICAL_CPUS
-    )
+        cpu = tf.config.list_physical_devices("CPU")[0]
+        tf.config.set_logical_device_configuration(
+            cpu, [tf.config.LogicalDeviceConfiguration()] * LOGICAL_CPUS
+        )
     module = importlib.import_module(name)
     checks = {k: getattr(module, k) for k in dir(module) if k.startswith("check_")}
     results = {name.removeprefix("check_"): result(check) for name, check in checks.items()}

@@ -20,7 +20,7 @@ from replicator.pipeline.schedule import (
     Schedule,
     function_name,
 )
-from replicator.portable.run import exported_call, read_manifest, read_npz, read_weights
+from replicator.portable.run import exported, read_manifest, read_npz, read_weights
 from replicator.runs.errors import UserError
 
 Arrays = dict[str, jax.Array]
@@ -101,7 +101,7 @@ class _Compiled:
         self._device = device
         known = {**weights, **read_weights(folder, described)}
         self._weights = jax.device_put([known[name] for name in self._captured], device)
-        self._call = jax.jit(exported_call(folder, described))
+        self._call = jax.jit(exported(folder, described).call)
 
     def __call__(self, given: Mapping) -> Arrays:
         arguments = jax.device_put([given[name] for name in self.inputs], self._device)

@@ -15,17 +15,17 @@ from typing import Any
 
 import jax
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+from replicator.layouts.devices import Devices
+from replicator.layouts.layout import MODEL, ROWS, Layout, Step
+from replicator.layouts.program import read_program
 from replicator.planning.process_use import needed_bytes, timed
-from replicator.planning.program import read_program
 from replicator.portable import run
 
 TRACED_STEPS = 3
-ROWS, MODEL = "rows", "model"
 
 
-class Step:
+class Compiled:
     """The step of an exported folder, compiled for a mesh: rows of the batch x cuts of the state.
 
     Batches are divided among `rows`. With `model` above 1 every array of the state is cut along its
@@ -35,39 +35,11 @@ class Step:
     def __init__(self, folder: str, rows: int, model: int):
         manifest = run.read_manifest(folder)
         described = manifest["functions"][manifest["training"]["step"]]
-        devices = np.array(jax.devices()[: rows * model]).reshape(rows, model)
-        self._mesh = Mesh(devices, (ROWS, MODEL))
-        slots = {slot["name"] for slot in manifest["training"]["slots"]}
-        state, frozen = self._state(described["captured"], slots, model)
-        alive = jax.ShapeDtypeStruct((), np.bool_, sharding=self._place())
-        batch = {
-            spec["name"]: self._shape(spec, *[ROWS] * (rows > 1 and bool(spec["shape"])))
-            for spec in described["inputs"]
-        }
-        self._arguments = state, alive, frozen, batch
-        places = {name: shape.sharding for name, shape in state.items()}
-        advance = run.advance_function(run.exported_call(folder, described), described)
-        everywhere = self._place()
-        jitted = jax.jit(
-            advance, donate_argnums=(0, 1), out_shardings=(places, everywhere, everywhere)
-        )
-        self.compiled = jitted.lower(*self._arguments).compile()
-
-    def _state(self, captured: list[dict], slots: set[str], model: int) -> tuple[dict, dict]:
-        state: dict[str, jax.ShapeDtypeStruct] = {}
-        frozen: dict[str, jax.ShapeDtypeStruct] = {}
-        for spec in captured:
-            cut = [i for i, size in enumerate(spec["shape"]) if model > 1 and size % model == 0]
-            axes = [None] * cut[-1] + [MODEL] if cut and spec["name"] in slots else []
-            (state if spec["name"] in slots else frozen)[spec["name"]] = self._shape(spec, *axes)
-        return state, frozen
-
-    def _place(self, *axes: str | None) -> NamedSharding:
-        return NamedSharding(self._mesh, PartitionSpec(*axes))
-
-    def _shape(self, spec: dict, *axes: str | None) -> jax.ShapeDtypeStruct:
-        dtype = np.dtype(spec["dtype"])
-        return jax.ShapeDtypeStruct(tuple(spec["shape"]), dtype, sharding=self._place(*axes))
+        step = Step.read(Path(folder))
+        devices = Devices(step, _cut_last(step, rows, model))
+        advance = run.advance_function(run.exported(folder, described).call, described)
+        self._arguments = devices.arguments()
+        self.compiled = devices.compiled(advance)
 
     def memory_bytes(self) -> dict[str, int]:
         """Of one device, as the compiler has planned it."""
@@ -88,9 +60,20 @@ class Step:
         return list(jax.tree.map(value, self._arguments))
 
 
+def _cut_last(step: Step, rows: int, model: int) -> Layout:
+    cuts: list[list[tuple[str, ...]]] = [[()] * len(tensor.shape) for tensor in step.arguments]
+    for place, tensor in enumerate(step.arguments):
+        if place < len(step.batch) and tensor.shape and rows > 1:
+            cuts[place][0] = (ROWS,)
+        dividing = [i for i, size in enumerate(tensor.shape) if model > 1 and size % model == 0]
+        if tensor.name in step.slots and place >= len(step.batch) and dividing:
+            cuts[place][dividing[-1]] = (MODEL,)
+    return Layout({ROWS: rows, MODEL: model}, tuple(map(tuple, cuts)))
+
+
 def answer(request: dict[str, Any]) -> dict[str, Any]:
     """What the compiler says of the program, and what running it has shown."""
-    step = Step(request["folder"], request["rows"], request["model"])
+    step = Compiled(request["folder"], request["rows"], request["model"])
     text, devices = step.compiled.as_text() or "", request["rows"] * request["model"]
     program = [(o.name, o.kind, o.size_bytes, o.inputs, o.devices, o.resource)
                for o in read_program(text, devices)]  # fmt: skip
@@ -100,7 +83,7 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
     return found
 
 
-def _run(step: Step, devices: int, request: dict[str, Any]) -> dict[str, Any]:
+def _run(step: Compiled, devices: int, request: dict[str, Any]) -> dict[str, Any]:
     values = step.values()
 
     def advance():

@@ -12,8 +12,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+from replicator.layouts.program import Operation
 from replicator.planning.process_use import this_machine
-from replicator.planning.program import Operation
 from replicator.portable.manifest import read_manifest
 from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError

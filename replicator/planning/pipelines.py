@@ -9,13 +9,13 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 
+from replicator.layouts.network import Network
+from replicator.layouts.program import COMPUTE
+from replicator.layouts.simulation import Event, Timeline
 from replicator.pipeline.building_blocks import BLOCKS
 from replicator.pipeline.building_blocks import schedule as schedule_of
 from replicator.pipeline.schedule import Schedule
 from replicator.pipeline.simulation import Durations, Simulation, simulate
-from replicator.planning.network import Network
-from replicator.planning.program import COMPUTE
-from replicator.planning.simulation import Event, Timeline
 
 LIVING = "temporaries"  # what the compiler calls memory that lives within a step
 

@@ -4,19 +4,19 @@ import dataclasses
 import itertools
 from collections.abc import Iterator
 
-from replicator.planning.arguments import PORTABLE, SERVERS, PlanArguments
-from replicator.planning.measurement import Measurement, Run, Store, costed
-from replicator.planning.network import Network
-from replicator.planning.pipelines import pipeline_steps
-from replicator.planning.program import COMPUTE, LINK, combined
-from replicator.planning.programs import Programs
-from replicator.planning.simulation import (
+from replicator.layouts.network import Network
+from replicator.layouts.program import COMPUTE, LINK, combined
+from replicator.layouts.simulation import (
     Timeline,
     asynchronous_rate,
     sharing_scale,
     simulate,
     synchronous,
 )
+from replicator.planning.arguments import PORTABLE, SERVERS, PlanArguments
+from replicator.planning.measurement import Measurement, Run, Store, costed
+from replicator.planning.pipelines import pipeline_steps
+from replicator.planning.programs import Programs
 from replicator.runs.errors import UserError
 
 GIB, MIB = 2**30, 2**20

@@ -4,9 +4,9 @@ import json
 from pathlib import Path
 from typing import Any
 
+from replicator.layouts.simulation import Timeline
 from replicator.planning.plan import GIB, Prediction, cheapest, described, fastest, layout
 from replicator.planning.process_use import this_machine
-from replicator.planning.simulation import Timeline
 from replicator.runs.atomic_files import replacing, write_text
 
 MB = 1e6

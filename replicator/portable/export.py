@@ -2,8 +2,9 @@
 
 An exported folder contains `manifest.json` and, for every function, a portable artifact and a file
 of weights. Where there is a training step, it also contains `run.py`, which trains with JAX and
-NumPy only and writes checkpoints that adopt.py brings back into a run directory, and `batches.py`,
-a copy of the module with which the trainer samples its batches.
+NumPy only and writes checkpoints that adopt.py brings back into a run directory, the package
+`layouts`, with which it divides its arrays among devices, and `batches.py`, a copy of the module
+with which the trainer samples its batches.
 """
 
 import contextlib
@@ -129,12 +130,20 @@ def export_training(
         },
     }
     write_manifest(folder, manifest)
-    # Read, not imported: JAX need not be here.
-    source = importlib.resources.files("replicator.portable").joinpath("run.py")
-    write_text(folder / "run.py", source.read_text(encoding="utf-8"))
+    _copy_trainer(folder)
     write_text(folder / "batches.py", inspect.getsource(batch_module))
     Checkpoints(folder / "checkpoints").save(int(state.step.numpy()), state.arrays())
     return folder
+
+
+def _copy_trainer(folder: Path) -> None:
+    """Writes run.py and the package `layouts`; read, not imported: JAX need not be here."""
+    source = importlib.resources.files("replicator")
+    write_text(folder / "run.py", source.joinpath("portable", "run.py").read_text("utf-8"))
+    package = make_folder(folder / "layouts")
+    for module in source.joinpath("layouts").iterdir():
+        if module.name.endswith(".py"):
+            write_text(package / module.name, module.read_text("utf-8"))
 
 
 def new_folder(folder: Path) -> Path:

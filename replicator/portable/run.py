@@ -4,14 +4,16 @@
 
 A copy of it lies beside an exported `manifest.json` and `batches.py`. It resumes from the newest
 checkpoint, samples the batches that the exported run would have sampled, divides their rows among
-all devices, and writes checkpoints that `--adopt` copies back into the run directory. In Python,
-`load(folder, name)` returns any exported function, a sampler for example.
+all devices (or what `--mesh` and `--layout` say, with the folder `layouts` beside it), and writes
+checkpoints that `--adopt` copies back into the run directory. In Python, `load(folder, name)`
+returns any exported function, a sampler for example.
 """
 
 import argparse
 import concurrent.futures
 import contextlib
 import dataclasses
+import importlib
 import importlib.machinery
 import json
 import os
@@ -26,8 +28,10 @@ from pathlib import Path
 
 import jax.export
 import numpy as np
-from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
+layouts = importlib.import_module(
+    "replicator.layouts.devices" if __package__ else "layouts.devices"
+)
 FORMAT = 1
 SLOT, AVERAGE = "slot/", "average/"
 STEPS_AHEAD, BATCHES_AHEAD = 8, 4  # steps: dispatched before the metrics of the first are read
@@ -48,7 +52,7 @@ def load(folder, name: str, weights: dict | None = None):
     described = read_manifest(folder)["functions"][name]
     weights = read_weights(folder, described) | (weights or {})
     captured_values = on_device([weights[variable["name"]] for variable in described["captured"]])
-    call = exported_call(folder, described)
+    call = exported(folder, described).call
     compiled = jax.jit(lambda captured_values, inputs: call(*inputs, *captured_values))
 
     def function(**inputs):
@@ -59,8 +63,8 @@ def load(folder, name: str, weights: dict | None = None):
     return function
 
 
-def exported_call(folder, described: dict):
-    """The exported function, for use inside `jax.jit`: of the inputs, then the captured values."""
+def exported(folder, described: dict) -> jax.export.Exported:
+    """The exported function; `call`, for use inside `jax.jit`, takes inputs and captured values."""
 
     def stub(*_):
         return [jax.numpy.zeros(spec["shape"], spec["dtype"]) for spec in described["outputs"]]
@@ -71,7 +75,7 @@ def exported_call(folder, described: dict):
     # With the stub's own gradient `jax.grad` would return zeros; without one it raises an error.
     return dataclasses.replace(
         signature, fun_name="exported", mlir_module_serialized=artifact, _get_vjp=None
-    ).call
+    )
 
 
 def read_weights(folder, described: dict) -> dict[str, np.ndarray]:
@@ -124,37 +128,6 @@ def open_batches(folder, settings: dict):
         raise UserError(f"The batches of {folder} cannot be drawn: {error}.") from error
 
 
-class Devices:
-    """The devices among which the rows of every batch are divided; each has the whole state.
-
-    The step is a program for the whole batch. XLA partitions it, so that every sum over the batch,
-    every statistic and every random number is that of one device.
-    """
-
-    def __init__(self, described: dict, wanted: int | None = None):
-        shapes = {spec["name"]: spec["shape"] for spec in described["inputs"]}
-        rows, found = sorted({shape[0] for shape in shapes.values() if shape}), jax.devices()
-        fitting = [n for n in range(1, len(found) + 1) if all(row % n == 0 for row in rows)]
-        if wanted is not None and wanted not in fitting:
-            raise UserError(
-                f"--devices must be one of {fitting}, got {wanted}: there are {len(found)}, and "
-                f"batches of {', '.join(map(str, rows))} rows."
-            )
-        self.used, self._num_found = found[: wanted or fitting[-1]], len(found)
-        mesh = Mesh(np.array(self.used), ("rows",))
-        self.everywhere = NamedSharding(mesh, PartitionSpec())
-        by_rows = NamedSharding(mesh, PartitionSpec("rows"))
-        self._places = {n: by_rows if shape else self.everywhere for n, shape in shapes.items()}
-
-    def shard(self, batch: dict[str, np.ndarray]) -> dict:
-        """The inputs of the step from a batch, each device with its rows."""
-        return jax.device_put({name: batch[name] for name in self._places}, self._places)
-
-    def __str__(self):
-        among = f" of {self._num_found}" if len(self.used) < self._num_found else ""
-        return f"{len(self.used)}{among} x {self.used[0].device_kind}"
-
-
 class Checkpoints:
     """A folder of `step_00001000.npz` files: the newest ones, and the one best.json names."""
 
@@ -198,18 +171,21 @@ class Checkpoints:
 class Training:
     """The state on the devices and the step that updates it."""
 
-    def __init__(self, folder: Path, num_devices: int | None = None):
+    def __init__(self, folder: Path, options: argparse.Namespace | None = None):
         manifest = read_manifest(folder)
         self.settings = manifest["training"]
         described = manifest["functions"][self.settings["step"]]
-        self.devices = Devices(described, num_devices)
+        program, options = exported(folder, described), options or parsed([])
+        advance = advance_function(program.call, described)
+        try:
+            choice = layouts.chosen(folder, options, program.mlir_module, advance, say)
+        except layouts.LayoutError as error:
+            raise UserError(str(error)) from error
+        self.devices, self._advance = choice
         self.batch = open_batches(folder, self.settings["batches"])
         self.checkpoints = Checkpoints(Path(folder) / "checkpoints")
-        start, everywhere = self._restored(), self.devices.everywhere
-        state = start, np.bool_(True), read_weights(folder, described)
-        self.state, self.alive, self._frozen = jax.device_put(state, everywhere)
-        advance = advance_function(exported_call(folder, described), described)
-        self._advance = jax.jit(advance, donate_argnums=(0, 1), out_shardings=everywhere)
+        start, frozen = self._restored(), read_weights(folder, described)
+        self.state, self.alive, self._frozen = self.devices.put(start, frozen)
 
     def advance(self, batch: dict[str, np.ndarray]) -> dict:
         """Dispatches one more step; returns its metrics, still on the device.
@@ -301,7 +277,7 @@ def train(folder: Path, options: argparse.Namespace, stop_signals: Sequence[str]
 
     Raises UserError after a loss or gradient that is not finite, with the state before it saved.
     """
-    training = Training(folder, options.devices)
+    training = Training(folder, options)
     first = int(training.state["step"])
     total = training.settings["num_steps"] if options.steps is None else options.steps
     say(f"{training.devices}: from step {first} to {total}; the first one compiles.")
@@ -373,14 +349,18 @@ OPTIONS = (
     ("--minutes", float, 0.0, "minutes after which to save and stop; 0: no limit"),
     ("--save-minutes", float, 5.0, "minutes between two checkpoints"),
     ("--devices", int, None, "devices that share a batch; default: as many as divide its rows"),
+    ("--mesh", str, None, "ROWSxMODEL devices over which a layout is searched, as in 4x2"),
+    ("--layout", str, None, "auto: search one and write layout.json; or such a file"),
+    ("--memory", float, None, "GiB of a device; default: as it says"),
+    ("--link", float, None, "Gbit/s between devices, for --layout auto; default: by their kind"),
     ("--keep", int, 2, "newest checkpoints kept"),
     ("--report-steps", int, 20, "steps between two lines of metrics.jsonl"),
     ("--folder", Path, Path(__file__).resolve().parent, "where manifest.json is"),
 )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The exit status: 0, or 2 after a mistake that was explained in one line."""
+def parsed(arguments: list[str] | None) -> argparse.Namespace:
+    """The options of a command line."""
     parser = argparse.ArgumentParser(description=(__doc__ or "").partition("\n")[0])
     for name, kind, default, meaning in OPTIONS:
         shown = "" if default is None else " (default: %(default)s)"
@@ -388,6 +368,12 @@ def main(arguments: list[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     if min(options.keep, options.report_steps) < 1:
         parser.error("--keep and --report-steps must be at least 1")
+    return options
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The exit status: 0, or 2 after a mistake that was explained in one line."""
+    options = parsed(arguments)
     try:
         train(options.folder, options, catch_stop_signals())
     except (UserError, OSError) as error:

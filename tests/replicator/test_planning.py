@@ -9,24 +9,24 @@ import pytest
 import tensorflow as tf
 import toys
 
-from replicator.pipeline.building_blocks import BLOCKS, schedule
-from replicator.pipeline.simulation import simulate as pipeline_simulate
-from replicator.planning import command, measurement
-from replicator.planning.arguments import PlanArguments, check
-from replicator.planning.measurement import Measurement, Run, Store, costed
-from replicator.planning.network import Network, fitted, sent_bytes
-from replicator.planning.pipelines import Stages
-from replicator.planning.plan import Planner, cheapest
-from replicator.planning.process_use import needed_bytes, this_machine, timed
-from replicator.planning.program import LINK, Operation, combined, read_program
-from replicator.planning.programs import ModelPrograms
-from replicator.planning.report import lines, to_json, write_plot, write_trace
-from replicator.planning.simulation import (
+from replicator.layouts.network import Network, fitted, sent_bytes
+from replicator.layouts.program import LINK, Operation, combined, read_program
+from replicator.layouts.simulation import (
     asynchronous_rate,
     sharing_scale,
     simulate,
     synchronous,
 )
+from replicator.pipeline.building_blocks import BLOCKS, schedule
+from replicator.pipeline.simulation import simulate as pipeline_simulate
+from replicator.planning import command, measurement
+from replicator.planning.arguments import PlanArguments, check
+from replicator.planning.measurement import Measurement, Run, Store, costed
+from replicator.planning.pipelines import Stages
+from replicator.planning.plan import Planner, cheapest
+from replicator.planning.process_use import needed_bytes, this_machine, timed
+from replicator.planning.programs import ModelPrograms
+from replicator.planning.report import lines, to_json, write_plot, write_trace
 from replicator.planning.trainable import Trainable
 from replicator.runs.errors import UserError
 from replicator.training.config import OptimizerConfig

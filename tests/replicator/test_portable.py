@@ -172,6 +172,19 @@ def test_training_may_cross_to_jax_and_back(folder, workdir, alone, tmp_path):
     assert [json.loads(line)["step"] for line in lines] == [4, 6]
 
 
+@pytest.mark.slow
+def test_a_narrow_wavenet_is_laid_out_by_rows_and_trains_as_before(folder, alone, tmp_path):
+    out = Path(shutil.copytree(folder, tmp_path / "carried"))
+    # A network that lets the small step gain from its devices.
+    done = run_alone(out, "--mesh", "1x3", "--layout", "auto", "--link", "100", devices=3)
+    assert done.returncode == 0, done.stderr
+    layout = json.loads((out / "layout.json").read_text())
+    assert all(cut[0] == "model" and not any(cut[1:]) for cut in layout["batch"].values() if cut)
+    assert not any(any(cut) for cut in layout["state"].values())
+    found = read_npz(out / "checkpoints/step_00000008.npz")
+    assert_same_training(found, alone[1][8], alone[1][3])
+
+
 def test_a_gaussian_step_is_portable(tmp_path):
     network = WaveNet(WaveNetConfig(likelihood="gaussian", **PLAIN), seed=1)
     state = TrainState(network, OptimizerConfig(warmup_steps=1), 10)
@@ -278,7 +291,7 @@ def line(tmp_path):
 
 def options(**changes):
     known = {"steps": None, "minutes": 0.0, "save_minutes": 5.0, "keep": 2, "report_steps": 5}
-    known["devices"] = None
+    known |= dict.fromkeys(("devices", "mesh", "layout", "memory", "link"))
     return argparse.Namespace(**known | changes)
 
 
@@ -437,7 +450,7 @@ def test_tensor_float_32_can_be_forbidden(tmp_path):
             variables={}, tensor_float_32=allowed,
         )  # fmt: skip
         described = portable_run.read_manifest(tmp_path)["functions"]["square"]
-        call = portable_run.exported_call(tmp_path, described)
+        call = portable_run.exported(tmp_path, described).call
         text = jax.jit(call).lower(np.zeros((8, 8), np.float32)).as_text()
         assert ("precision = [HIGHEST, HIGHEST]" in text) == (not allowed)
 

@@ -9,7 +9,7 @@ from onepass.bench.report import Measures, Row, find
 from onepass.bench.scaling.arguments import COLLECTIVE, REPLICAS, BenchArguments
 from onepass.bench.scaling.traffic import loopback_bytes
 from onepass.bench.worker_group import Group
-from replicator.planning.network import Network, fitted, sent_bytes
+from replicator.layouts.network import Network, fitted, sent_bytes
 
 SINGLE, PAIR = "single", "2 processes"
 # Name, strategy and number of processes, by which they are started; replicas.

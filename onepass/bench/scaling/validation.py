@@ -24,17 +24,17 @@ from onepass.bench.scaling.rows import (
     bytes_title,
 )
 from onepass.bench.worker_group import started
-from replicator.planning.arguments import PlanArguments
-from replicator.planning.measurement import Run, Store
-from replicator.planning.network import Network, sent_bytes
-from replicator.planning.plan import Planner
-from replicator.planning.programs import ModelPrograms
-from replicator.planning.simulation import (
+from replicator.layouts.network import Network, sent_bytes
+from replicator.layouts.simulation import (
     asynchronous_rate,
     sharing_scale,
     simulate,
     synchronous,
 )
+from replicator.planning.arguments import PlanArguments
+from replicator.planning.measurement import Run, Store
+from replicator.planning.plan import Planner
+from replicator.planning.programs import ModelPrograms
 from replicator.runs.progress import Progress
 
 MEASURED, PREDICTED = "measured", "predicted"

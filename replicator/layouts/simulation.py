@@ -8,8 +8,8 @@ faster can make anything later (other than in list scheduling, Graham 1969).
 
 import dataclasses
 
-from replicator.planning.network import Network, sent_bytes
-from replicator.planning.program import COMPUTE, LINK, Operation
+from .network import Network, sent_bytes
+from .program import COMPUTE, LINK, Operation
 
 DEVICE, SERVERS = "device", "servers"
 

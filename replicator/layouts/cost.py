@@ -1,0 +1,161 @@
+"""What a layout costs a device: memory and bytes sent as compiled, time as simulated."""
+
+import collections
+import dataclasses
+from typing import Any
+
+from .network import Network
+from .partition import Estimate
+from .program import Operation, combined, read_program
+from .simulation import simulate
+
+# Floating-point operations and bytes of memory a second of a device; Gbit/s and seconds before a
+# message arrives between two. Round figures: a measurement would choose another layout each time.
+RATES = {
+    "cpu": (5e10, 1e10, 10.0, 5e-5),
+    "gpu": (1e14, 1e12, 800.0, 1e-5),
+    "tpu": (1e14, 1e12, 800.0, 1e-5),
+}
+
+
+@dataclasses.dataclass(frozen=True)
+class Machine:
+    """A device, its memory (None: any) and the network between two of them."""
+
+    flops_per_second: float
+    bytes_per_second: float
+    network: Network
+    memory_bytes: float | None = None
+
+    @classmethod
+    def of(cls, platform: str, memory_bytes: float | None, link_gbps: float | None) -> "Machine":
+        """One of a platform: cpu, gpu or tpu."""
+        flops, moved, link, latency = RATES.get(platform, RATES["gpu"])
+        network = Network(latency, (link_gbps or link) / 8e-9)
+        return cls(flops, moved, network, memory_bytes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Cost:
+    """Of a step: its time, a device's memory and what it sends, and its collectives in order."""
+
+    seconds: float
+    memory_bytes: float
+    sent_bytes: float
+    collectives: tuple[str, ...]
+
+    def key(self, machine: Machine) -> tuple[float, ...]:
+        """Less is better: what does not fit, then time to three digits, bytes sent, memory."""
+        limit = self.memory_bytes if machine.memory_bytes is None else machine.memory_bytes
+        excess = max(self.memory_bytes - limit, 0.0)
+        return excess, float(f"{self.seconds:.3g}"), self.sent_bytes, self.memory_bytes
+
+    def described(self) -> dict[str, Any]:
+        """As JSON values."""
+        return {
+            "seconds": float(f"{self.seconds:.3g}"),
+            "memory_bytes": int(self.memory_bytes),
+            "sent_bytes": int(self.sent_bytes),
+            "collectives": dict(collections.Counter(self.collectives)),
+        }
+
+
+@dataclasses.dataclass(frozen=True)
+class Scale:
+    """What the compiler makes of an estimate's computations and temporaries, as factors."""
+
+    seconds: float = 1.0
+    temporaries: float = 1.0
+
+
+def compiled_cost(compiled: Any, machine: Machine, devices: int) -> Cost:
+    """Of a step that XLA has compiled; computations share its time by their bytes."""
+    program = combined(read_program(compiled.as_text() or "", devices))
+    computed = _compiled_seconds(compiled, machine)
+    moved = sum(each.size_bytes for each in program if not each.is_collective)
+    timed = [
+        dataclasses.replace(each, seconds=computed * each.size_bytes / max(moved, 1.0))
+        for each in program
+    ]
+    return _simulated(timed, machine, compiled_bytes(compiled))
+
+
+def compiled_bytes(compiled: Any) -> int:
+    """Memory of a device: arguments, results that take no argument's place, temporaries."""
+    found = compiled.memory_analysis()
+    made = found.output_size_in_bytes - found.alias_size_in_bytes
+    return found.argument_size_in_bytes + made + found.temp_size_in_bytes
+
+
+def estimated_cost(estimate: Estimate, machine: Machine, scale: Scale) -> Cost:
+    """Of a step that is only partitioned; collectives that need not wait are combined."""
+    timed = [
+        dataclasses.replace(each, seconds=scale.seconds * seconds)
+        for each, seconds in zip(estimate.program, _seconds(estimate, machine), strict=True)
+    ]
+    memory = estimate.arguments_bytes + scale.temporaries * estimate.temporaries_bytes
+    return _simulated(combined(_in_rounds(timed)), machine, memory)
+
+
+def scale_of(estimate: Estimate, compiled: Any, machine: Machine) -> Scale:
+    """The factors with which an estimate becomes what was compiled."""
+    computed = [
+        seconds
+        for each, seconds in zip(estimate.program, _seconds(estimate, machine), strict=True)
+        if not each.is_collective
+    ]
+    more = compiled_bytes(compiled) - estimate.arguments_bytes
+    return Scale(
+        _compiled_seconds(compiled, machine) / max(sum(computed), 1e-12),
+        max(more, 0) / max(estimate.temporaries_bytes, 1),
+    )
+
+
+def _compiled_seconds(compiled: Any, machine: Machine) -> float:
+    """Of all computations of a device."""
+    found = compiled.cost_analysis() or {}
+    flops, moved = found.get("flops", 0.0), found.get("bytes accessed", 0.0)
+    return max(flops, 0.0) / machine.flops_per_second + moved / machine.bytes_per_second
+
+
+def _seconds(estimate: Estimate, machine: Machine) -> list[float]:
+    return [
+        flops / machine.flops_per_second + each.size_bytes / machine.bytes_per_second
+        for each, flops in zip(estimate.program, estimate.flops, strict=True)
+    ]
+
+
+def _simulated(program: list[Operation], machine: Machine, memory_bytes: float) -> Cost:
+    timeline = simulate(program, machine.network)
+    collectives = tuple(each.kind for each in program if each.is_collective)
+    return Cost(timeline.seconds, memory_bytes, timeline.sent_bytes, collectives)
+
+
+def _in_rounds(program: list[Operation]) -> list[Operation]:
+    """The program with collectives that do not wait for each other side by side, under one name.
+
+    XLA combines them so: what is exchanged after the same number of collectives goes together.
+    """
+    rounds: list[int] = []
+    for each in program:
+        after = (rounds[i] + program[i].is_collective for i in each.inputs)
+        rounds.append(max(after, default=0))
+
+    def place(i: int) -> tuple:
+        each = program[i]
+        return (
+            rounds[i],
+            each.is_collective,
+            *((each.kind, each.name) if each.is_collective else ()),
+        )
+
+    order = sorted(range(len(program)), key=place)
+    now = {old: new for new, old in enumerate(order)}
+    return [
+        dataclasses.replace(
+            program[i],
+            name=str(place(i)) if program[i].is_collective else program[i].name,
+            inputs=tuple(sorted(now[j] for j in program[i].inputs)),
+        )
+        for i in order
+    ]

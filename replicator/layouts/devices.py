@@ -1,0 +1,200 @@
+"""The devices of a mesh, the part of every array that each has, and the choice of a layout."""
+
+import argparse
+import math
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import jax
+import numpy as np
+from jax.sharding import Mesh, NamedSharding, PartitionSpec
+
+from .layout import GIB, MODEL, ROWS, Cut, Layout, LayoutError, Step, Tensor, whole
+
+AUTO, FILE = "auto", "layout.json"
+
+
+class Devices:
+    """The devices that train, and where each argument of the step lies among them.
+
+    The step is a program for the whole batch. XLA partitions it, so that every sum over the batch,
+    every statistic and every random number is that of one device.
+    """
+
+    def __init__(self, step: Step, layout: Layout):
+        found = jax.devices()
+        self.used, self._num_found = found[: layout.num_devices], len(found)
+        sizes = tuple(layout.mesh.values())
+        self._mesh = Mesh(np.array(self.used).reshape(sizes), tuple(layout.mesh))
+        self.everywhere = self._place(())
+        batch, captured = layout.split(step)
+        self._batch = self._shapes(step.batch, batch)
+        self._captured = self._shapes(step.captured, captured)
+        self._slots = step.slots
+
+    def put(self, state: dict, frozen: dict) -> tuple[dict, Any, dict]:
+        """The state, a true `alive` and the frozen variables, each device with its part."""
+        given = state | frozen
+        places = {name: self._captured[name].sharding for name in given}
+        placed = jax.device_put(given, places)
+        alive = jax.device_put(np.bool_(True), self.everywhere)
+        return {n: placed[n] for n in state}, alive, {n: placed[n] for n in frozen}
+
+    def shard(self, batch: dict[str, np.ndarray]) -> dict:
+        """The inputs of the step from a batch, each device with its rows."""
+        places = {name: shape.sharding for name, shape in self._batch.items()}
+        return jax.device_put({name: batch[name] for name in places}, places)
+
+    def jit(self, advance: Callable) -> Any:
+        """From (state, alive, frozen, batch) to (state, alive, metrics), over the mesh."""
+        state = {name: self._captured[name].sharding for name in self._slots}
+        places = state, self.everywhere, self.everywhere
+        return jax.jit(advance, donate_argnums=(0, 1), out_shardings=places)
+
+    def arguments(self) -> tuple[dict, Any, dict, dict]:
+        """Their shapes and places: state, alive, frozen, batch."""
+        alive = jax.ShapeDtypeStruct((), np.bool_, sharding=self.everywhere)
+        state = {n: shape for n, shape in self._captured.items() if n in self._slots}
+        frozen = {n: shape for n, shape in self._captured.items() if n not in self._slots}
+        return state, alive, frozen, self._batch
+
+    def compiled(self, advance: Callable) -> Any:
+        """The function of `jit`, compiled."""
+        return self.jit(advance).lower(*self.arguments()).compile()
+
+    def _shapes(self, tensors: list[Tensor], cuts: tuple[Cut, ...]) -> dict[str, Any]:
+        return {
+            tensor.name: jax.ShapeDtypeStruct(
+                tensor.shape, np.dtype(tensor.dtype), sharding=self._place(cut)
+            )
+            for tensor, cut in zip(tensors, cuts, strict=True)
+        }
+
+    def _place(self, cut: Cut) -> NamedSharding:
+        return NamedSharding(self._mesh, PartitionSpec(*(axes or None for axes in cut)))
+
+    def __str__(self) -> str:
+        among = f" of {self._num_found}" if len(self.used) < self._num_found else ""
+        return f"{len(self.used)}{among} x {self.used[0].device_kind}"
+
+
+def chosen(
+    folder: Path,
+    options: argparse.Namespace,
+    text: Callable[[], str],
+    advance: Callable,
+    say: Callable[[str], None],
+) -> tuple[Devices, Any]:
+    """The devices of a layout, and the step as a function over them.
+
+    Args:
+      folder: exported; a layout that is searched is written there.
+      options: with devices, mesh, layout, memory and link, as run.py has them.
+      text: of the program. advance: see `Devices.jit`.
+
+    Raises LayoutError for devices, a mesh or a layout that cannot be.
+    """
+    step = Step.read(folder)
+    if options.mesh is None and options.layout is None:
+        devices = Devices(step, by_rows(step, options.devices))
+        return devices, devices.jit(advance)
+    if options.devices is not None:
+        raise LayoutError(
+            "--devices is for batches divided by rows alone: give --mesh or --layout."
+        )
+    if options.layout in (None, AUTO):
+        mesh = mesh_of(step, options.mesh)
+        return _searched(Path(folder), step, mesh, options, text, advance, say)
+    layout = Layout.read(options.layout, step)
+    _check_number(layout)
+    if options.mesh is not None and mesh_of(step, options.mesh) != layout.mesh:
+        raise LayoutError(f"The layout {options.layout} is of the mesh {layout.mesh}.")
+    devices = Devices(step, layout)
+    if memory_bytes(options.memory) is None:
+        return devices, devices.jit(advance)
+    return devices, _fitting(devices.compiled(advance), options)
+
+
+def by_rows(step: Step, wanted: int | None = None) -> Layout:
+    """The rows of every batch divided among so many devices, or as many as divide them."""
+    rows = sorted({tensor.shape[0] for tensor in step.batch if tensor.shape})
+    found = len(jax.devices())
+    fitting = [n for n in range(1, found + 1) if all(row % n == 0 for row in rows)]
+    if wanted is not None and wanted not in fitting:
+        raise LayoutError(
+            f"--devices must be one of {fitting}, got {wanted}: there are {found}, and "
+            f"batches of {', '.join(map(str, rows))} rows."
+        )
+    cuts = list(whole(step))
+    for place, tensor in enumerate(step.batch):
+        cuts[place] = tuple((ROWS,) if i == 0 else () for i in range(len(tensor.shape)))
+    return Layout({ROWS: wanted or fitting[-1]}, tuple(cuts))
+
+
+def mesh_of(step: Step, text: str | None) -> dict[str, int]:
+    """The sizes of `4x2` or `4,2`: rows x model; without it, as many rows as divide a batch."""
+    if text is None:
+        return by_rows(step).mesh | {MODEL: 1}
+    found = re.fullmatch(r"([1-9]\d*)[x,]([1-9]\d*)", text)
+    if found is None:
+        raise LayoutError(f"--mesh must be two sizes, rows x model, as in 4x2; got {text}.")
+    mesh = {ROWS: int(found[1]), MODEL: int(found[2])}
+    _check_number(Layout(mesh, ()))
+    rows = math.gcd(*(tensor.shape[0] for tensor in step.batch if tensor.shape))
+    if rows % mesh[ROWS]:
+        raise LayoutError(f"--mesh {text}: {mesh[ROWS]} does not divide batches of {rows} rows.")
+    sizes = {rows, *(size for tensor in step.captured for size in tensor.shape)}
+    if all(size % mesh[MODEL] for size in sizes):
+        raise LayoutError(f"--mesh {text}: {mesh[MODEL]} divides no dimension of the state.")
+    return mesh
+
+
+def memory_bytes(given_gib: float | None) -> float | None:
+    """Of a device: as given, or as it says itself; None where nobody does."""
+    if given_gib is not None:
+        return given_gib * GIB
+    return (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
+
+
+def _searched(
+    folder: Path,
+    step: Step,
+    mesh: dict[str, int],
+    options: argparse.Namespace,
+    text: Callable[[], str],
+    advance: Callable,
+    say: Callable[[str], None],
+) -> tuple[Devices, Any]:
+    from .cost import Machine  # what searches needs parts of JAX that only a recent one has
+    from .search import Search
+
+    machine = Machine.of(jax.default_backend(), memory_bytes(options.memory), options.link)
+
+    def compiled(cuts: tuple[Cut, ...]) -> Any:
+        return Devices(step, Layout(mesh, cuts)).compiled(advance)
+
+    found = Search(step, text(), mesh, machine, compiled).best()
+    found.layout.write(folder / FILE, step, found.cost.described())
+    say(f"{folder / FILE}: {found}")
+    return Devices(step, found.layout), found.compiled
+
+
+def _fitting(compiled: Any, options: argparse.Namespace) -> Any:
+    from .cost import compiled_bytes
+
+    needed, limit = compiled_bytes(compiled), memory_bytes(options.memory)
+    if limit is not None and needed > limit:
+        raise LayoutError(
+            f"The layout {options.layout} needs {needed / GIB:.3g} GiB a device, "
+            f"more than {limit / GIB:.3g}."
+        )
+    return compiled
+
+
+def _check_number(layout: Layout) -> None:
+    found = len(jax.devices())
+    if layout.num_devices > found:
+        sizes = "x".join(map(str, layout.mesh.values()))
+        raise LayoutError(f"A mesh {sizes} is of {layout.num_devices} devices, there are {found}.")

@@ -1,0 +1,164 @@
+"""Which dimension of which tensor is cut along which axis of a mesh: a file to read and to edit.
+
+    {"program": "0b9d...", "mesh": {"rows": 2, "model": 2},
+     "batch": {"x": ["rows", null]},
+     "state": {"weights/up": [null, "model"], "weights/down": ["model", null]}}
+
+Each list has an entry for each dimension: an axis, several as "rows+model", or null for one that
+every device has whole. A tensor that is not named is whole.
+"""
+
+import dataclasses
+import hashlib
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+ROWS, MODEL = "rows", "model"
+GIB = 2**30
+Cut = tuple[tuple[str, ...], ...]  # for each dimension the axes along which it is cut
+
+
+class LayoutError(Exception):
+    """A mistake that its message explains in one line."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tensor:
+    """An argument of the step, or a result of it."""
+
+    name: str
+    shape: tuple[int, ...]
+    dtype: str
+
+
+@dataclasses.dataclass(frozen=True)
+class Step:
+    """An exported training step.
+
+    Attributes:
+      digest: 16 hexadecimal digits that tell its program from every other.
+      batch, captured, outputs: in call order. slots: names of captured tensors that it updates.
+    """
+
+    digest: str
+    batch: list[Tensor]
+    captured: list[Tensor]
+    outputs: list[Tensor]
+    slots: frozenset[str]
+
+    @classmethod
+    def read(cls, folder: Path) -> "Step":
+        """From the manifest of an exported folder."""
+        manifest = json.loads((Path(folder) / "manifest.json").read_text(encoding="utf-8"))
+        training = manifest["training"]
+        described = manifest["functions"][training["step"]]
+        artifact = (Path(folder) / described["artifact"]).read_bytes()
+        batch, captured, outputs = (
+            [Tensor(each["name"], tuple(each["shape"]), each["dtype"]) for each in described[kind]]
+            for kind in ("inputs", "captured", "outputs")
+        )
+        slots = frozenset(slot["name"] for slot in training["slots"])
+        digest = hashlib.sha256(artifact).hexdigest()[:16]
+        return cls(digest, batch, captured, outputs, slots)
+
+    @property
+    def arguments(self) -> list[Tensor]:
+        """Of the program, in call order: the batch, then what it captured."""
+        return self.batch + self.captured
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The sizes of a mesh's axes, and a cut for every argument of a step, in call order."""
+
+    mesh: dict[str, int]
+    cuts: tuple[Cut, ...]
+
+    @property
+    def num_devices(self) -> int:
+        """Of the mesh."""
+        return math.prod(self.mesh.values())
+
+    def split(self, step: Step) -> tuple[tuple[Cut, ...], tuple[Cut, ...]]:
+        """The cuts of the batch, and of what the step captured."""
+        return self.cuts[: len(step.batch)], self.cuts[len(step.batch) :]
+
+    def write(self, path: Path, step: Step, cost: dict[str, Any]) -> None:
+        """Writes the file, a line for each tensor; `cost` is for the reader alone."""
+        named = {
+            kind: {
+                tensor.name: ["+".join(axes) or None for axes in cut]
+                for tensor, cut in zip(tensors, cuts, strict=True)
+            }
+            for kind, tensors, cuts in zip(
+                ("batch", "state"), (step.batch, step.captured), self.split(step), strict=True
+            )
+        }
+        head = {"program": step.digest, "mesh": self.mesh, "cost": cost}
+        lines = [f"{json.dumps(name)}: {json.dumps(value)}" for name, value in head.items()]
+        for kind, tensors in named.items():
+            inner = [f"  {json.dumps(name)}: {json.dumps(cut)}" for name, cut in tensors.items()]
+            lines.append(f'"{kind}": {{\n' + ",\n".join(inner) + "\n }")
+        Path(path).write_text("{\n " + ",\n ".join(lines) + "\n}\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path, step: Step) -> "Layout":
+        """From a file.
+
+        Raises:
+          LayoutError: it cannot be read, is of another program, or cuts what it cannot.
+        """
+        try:
+            stored = json.loads(Path(path).read_text(encoding="utf-8"))
+            mesh = {str(axis): int(size) for axis, size in stored["mesh"].items()}
+            named = {kind: dict(stored.get(kind, {})) for kind in ("batch", "state")}
+        except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise LayoutError(f"The layout {path} cannot be read: {error!r}.") from error
+        if stored.get("program") != step.digest:
+            raise LayoutError(
+                f"The layout {path} is of program {stored.get('program')}, this is {step.digest}."
+            )
+        cuts = [
+            _cut(path, mesh, tensor, named[kind].pop(tensor.name, []))
+            for kind, tensors in (("batch", step.batch), ("state", step.captured))
+            for tensor in tensors
+        ]
+        unknown = [*named["batch"], *named["state"]]
+        if unknown:
+            raise LayoutError(f"The layout {path} names `{unknown[0]}`, which the program has not.")
+        return cls(mesh, tuple(cuts))
+
+
+def whole(step: Step) -> tuple[Cut, ...]:
+    """Cuts that leave every argument whole."""
+    return tuple(((),) * len(tensor.shape) for tensor in step.arguments)
+
+
+def parts(axes: tuple[str, ...], mesh: dict[str, int]) -> int:
+    """Into how many a dimension is cut along some axes."""
+    return math.prod(mesh[axis] for axis in axes)
+
+
+def is_possible(shape: tuple[int, ...], cut: Cut, mesh: dict[str, int]) -> bool:
+    """Whether the axes divide the dimensions, and none is used twice."""
+    used = [axis for axes in cut for axis in axes]
+    return len(used) == len(set(used)) and all(
+        size % parts(axes, mesh) == 0 for size, axes in zip(shape, cut, strict=True)
+    )
+
+
+def _cut(path: Path, mesh: dict[str, int], tensor: Tensor, written: Any) -> Cut:
+    where = f"The layout {path} cuts `{tensor.name}` {list(tensor.shape)} as {json.dumps(written)}"
+    try:
+        cut = tuple(tuple(each.split("+")) if each else () for each in written)
+    except (AttributeError, TypeError) as error:
+        raise LayoutError(f"{where}: each dimension needs an axis or null.") from error
+    cut += ((),) * (len(tensor.shape) - len(cut))
+    unknown = {axis for axes in cut for axis in axes} - set(mesh)
+    if unknown:
+        raise LayoutError(f"{where}: the mesh has {', '.join(mesh)}.")
+    if len(cut) != len(tensor.shape) or not is_possible(tensor.shape, cut, mesh):
+        raise LayoutError(f"{where}: the mesh {json.dumps(mesh)} does not divide it so.")
+    return cut

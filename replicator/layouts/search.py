@@ -1,0 +1,272 @@
+"""The search for a layout: inductive tactics first, then one decision after another from them.
+
+After automap (Schaarschmidt et al. 2021, arXiv 2112.02958): decisions are about arguments alone,
+tied tensors and repeated layers are decided together, and what follows for other arguments is
+propagated, so that one decision about a block's hidden layer cuts its first matrix in columns, its
+second in rows, and all moments. Nothing is random. Layouts are compared as partitioned; the best
+few are compiled, and the compiled program decides.
+"""
+
+import dataclasses
+import itertools
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+from .cost import Cost, Machine, Scale, compiled_cost, estimated_cost, scale_of
+from .groups import Group, batch_group, state_groups
+from .layout import GIB, MODEL, Cut, Layout, LayoutError, Step, is_possible, whole
+from .partition import Partitioner
+
+Cuts = tuple[Cut, ...]
+SHORTLIST = 5  # layouts that are compiled, beside the first
+STARTS = 3  # layouts from which is searched, group by group
+WIDTH = 4  # of the beam of propagated decisions
+MOST_ESTIMATES = 500
+NEAR = 1.03  # times the least time: simulated times tell no less apart
+LEAST_SHARE = 0.01  # of the state, of a group that is decided on its own; smaller ones follow
+
+
+@dataclasses.dataclass(frozen=True)
+class Found:
+    """A layout, its step as compiled and what that costs, and how many layouts were compared."""
+
+    layout: Layout
+    compiled: Any
+    cost: Cost
+    compared: int
+    compilations: int
+
+    def __str__(self) -> str:
+        cost = self.cost
+        return (
+            f"of {self.compared} layouts compared and {self.compilations} compiled, this needs "
+            f"{cost.memory_bytes / GIB:.3g} GiB a device, sends {cost.sent_bytes / 1e6:.3g} MB in "
+            f"{len(cost.collectives)} collectives and takes {1e3 * cost.seconds:.3g} ms, simulated."
+        )
+
+
+class Search:
+    """The best layout of a step over a mesh.
+
+    Args:
+      step, text: as exported, and its StableHLO.
+      mesh: sizes of the axes by name.
+      machine: for which to choose.
+      compile_step: the step compiled for the cuts of its arguments.
+    """
+
+    def __init__(
+        self,
+        step: Step,
+        text: str,
+        mesh: dict[str, int],
+        machine: Machine,
+        compile_step: Callable[[Cuts], Any],
+    ):
+        self._step, self._mesh, self._machine = step, mesh, machine
+        self._compile = compile_step
+        self._partitioner = Partitioner(step, text, mesh)
+        self._scale = Scale()
+        self._estimates: dict[Cuts, Cost] = {}
+        self._costs: dict[Cuts, Cost] = {}
+        self._programs: dict[Cuts, Any] = {}  # as compiled
+        self._implied: dict[tuple, Cuts] = {}
+        self._batch = batch_group(step)
+        self._groups = state_groups(step, self._partitioner)
+        self._axes = [axis for axis, size in mesh.items() if size > 1]
+        self._order = {axis: i for i, axis in enumerate(mesh)}
+        self._whole = whole(step)
+
+    def best(self) -> Found:
+        """The layout with the least cost.
+
+        Raises:
+          LayoutError: no layout that was found fits in the memory.
+        """
+        batches = self._batches()
+        self._compiled(batches[-1])  # estimates are scaled by what the compiler makes of this one
+        tactics = {each: None for start in batches for each in self._tactics(start)}
+        # The best of every stage: estimates of layouts that cut much at once may be far too low.
+        stages = [min([*batches, *tactics], key=self._estimated), *self._widen(batches)]
+        for start in sorted(self._estimates, key=self._estimated)[:STARTS]:
+            stages.append(self._descend(start))
+        ranked = sorted(dict.fromkeys(stages), key=self._estimated)
+        smallest = min(self._estimates, key=lambda cuts: self._estimates[cuts].memory_bytes)
+        for cuts in ranked[:SHORTLIST]:
+            self._compiled(cuts)
+        if not any(map(self._fits, self._costs.values())):
+            self._compiled(smallest)
+        cuts = self._chosen()
+        counts = len(self._estimates), len(self._costs)
+        return Found(Layout(self._mesh, cuts), self._programs[cuts], self._costs[cuts], *counts)
+
+    def _chosen(self) -> Cuts:
+        """Of the layouts compiled that fit and are about as fast as any, that which sends least."""
+        fitting = {cuts: cost for cuts, cost in self._costs.items() if self._fits(cost)}
+        if not fitting:
+            raise LayoutError(self._too_large())
+        limit = NEAR * min(cost.seconds for cost in fitting.values())
+        near = [cuts for cuts, cost in fitting.items() if cost.seconds <= limit]
+        return min(near, key=lambda cuts: (fitting[cuts].sent_bytes, fitting[cuts].seconds))
+
+    def _batches(self) -> list[Cuts]:
+        """The rows of the batch along every choice of axes that divides them, all axes last."""
+        every = (self._with(self._whole, self._batch, 0, axes) for axes in self._choices())
+        return [cuts for cuts in every if cuts is not None]
+
+    def _tactics(self, cuts: Cuts) -> Iterator[Cuts]:
+        """The state in shards along every choice of axes; output channels along the model's."""
+        for axes in self._choices()[1:]:
+            yield self._sharded(cuts, axes, lambda group: group.dimensions)
+        if MODEL in self._axes:
+            yield self._sharded(cuts, (MODEL,), lambda group: group.dimensions[-1:])
+
+    def _choices(self) -> list[tuple[str, ...]]:
+        every = tuple(self._axes)
+        return list(dict.fromkeys([(), *((axis,) for axis in every), every]))
+
+    def _sharded(
+        self, cuts: Cuts, axes: tuple[str, ...], choose: Callable[[Group], tuple[int, ...]]
+    ) -> Cuts:
+        """Every group cut along its largest dimension of those chosen that the axes divide."""
+        for group in self._groups:
+            by_size = sorted(choose(group), key=lambda d: -group.shape[d])
+            made = (self._with(cuts, group, d, axes) for d in by_size)
+            cuts = next((each for each in made if each is not None), cuts)
+        return cuts
+
+    def _widen(self, beam: list[Cuts]) -> list[Cuts]:
+        """The best layout of one propagated decision, of two and so on; a few of each are kept.
+
+        The first that pays most, often a cut of every layer's width, need not be one of the best.
+        """
+        decisions = {
+            (self._implications(group, dimension, axis), axis): None
+            for group in self._large() for dimension in group.dimensions for axis in self._axes
+        }  # fmt: skip
+        found = [min(beam, key=self._estimated)]
+        while len(self._estimates) < MOST_ESTIMATES:
+            every = (self._joined(cuts, *each) for cuts in beam for each in decisions)
+            wider = {cuts: None for cuts in every if cuts is not None and cuts not in beam}
+            beam = sorted(wider, key=self._estimated)[:WIDTH]
+            if not beam or self._estimated(beam[0]) >= self._estimated(found[-1]):
+                break
+            found.append(beam[0])
+        return found
+
+    def _descend(self, cuts: Cuts) -> Cuts:
+        """The cuts after the best decision about one group after another, until none improves."""
+        decided = [self._batch, *self._large()]
+        since = 0  # groups that were looked at without a change
+        while since < len(decided):
+            group = decided.pop(0)
+            decided.append(group)
+            best = min(self._moves(cuts, group), key=self._estimated, default=cuts)
+            since += 1
+            if self._estimated(best) < self._estimated(cuts):
+                cuts, since = best, 0
+            if len(self._estimates) > MOST_ESTIMATES:
+                break
+        return cuts
+
+    def _large(self) -> list[Group]:
+        total = sum(group.num_elements for group in self._groups)
+        return [group for group in self._groups if group.num_elements >= LEAST_SHARE * total]
+
+    def _moves(self, cuts: Cuts, group: Group) -> Iterator[Cuts]:
+        """Other cuts of a group, and decisions about it taken or taken back with what follows."""
+        every: list[Cuts | None] = []
+        for choice in itertools.product([None, *group.dimensions], repeat=len(self._axes)):
+            made: Cuts | None = self._with(cuts, group, None, tuple(self._axes))
+            for axis, dimension in zip(self._axes, choice, strict=True):
+                made = made and self._with(made, group, dimension, (axis,))
+            every.append(made)
+        if group is not self._batch:
+            for axis, dimension in itertools.product(self._axes, group.dimensions):
+                implied = self._implications(group, dimension, axis)
+                every += [self._joined(cuts, implied, axis), self._freed(cuts, implied, axis)]
+        yield from (each for each in every if each is not None and each != cuts)
+
+    def _implications(self, group: Group, dimension: int, axis: str) -> Cuts:
+        """Every argument's cut if only this decision is taken, and propagated."""
+        key = group.places, dimension, axis
+        if key not in self._implied:
+            start = self._with(self._whole, group, dimension, (axis,))
+            self._implied[key] = self._whole if start is None else self._alike(start)
+        return self._implied[key]
+
+    def _alike(self, start: Cuts) -> Cuts:
+        """The cuts propagated, where tied tensors agree; a batch is cut along rows alone."""
+        found = self._partitioner.propagated(start)
+        cuts = list(start)
+        for group in self._groups:
+            agreed = {found[place] for place in group.places if any(found[place])}
+            if len(agreed) == 1:
+                (cut,) = agreed
+                for place in group.places:
+                    cuts[place] = cut
+        return tuple(cuts)
+
+    def _with(
+        self, cuts: Cuts, group: Group, dimension: int | None, axes: tuple[str, ...]
+    ) -> Cuts | None:
+        """The cuts with some axes along a dimension of a group only; None if impossible."""
+        made = list(cuts)
+        for place in group.places:
+            made[place] = self._placed(cuts[place], dimension, axes)
+        return tuple(made) if self._is_possible(made, group.places) else None
+
+    def _is_possible(self, cuts: Sequence[Cut], places: Iterable[int]) -> bool:
+        shapes = {place: self._step.arguments[place].shape for place in places}
+        return all(is_possible(shape, cuts[i], self._mesh) for i, shape in shapes.items())
+
+    def _placed(self, cut: Cut, dimension: int | None, axes: tuple[str, ...]) -> Cut:
+        """The cut with some axes along one dimension and no other, in the mesh's order."""
+        kept = [{*each} - {*axes} for each in cut]
+        if dimension is not None:
+            kept[dimension] |= {*axes}
+        return tuple(tuple(axis for axis in self._mesh if axis in each) for each in kept)
+
+    def _joined(self, cuts: Cuts, implied: Cuts, axis: str) -> Cuts | None:
+        made = tuple(
+            self._placed(cut, new.index((axis,)), (axis,)) if any(new) else cut
+            for cut, new in zip(cuts, implied, strict=True)
+        )
+        return made if self._is_possible(made, range(len(made))) else None
+
+    def _freed(self, cuts: Cuts, implied: Cuts, axis: str) -> Cuts:
+        return tuple(
+            self._placed(cut, None, (axis,)) if any(new) else cut
+            for cut, new in zip(cuts, implied, strict=True)
+        )
+
+    def _estimated(self, cuts: Cuts) -> tuple:
+        if cuts not in self._estimates:
+            estimate = self._partitioner.estimated(cuts)
+            self._estimates[cuts] = estimated_cost(estimate, self._machine, self._scale)
+        count = sum(1 for cut in cuts if any(cut))
+        named = [[self._order[axis] for axis in axes] for cut in cuts for axes in cut]
+        return *self._estimates[cuts].key(self._machine), count, named
+
+    def _compiled(self, cuts: Cuts) -> None:
+        """Compiles a layout for its cost; the first one says how estimates are to be scaled."""
+        if cuts in self._costs:
+            return
+        compiled, machine = self._compile(cuts), self._machine
+        if not self._costs:
+            self._scale = scale_of(self._partitioner.estimated(cuts), compiled, machine)
+        devices = Layout(self._mesh, cuts).num_devices
+        self._programs[cuts] = compiled
+        self._costs[cuts] = compiled_cost(compiled, machine, devices)
+
+    def _fits(self, cost: Cost) -> bool:
+        limit = self._machine.memory_bytes
+        return limit is None or cost.memory_bytes <= limit
+
+    def _too_large(self) -> str:
+        least = min(cost.memory_bytes for cost in self._costs.values())
+        mesh = "x".join(map(str, self._mesh.values()))
+        return (
+            f"No layout over {mesh} devices fits in {(self._machine.memory_bytes or 0) / GIB:.3g} "
+            f"GiB: the smallest needs {least / GIB:.3g} GiB a device."
+        )
