@@ -2,9 +2,9 @@
 
 import sys
 
-from examples import d4pg, own_step, resnet50, sn_gan
+from examples import d4pg, mpo, own_step, resnet50, sn_gan, v_mpo
 
-D4PG = "--episodes 2 --updates 4 --updates-per-call 2 --batch 16 --hidden 8"
+CONTROL = "--episodes 2 --updates 4 --updates-per-call 2 --batch 16 --hidden 8"
 RESNET = "--steps 2 --batch 4 --side 32 --blocks 1 1 --width 4 --warmup-steps 1"
 OWN = "--batch 8 --save-steps 3"
 GAN = "--batch 8 --width 4 --sheet-steps 1"
@@ -14,7 +14,9 @@ def main(strategy, out, images):
     def run(example, name, words):
         example.main(["--strategy", strategy, "--out", f"{out}/{name}", *words.split()])
 
-    run(d4pg, "d4pg", D4PG)
+    run(d4pg, "d4pg", CONTROL)
+    run(mpo, "mpo", f"{CONTROL} --samples 3")
+    run(v_mpo, "v_mpo", f"{CONTROL} --episodes-per-round 1")
     run(resnet50, "resnet50", f"{RESNET} --data {images}")
     run(sn_gan, "sn_gan", f"{GAN} --steps 1")
     run(own_step, "own_step", f"{OWN} --steps 6")

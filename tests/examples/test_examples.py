@@ -5,11 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import scipy
 import tensorflow as tf
 from PIL import Image
 from processes import TensorflowProcess
 
-from examples import d4pg, resnet50, sn_gan
+from examples import control, d4pg, mpo, resnet50, sn_gan, trust_region, v_mpo
 from replicator import strategies
 
 SCRIPT = Path(__file__).with_name("example_runs.py")
@@ -53,7 +54,8 @@ def stored(folder, step):
 
 
 @pytest.mark.parametrize(
-    ("example", "step"), [("d4pg", 8), ("own_step", 6), ("resnet50", 2), ("sn_gan", 1)]
+    ("example", "step"),
+    [("d4pg", 8), ("mpo", 8), ("v_mpo", 8), ("own_step", 6), ("resnet50", 2), ("sn_gan", 1)],
 )
 def test_two_replicas_end_where_one_device_does(runs, example, step):
     one, two = (stored(runs[word][0] / example, step) for word in ("single", "local:2"))
@@ -178,12 +180,12 @@ def test_n_step_returns_are_those_of_a_slow_loop(ended):
     rng, length = np.random.default_rng(5), 12
     rewards = rng.normal(size=length)
     observations = np.arange(length + 1.0)[:, None]
-    settings = d4pg.Settings(out=Path(), reward_scale=0.5)
-    replay = d4pg.Replay(settings, rng)
+    settings = control.Settings(out=Path(), reward_scale=0.5)
+    replay = control.Replay(settings, rng)
     replay.add(observations, np.zeros([length, 1]), rewards, ended)
     for t in range(length):
         total, discount, now = 0.0, 1.0, t
-        while now < min(t + d4pg.RETURNS, length):
+        while now < min(t + settings.returns, length):
             total, discount, now = total + discount * 0.5 * rewards[now], discount * 0.99, now + 1
         row = {key: values[t, 0] for key, values in replay.rows.items()}
         assert row["reward"] == pytest.approx(total, rel=1e-5)
@@ -192,11 +194,72 @@ def test_n_step_returns_are_those_of_a_slow_loop(ended):
 
 
 def test_the_replay_keeps_what_came_last():
-    settings = d4pg.Settings(out=Path())
-    replay = d4pg.Replay(settings, np.random.default_rng(6))
-    for start in (0.0, d4pg.REMEMBERED - 5.0):
-        times = start + np.arange(d4pg.REMEMBERED - 5 if not start else 10.0)
+    settings = control.Settings(out=Path(), remembered=1000)
+    replay = control.Replay(settings, np.random.default_rng(6))
+    for start in (0.0, settings.remembered - 5.0):
+        times = start + np.arange(995 if not start else 10.0)
         observations = np.append(times, 0.0)[:, None]
         replay.add(observations, times[:, None], np.zeros(len(times)), False)
     kept = replay.rows["action"][:, 0]
-    assert len(kept) == d4pg.REMEMBERED and kept[0] == 5.0 and kept[-1] == d4pg.REMEMBERED + 4.0
+    assert len(kept) == 1000 and kept[0] == 5.0 and kept[-1] == 1004.0
+
+
+@pytest.mark.parametrize(("shape", "bound"), [((50,), 0.1), ((8, 20), 0.1), ((8, 20), 1.0)])
+def test_the_temperature_minimises_the_dual_as_scipy_does(shape, bound):
+    values = 3.0 * np.random.default_rng(7).normal(size=shape)
+
+    def dual(log_eta):
+        eta = np.exp(log_eta)
+        partition = scipy.special.logsumexp(values / eta, axis=-1) - np.log(shape[-1])
+        return eta * (bound + np.mean(partition))
+
+    best = scipy.optimize.minimize_scalar(dual, bounds=(-10, 10), options={"xatol": 1e-9})
+    found = trust_region.temperature(tf.constant(values, tf.float32), bound)
+    assert float(found) == pytest.approx(np.exp(best.x), rel=1e-3)
+    weights, divergence = trust_region.tempered(tf.constant(values, tf.float32), found)
+    weights = weights.numpy().astype(np.float64)
+    kl = np.mean(np.sum(weights * np.log(weights * shape[-1]), axis=-1))
+    assert kl == pytest.approx(float(divergence), abs=1e-5)
+    assert bound - 1e-3 < kl <= bound + 1e-5
+
+
+def test_divergences_are_those_of_gaussians_of_which_one_number_moved():
+    def kl(mean, deviation, new_mean, new_deviation):
+        x = np.linspace(-9.0, 9.0, 20_001)
+        log_p, log_q = (
+            scipy.stats.norm.logpdf(x, *pair)
+            for pair in ((mean, deviation), (new_mean, new_deviation))
+        )
+        return np.sum(np.exp(log_p) * (log_p - log_q)) * (x[1] - x[0])
+
+    before, now = (0.2, 0.8), (-0.3, 0.5)
+    pairs = [tuple(tf.constant([[number]]) for number in pair) for pair in (before, now)]
+    expected = kl(*before, now[0], before[1]), kl(*before, before[0], now[1])
+    np.testing.assert_allclose(trust_region.divergences(*pairs), expected, rtol=1e-5)
+
+
+@pytest.mark.parametrize("agent", [mpo, v_mpo])
+def test_a_policy_moves_and_stays_within_its_bounds(agent):
+    rng, rows = np.random.default_rng(8), 32
+    settings = agent.Settings(out=Path(), hidden=8, learning_rate=0.03)
+    learner = agent.Learner(settings, 3, 1, strategies.single())
+    shapes = {"observation": 3, "after": 3, "action": 1, "reward": 1, "discount": 1}
+    batch = {
+        name: rng.normal(size=[rows, size]).astype(np.float32) for name, size in shapes.items()
+    }
+    batch["draws"] = rng.normal(size=[rows, 4, 1]).astype(np.float32)
+    before = learner.before(batch)
+
+    def moved():
+        return trust_region.divergences(
+            before, trust_region.gaussian(learner.actor, batch["observation"])
+        ).numpy()
+
+    steps = iter(tf.data.Dataset.from_tensors(batch).repeat())
+    learn = learner.replicator.compile(learner.learn)
+    for _ in range(20):
+        learn(steps)
+        assert np.all(moved() <= learner.bounds)
+    assert np.all(moved() > 0.0)
+    # Multipliers rise above 1 only where an update would have left the region.
+    assert np.max(learner.log_multipliers) > 0.0
