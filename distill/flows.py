@@ -18,6 +18,7 @@ import tensorflow as tf
 
 from distill.config import RECENT, StudentConfig
 from likelihoods.initial import Initial
+from replicator.training.rematerialisation import recomputed
 from wavenet.network import SQRT_HALF, gated
 
 Past = list[tf.Tensor]
@@ -139,7 +140,7 @@ class Flow(tf.Module):
             condition = condition[:, ::bunch]
         pasts = [front]
         for layer, before in zip(self.layers, past[1:], strict=True):
-            hidden, later = layer(hidden, condition, before)
+            hidden, later = recomputed(layer, hidden, condition, before)
             pasts.append(later)
         location, log_scale = (x[:, :time] for x in self._head(hidden, joined))
         output = noise * tf.exp(log_scale) + location

@@ -139,6 +139,7 @@ def train(
     workdir: Path,
     replicator: Replicator | None,
     accumulate: int = 1,
+    rematerialise: bool = False,
     **loop,
 ):
     """Trains one of CONFIGS in a run directory, without evaluations; how it ended."""
@@ -146,7 +147,9 @@ def train(
     config = dataclasses.replace(
         config,
         loop=dataclasses.replace(config.loop, **loop),
-        optimizer=dataclasses.replace(config.optimizer, accumulate=accumulate),
+        optimizer=dataclasses.replace(
+            config.optimizer, accumulate=accumulate, rematerialise=rematerialise
+        ),
     )
     common = dict(say=lambda line: None, replicator=replicator)
     if trainer == "wavenet":

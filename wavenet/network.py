@@ -14,6 +14,7 @@ import math
 import tensorflow as tf
 
 from likelihoods.initial import Initial
+from replicator.training.rematerialisation import recomputed
 from wavenet.config import WaveNetConfig
 from wavenet.upsampling import FrameUpsampler
 
@@ -55,7 +56,7 @@ class ResidualLayer(tf.Module):
         return (self.width - 1) * self.dilation
 
     def __call__(self, hidden, condition, past=None):
-        """The next hidden state and the gated units, [batch, time, residual] and [..., gate].
+        """The next hidden state and the skip, [batch, time, residual] and [batch, time, skip].
 
         The condition may have fewer rows than `hidden`, each of which stands for as many steps.
 
@@ -75,10 +76,11 @@ class ResidualLayer(tf.Module):
         if slow:
             gate = self._with_slow(gate, condition)
         units = gated(gate)
+        skip = tf.matmul(units, tf.cast(self.skip_kernel, dtype))
         if self.residual_kernel is None:
-            return hidden, units
+            return hidden, skip
         update = tf.matmul(units, tf.cast(self.residual_kernel, dtype))
-        return self.residual(hidden, update), units
+        return self.residual(hidden, update), skip
 
     def _with_slow(self, gate, condition):
         """The gates with a condition that is projected at its own, lower rate."""
@@ -132,8 +134,9 @@ class ResidualStack(tf.Module):
         skips, hiddens = 0.0, []
         for i, layer in enumerate(self.layers):
             hiddens.append(hidden)
-            hidden, units = layer(hidden, condition, None if pasts is None else pasts[i])
-            skips += tf.matmul(units, tf.cast(layer.skip_kernel, units.dtype))
+            past = None if pasts is None else pasts[i]
+            hidden, skip = recomputed(layer, hidden, condition, past)
+            skips += skip
         return skips * self.skip_scale, hiddens
 
 
@@ -390,10 +393,7 @@ def _initial_output(config: WaveNetConfig, outputs: int):
         return tf.zeros([outputs])
     if config.likelihood == "gaussian":
         return tf.constant([0.0, -3.0])
-    spread = (
-        tf.linspace(-0.5, 0.5, config.components)
-        if not config.linear_prediction
-        else tf.zeros([config.components])
-    )
+    reach = 0.0 if config.linear_prediction else 0.5
+    spread = tf.linspace(-reach, reach, config.components)
     log_scales = tf.linspace(-2.0, -5.0, config.components)
     return tf.concat([tf.zeros([config.components]), spread, log_scales], 0)

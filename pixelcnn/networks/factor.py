@@ -12,6 +12,8 @@ on one cell a tile, height x width of the group: the paper's network runs on the
 itself, of up to four times the size, and throws the other cells away.
 """
 
+import functools
+from collections.abc import Callable
 from typing import Any
 
 import tensorflow as tf
@@ -25,6 +27,7 @@ from pixelcnn.networks.layers import cast_like, convolved, matmul
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden, make_output
 from pixelcnn.networks.pixelcnn import ConditionTerm, PixelCNN, gated, passing
+from replicator.training.rematerialisation import recomputed
 
 REACH = 1  # tiles to each side that the first convolution reads
 
@@ -47,10 +50,14 @@ class Block(tf.Module):
         self.condition = ConditionTerm(2 * units, initial, vector, 0)
         self.out = initial.kernel([units, units], "out")
 
+    def __call__(self, x, condition: Condition, drop: Callable):
+        """The next x [batch, height, width, units]; `drop`: the dropout of the units."""
+        return x + matmul(drop(self.gate(x, condition)), self.out)
+
     def gate(self, x, condition: Condition):
-        """The gated units [batch, height, width, units]."""
+        """The gated units [batch, height, width, units]; the condition is a vector alone."""
         padded = tf.pad(x, [[0, 0], [1, 1], [1, 1], [0, 0]])
-        term = self.condition(Condition(condition.vector, None))
+        term = self.condition(condition)
         return gated(convolved(padded, self.kernel) + tf.cast(term, x.dtype))
 
 
@@ -116,9 +123,10 @@ class Factor(tf.Module):
         map_ = tf.cast(tf.pad(condition.map, [[0, 0], [2, 2], [2, 2], [0, 0]]), mode.dtype)
         x = convolved(tf.cast(padded, mode.dtype), self.front, self.strides)
         x += convolved(map_, self.map_front, 2)
+        vector = Condition(condition.vector, None)
         for i, block in enumerate(self.blocks):
-            units = mode.dropout(block.gate(x, condition), self.config.dropout, i)
-            x += matmul(units, block.out)
+            drop = functools.partial(mode.dropout, rate=self.config.dropout, place=i)
+            x = recomputed(functools.partial(block, drop=drop), x, vector)
         x = tf.nn.relu(matmul(tf.nn.relu(x), self.out_kernel) + cast_like(self.out_bias, x))
         own = condition.map[:, (self.group - 1) // 2 :: 2, (self.group - 1) % 2 :: 2]
         prediction = convolved(padded, self.prediction, self.strides)

@@ -13,6 +13,9 @@ starts as a convolution of the rows above, h of these and of the pixels to the l
 dilated: then it reads what is that many rows above and columns to the sides.
 """
 
+import functools
+from collections.abc import Callable, Sequence
+
 import numpy as np
 import tensorflow as tf
 
@@ -23,6 +26,7 @@ from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.layers import cast_like, convolved, matmul
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden, make_output
+from replicator.training.rematerialisation import recomputed
 
 FRONT_ROWS, FRONT_REACH = 3, 3  # rows above that v starts from, columns to each side
 PLACE = 2  # map channels that tell where a pixel is
@@ -77,6 +81,14 @@ class GatedLayer(tf.Module):
         self.vertical_out = None if last else initial.kernel([units, units], "vertical_out")
         self.horizontal_out = initial.kernel([units, units], "horizontal_out")
         self.condition = ConditionTerm(2 * units, initial, vector, map_)
+
+    def __call__(self, v, h, condition: Condition, drop: Sequence[Callable]):
+        """The next v and h, [batch, height, width, units]; `drop`: the dropout of the units."""
+        term, back = self.condition(condition), [self.dilation, 0]
+        a_v = self.vertical(tf.pad(v, [[0, 0], back, [0, 0], [0, 0]]), term, self.dilation)
+        a_h = self.horizontal(tf.pad(h, [[0, 0], [0, 0], back, [0, 0]]), a_v)
+        v = self.next_vertical(v, drop[0](gated(a_v)))
+        return v, self.next_horizontal(h, drop[1](gated(a_h)))
 
     def vertical(self, v, term, rows_apart: int):
         """a_v [batch, height - rows_apart, width, 2 units] of v [batch, height, width, units].
@@ -181,11 +193,9 @@ class PixelCNN(tf.Module):
         v, h = above.units[..., : self.config.units], above.units[..., self.config.units :]
         h += left.units
         for i, layer in enumerate(self.layers):
-            term, back = layer.condition(condition), [layer.dilation, 0]
-            a_v = layer.vertical(tf.pad(v, [[0, 0], back, [0, 0], [0, 0]]), term, layer.dilation)
-            a_h = layer.horizontal(tf.pad(h, [[0, 0], [0, 0], back, [0, 0]]), a_v)
-            v = layer.next_vertical(v, mode.dropout(gated(a_v), self.config.dropout, 2 * i))
-            h = layer.next_horizontal(h, mode.dropout(gated(a_h), self.config.dropout, 2 * i + 1))
+            rate = self.config.dropout
+            drop = [functools.partial(mode.dropout, rate=rate, place=2 * i + n) for n in range(2)]
+            v, h = recomputed(functools.partial(layer, drop=drop), v, h, condition)
         prediction = above.prediction + left.prediction + self.map_predicted(condition)
         return Hidden(self.head(h), prediction)
 

@@ -72,6 +72,9 @@ class OptimizerConfig:
     accumulate: int = 1
     """Microbatches whose gradients are accumulated in turn, so that a step needs the memory of one
     microbatch; the update is the same."""
+    rematerialise: bool = False
+    """Compute the insides of layers again for the gradient instead of keeping them: less memory,
+    more time; the update is the same."""
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for a rate or decay out of range."""

@@ -10,6 +10,7 @@ from replicator.runs.model_folder import variable_names
 from replicator.training.accumulation import Batch, accumulate_gradients, split_microbatches
 from replicator.training.config import OptimizerConfig
 from replicator.training.optimizer import adam, clip_by_global_norm, learning_rate, polyak
+from replicator.training.rematerialisation import rematerialising
 from replicator.training.resumption import assign_arrays
 
 LossFn = Callable[[Batch], tuple[tf.Tensor, dict[str, tf.Tensor]]]
@@ -71,7 +72,7 @@ class TrainState(tf.Module):
         )
 
     def _gradients(self, loss_fn: LossFn, batch: Batch):
-        with tf.GradientTape() as tape:
+        with tf.GradientTape() as tape, rematerialising(self.optimizer.rematerialise):
             loss, metrics = loss_fn(batch)
         gradients = tape.gradient(loss, self.weights)
         for name, gradient in zip(self.names, gradients, strict=True):

@@ -289,11 +289,12 @@ def test_the_mean_over_shares_is_the_whole_and_needs_what_they_have_in_common(ca
 
 
 @pytest.mark.parametrize("name", ["wavenet", *IMAGE_TRAINERS])
-def test_a_batch_in_parts_is_the_whole_batch(cases, name):
+def test_a_batch_in_parts_or_rematerialised_is_the_whole_batch(cases, name):
     network, loss, batch = cases[name]()
     losses, averaged = [], []
-    for parts in (1, 2, 4):
-        state = TrainState(network, OptimizerConfig(accumulate=parts), 10)
+    for parts, again in ((1, False), (2, False), (4, False), (1, True), (2, True)):
+        optimizer = OptimizerConfig(accumulate=parts, rematerialise=again)
+        state = TrainState(network, optimizer, 10)
         # Compiled, so that the parts are cut and gone through as in training.
         step = tf.function(lambda given, state=state: state.update(loss, given), autograph=False)
         values, metrics = step(batch)
@@ -309,12 +310,12 @@ def test_a_batch_in_parts_is_the_whole_batch(cases, name):
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("option", ['"accumulate": 2', '"rematerialise": true'])
 @pytest.mark.parametrize("trainer", CONFIGS)
-def test_replicas_that_cut_their_share_into_parts_give_the_parameters_of_one_device(
-    folder, trainer
-):
-    make("local:2", {}, folder, f'parts/{trainer}={{"accumulate": 2}}')
-    assert_near(newest(folder / "parts" / trainer), *alone(folder, trainer))
+def test_replicas_that_need_less_memory_give_the_parameters_of_one_device(folder, trainer, option):
+    run = f"{option[1:4]}/{trainer}"
+    make("local:2", {}, folder, f"{run}={{{option}}}")
+    assert_near(newest(folder / run), *alone(folder, trainer))
 
 
 # Mistakes
