@@ -10,8 +10,8 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from distill.flows import FlowOutput
 from distill.losses.kl_divergence import Conditionals
+from likelihoods.affine import FlowOutput
 
 
 def acceptance(teacher: Conditionals, drawn: FlowOutput, kind: str):

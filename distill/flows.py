@@ -12,24 +12,16 @@ the same depth, B times the field of view, and every sample still depends on all
 """
 
 import math
-from typing import NamedTuple
 
 import tensorflow as tf
 
 from distill.config import RECENT, StudentConfig
+from likelihoods.affine import FlowOutput
 from likelihoods.initial import Initial
 from replicator.training.rematerialisation import recomputed
 from wavenet.network import SQRT_HALF, gated
 
 Past = list[tf.Tensor]
-
-
-class FlowOutput(NamedTuple):
-    """The output of a flow, float32 [batch, time] each: output = noise scale + location."""
-
-    output: tf.Tensor
-    location: tf.Tensor
-    log_scale: tf.Tensor
 
 
 class FlowLayer(tf.Module):
@@ -195,18 +187,6 @@ class Flow(tf.Module):
         recent = joined[:, self.config.front_width - RECENT : -1, None]
         kernel = tf.cast(self.recent_kernel, recent.dtype)[:, None, :]
         return tf.cast(tf.nn.conv1d(recent, kernel, 1, "VALID"), self.dtype)
-
-
-def compose(steps: list[FlowOutput]) -> FlowOutput:
-    """Returns consecutive flows as one flow.
-
-    mu_tot = sum_i mu_i prod_{j>i} s_j,   log s_tot = sum_i log s_i   (papers' section 3.2).
-    """
-    location, log_scale = steps[0].location, steps[0].log_scale
-    for step in steps[1:]:
-        location = location * tf.exp(step.log_scale) + step.location
-        log_scale = log_scale + step.log_scale
-    return FlowOutput(steps[-1].output, location, log_scale)
 
 
 def _joined(past, now):

@@ -6,10 +6,11 @@ from typing import Any
 import tensorflow as tf
 
 from distill.config import StudentConfig
-from distill.flows import Flow, FlowOutput, compose
+from distill.flows import Flow
 from distill.losses.kl_divergence import divergence
 from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
+from likelihoods.affine import FlowOutput, compose
 from replicator.pipeline.export import Stage
 from replicator.portable.export import named_weights
 

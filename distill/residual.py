@@ -5,9 +5,9 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from distill.config import StudentConfig
-from distill.flows import FlowOutput
 from distill.source.pulses import PulseSource
 from distill.synthesis import synthesise
+from likelihoods.affine import FlowOutput
 from likelihoods.initial import Initial
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention

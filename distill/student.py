@@ -6,10 +6,11 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from distill.config import StudentConfig
-from distill.flows import Flow, FlowOutput, Past, compose
+from distill.flows import Flow, Past
 from distill.residual import Prediction, ResidualDomain
 from distill.source.draft import Drafter
 from likelihoods import noise as counter_noise
+from likelihoods.affine import FlowOutput, compose
 from likelihoods.initial import Initial
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention

@@ -2,15 +2,19 @@
 
 import dataclasses
 import hashlib
+from collections.abc import Callable
 from pathlib import Path
+from typing import TypeVar
 
 import tensorflow as tf
 
 from likelihoods.protocol import ContinuousLikelihood
 from replicator.runs.errors import UserError
 from wavenet.model import SpeechModel, load
-from wavenet.networks import Network, same_network
+from wavenet.networks import Network
 from wavenet.vocoder import VocoderWaveNet
+
+Module = TypeVar("Module", bound=tf.Module)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -86,23 +90,23 @@ def freeze(network: tf.Module) -> None:
         variable._trainable = False  # there is no public way to say so once it is made
 
 
-def frozen_copy(network: Network) -> Network:
+def frozen_copy(network: Module, make: Callable[[], Module]) -> Module:
     """The same network with variables of its own that no tape watches, made where this is called.
 
-    In the scope of a Replicator every device gets them.
+    In the scope of a Replicator every device gets them. make: gives an untrained one like it.
     """
 
     def frozen(make, **options):
         return make(**{**options, "trainable": False})
 
     with tf.variable_creator_scope(frozen):
-        copy = same_network(network)
+        copy = make()
     for variable, original in zip(copy.variables, network.variables, strict=True):
         variable.assign(tf.convert_to_tensor(original))
     return copy
 
 
-def digest(network: Network) -> str:
+def digest(network: tf.Module) -> str:
     """A name for the weights, of 16 hexadecimal digits."""
     code = hashlib.blake2b(digest_size=8)
     for variable in network.variables:

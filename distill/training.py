@@ -27,6 +27,7 @@ from wavenet.conditioner import SIDE_FRAMES
 from wavenet.data import Corpus
 from wavenet.data.pipeline import Surroundings, clips, source_of
 from wavenet.model import SpeechModel
+from wavenet.networks import same_network
 from wavenet.pitch_reader import train_pitch_reader
 from wavenet.presets import Feature
 from wavenet.training import FEATURES, prepare_corpus, scan_folder
@@ -94,7 +95,8 @@ def _distill(
     with variable_scope(replicator):
         if not is_single_device(replicator):
             student = _untrained(config, teacher)
-            density = WaveNetDensity(frozen_copy(teacher.network))
+            make = functools.partial(same_network, teacher.network)
+            density = WaveNetDensity(frozen_copy(teacher.network, make))
             classifier = None if classifier is None else copied(classifier)
             frozen = (*density.network.variables, *(classifier.variables if classifier else ()))
         state = TrainState(student, config.optimizer, config.loop.num_steps)

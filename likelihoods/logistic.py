@@ -60,7 +60,7 @@ class LogisticMixture(level_grid.LinearLevels):
         """
         logits, means, log_scales = self.split(parameters)
         centre = values[..., tf.newaxis] * (self.levels - 1.0)
-        _, _, inside = self._log_parts(means, log_scales, centre)
+        _, _, inside = self.log_parts(means, log_scales, centre)
         log_mass = tf.reduce_logsumexp(tf.nn.log_softmax(logits) + inside, axis=-1)
         return log_mass - math.log(2.0 / (self.levels - 1))
 
@@ -112,12 +112,15 @@ class LogisticMixture(level_grid.LinearLevels):
         `sigmoid(b) - sigmoid(a) = sigmoid(b) sigmoid(-a) (1 - exp(-(b - a)))`, in which `b - a`
         needs no subtraction: no digit is lost however narrow or remote the bin.
         """
-        centre = level_grid.centred(levels, self.levels)
-        below, above, inside = self._log_parts(means, log_scales, centre)
-        upper = tf.where(centre == self.levels - 1.0, above, inside)
-        return tf.where(centre == 1.0 - self.levels, below, upper)
+        return self.log_mass_at(means, log_scales, level_grid.centred(levels, self.levels))
 
-    def _log_parts(
+    def log_mass_at(self, means: tf.Tensor, log_scales: tf.Tensor, centre: tf.Tensor) -> tf.Tensor:
+        """The same of bins around real numbers, in half bins; the outer ones reach to infinity."""
+        below, above, inside = self.log_parts(means, log_scales, centre)
+        upper = tf.where(centre >= self.levels - 1.0, above, inside)
+        return tf.where(centre <= 1.0 - self.levels, below, upper)
+
+    def log_parts(
         self, means: tf.Tensor, log_scales: tf.Tensor, centre: tf.Tensor
     ) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
         """Log-masses of all below a bin's upper edge, above its lower edge, and of the bin.

@@ -1,6 +1,7 @@
 """A discretised mixture of logistics over the whole colour of a pixel."""
 
 import dataclasses
+import math
 
 import tensorflow as tf
 
@@ -70,6 +71,30 @@ class PixelMixture(level_grid.LinearLevels):
         return tf.reduce_logsumexp(
             tf.nn.log_softmax(logits) + tf.reduce_sum(mass, axis=-2), axis=-1
         )
+
+    def log_densities(
+        self, parameters: tf.Tensor, values: tf.Tensor, before: tf.Tensor
+    ) -> tf.Tensor:
+        """float32 [..., channels], nats per unit of `scale`, of a real value of each channel.
+
+        The density is the mean over a bin around the value, as in `LogisticMixture.log_density`,
+        of the numbers that the levels are rounded from: it goes on beyond [-1, 1].
+
+        Args:
+          parameters: [..., num_parameters]. values: [..., channels].
+          before: [..., channels] in [-1, 1], the pixel: each value stands in place of its channel
+            alone, and is given the channels before it.
+        """
+        logits, means, log_scales, coefficients = self._split(parameters)
+        half_bins, found = self.levels - 1.0, []
+        known = tf.unstack(before[..., tf.newaxis], axis=-2)
+        for c in range(self.channels):
+            mean, log_scale = self._mean(c, means, coefficients, known), log_scales[..., c, :]
+            centre = values[..., c, tf.newaxis] * half_bins
+            *_, inside = self.mixture.log_parts(mean, log_scale, centre)
+            found.append(tf.reduce_logsumexp(tf.nn.log_softmax(logits) + inside, axis=-1))
+            logits += self.mixture.log_mass_at(mean, log_scale, known[c] * half_bins)
+        return tf.stack(found, axis=-1) - math.log(2.0 / half_bins)
 
     def level_probabilities(self, parameters: tf.Tensor, before: list[tf.Tensor]) -> tf.Tensor:
         """float32 [..., levels], the probability of every level of the channel after `before`.

@@ -112,13 +112,17 @@ def _train(rest: list[str]) -> int:
 
 
 def _distill(rest: list[str]) -> int:
-    from distill.command import run_distill
-    from distill.presets import PRESETS
+    from distill import command as sounds
+    from distill.images import command as images
+    from distill.images.presets import PRESETS as IMAGE_PRESETS
+    from distill.presets import PRESETS as SOUND_PRESETS
 
+    presets: dict[str, Any] = {**SOUND_PRESETS, **IMAGE_PRESETS}
     if rest and rest[0] in HELP:
-        print(_help_of_presets("distill", "--teacher RUN --workdir RUN", PRESETS))
+        print(_help_of_presets("distill", "--teacher RUN --workdir RUN", presets))
         return 0
-    preset = chosen(rest, PRESETS, "preset", "onepass distill")
+    preset = chosen(rest, presets, "preset", "onepass distill")
+    run_distill = sounds.run_distill if preset in SOUND_PRESETS else images.run_distill
     return run_distill(preset, rest[1:], parse_for_tensorflow)
 
 

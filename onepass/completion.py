@@ -67,9 +67,12 @@ def _trainings() -> dict[str, Any]:
 
 def _distillations() -> dict[str, Any]:
     from distill.command import DistillArguments
+    from distill.images.command import arguments_of
+    from distill.images.presets import PRESETS as IMAGE_PRESETS
     from distill.presets import PRESETS
 
-    return dict.fromkeys(PRESETS, DistillArguments)
+    kinds: dict[str, Any] = dict.fromkeys(PRESETS, DistillArguments)
+    return kinds | {name: arguments_of(name) for name in IMAGE_PRESETS}
 
 
 def _of_models(name: str) -> Any:

@@ -15,6 +15,7 @@ from replicator.runs.model_folder import averages, best_or_newest
 from replicator.runs.run_directory import RunDirectory
 
 OF_THE_MODEL = ("kind", "network", "output", "conditioning", "class_names", "statistics")
+OF_THE_TEACHER = ("teacher", "teacher_weights", "targets")  # what config.json says of one
 OF_THE_IMAGES = ("size", "channels", "reduce")
 STORED = np.float16  # half the size; quality is measured with the rounded weights
 
@@ -27,14 +28,25 @@ def export(given: ExportArguments) -> str:
         stored, model = joined(given.run, given.parts_from)
     data = stored["data_folder"]
     stored = {**stored, "data_folder": Path(data).name}
+    if "teacher" in stored:
+        stored["teacher"] = Path(stored["teacher"]).name
     for variable in model.network.trainable_variables:
         variable.assign(variable.numpy().astype(STORED).astype(np.float32))
     dataset = ImageDataset.for_evaluation(data, model.config, model.classes, model.statistics)
     figures = evaluate(model, dataset)
-    command = f"onepass train {stored['preset']} --data {Path(data).name} --workdir run"
-    facts = origin(given, data, model.network, command) | {"quality": figures}
+    facts = origin(given, data, model.network, _command(stored)) | {"quality": figures}
+    facts |= {name: stored[name] for name in OF_THE_TEACHER if name in stored}
     write(given.out, model.network, {**model.spec, **facts}, stored, card, STORED)
     return f"{figures['bits_per_dim']:.3f} bits per dimension on dev"
+
+
+def _command(stored: dict) -> str:
+    """The command that made a run."""
+    verb, teacher = "train", ""
+    if "teacher" in stored:
+        verb, teacher = "distill", f" --teacher {stored['teacher']}"
+    data = stored["data_folder"]
+    return f"onepass {verb} {stored['preset']}{teacher} --data {data} --workdir run"
 
 
 def joined(run: Path, others: tuple[Path, ...]) -> tuple[dict, ImageModel]:
@@ -67,6 +79,19 @@ def _place(part: str) -> tuple[int, str]:
     return int(part.split(".")[0]), part
 
 
+def _teacher_line(spec: dict) -> str:
+    """What a distilled model has learnt, "" for one that was trained on images alone."""
+    if "teacher" not in spec:
+        return ""
+    targets = spec["targets"]
+    heat = " ".join(f"{temperature:g}" for temperature in targets["temperature"])
+    return (
+        f"- Distilled from `{spec['teacher']}` (weights {spec['teacher_weights']}) with guidance "
+        f"{targets['guidance']:g}, temperature {heat}: classes show more clearly, and it is "
+        "no density of the images any more.\n"
+    )
+
+
 def card(spec: dict) -> str:
     """Returns the model card, Markdown, of a model.json."""
     quality = spec["quality"]
@@ -86,7 +111,7 @@ A {kind} of {spec["size"]}x{spec["size"]} images with {spec["channels"]} channel
 - Data: {spec["data"]}. {spec["data_licence"]}
 - Classes: {", ".join(spec["classes"]) or "none"}
 - Weights are stored, and were measured, in half precision.
-{training_lines(spec)}
+{_teacher_line(spec)}{training_lines(spec)}
 
 Measured on {quality["dev"]["pictures"]} dev images that it was not trained on (the best of its
 checkpoints was chosen on them); the intervals are 95% bootstrap intervals over images:

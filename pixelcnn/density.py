@@ -6,7 +6,8 @@ import tensorflow as tf
 
 from likelihoods.initial import Initial
 from pixelcnn.config import AnyTrainConfig, PixelCNNTrainConfig
-from pixelcnn.networks.conditioning import Conditioner
+from pixelcnn.networks.conditionals import Conditionals
+from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.mode import EXACT, BatchSlice, Mode
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.networks.pixelcnn import PixelCNN
@@ -54,27 +55,48 @@ class ImageDensity(tf.Module):
           mode: precision and dropout.
           seeds: see `Multiscale.nats`.
         """
-        condition = self.conditioner(batch)
+        levels, condition = batch["levels"], self.conditioner(batch)
         if self.multiscale is not None:
-            return self.multiscale.nats(batch["levels"], condition, mode, seeds)
+            return self.multiscale.nats(levels, condition, mode, seeds)
+        parts = self.conditionals(levels, condition, mode)
+        return {part: conditionals.nats() for part, conditionals in parts.items()}
+
+    def code_length(self, batch: dict) -> dict:
+        """float32 [batch] for every part, nats that a code for the images takes: minus `nats`."""
+        return {part: -nats for part, nats in self.nats(batch).items()}
+
+    def conditionals(
+        self, levels, condition: Condition, mode: Mode = EXACT, seeds=None
+    ) -> dict[str, Conditionals]:
+        """The distribution of every pixel, part by part; a PixelCNN has one part.
+
+        Args:
+          levels: int32 [batch, height, width, channels]. condition: from the conditioner.
+          mode, seeds: as for `nats`.
+        """
+        if self.multiscale is not None:
+            return self.multiscale.conditionals(levels, condition, mode, seeds)
         if self.pixelcnn is None:
             raise ValueError("`config` must be of a PixelCNN or of a multiscale model.")
-        nats = self.pixelcnn.log_prob(batch["levels"], condition, mode)
-        return {str(self.config.data.size): tf.reduce_sum(nats, [1, 2])}
+        size = str(self.config.data.size)
+        return {size: self.pixelcnn.conditionals(levels, condition, mode)}
 
     def loss(self, batch: dict):
         """Nats for each number of an image, with `bits_per_dim` beside it, of a training batch.
 
         batch: of a dataset; of a replica's share of one, with what `ImageLoss.global_inputs` gives.
         """
+        nats = tf.add_n(list(self.nats(batch, self.training_mode(batch), batch["seed"]).values()))
+        value = -tf.reduce_mean(nats) / self.numbers
+        return value, {"bits_per_dim": value / math.log(2.0)}
+
+    def training_mode(self, batch: dict) -> Mode:
+        """The precision, and the dropout, in which a training batch is evaluated; see `loss`."""
         seed, share = batch["seed"][0], None
         if "share" in batch:
             seed = batch["seeds"][0, 0]
             share = BatchSlice(batch["share"], batch["seeds"].shape[0])
-        mode = Mode(tf.as_dtype(self.config.compute_dtype), seed, share)
-        nats = tf.add_n(list(self.nats(batch, mode, batch["seed"]).values()))
-        value = -tf.reduce_mean(nats) / self.numbers
-        return value, {"bits_per_dim": value / math.log(2.0)}
+        return Mode(tf.as_dtype(self.config.compute_dtype), seed, share)
 
 
 class ImageLoss:

@@ -33,6 +33,7 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
     much that costs, means over `dataset.shuffles`; for a model of captions the share of images that
     are likelier under their own than under each of those; for a model of at most `MOST_MIXED`
     classes the bits that an image takes less for its class being known (`_bits_for_the_class`).
+    Of a base that is a flow, bits are an upper bound, see `ImageFlow.nats`.
     """
     nats = tf.function(model.density.nats, autograph=False, reduce_retracing=True)
     parts = _bits(nats, dataset.dev(), "evaluating")

@@ -1,6 +1,8 @@
 """Evaluation during training: bits per dimension on dev, and a sheet of samples."""
 
+import functools
 import math
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 import numpy as np
@@ -19,36 +21,57 @@ LARGEST_SHOWN = 64  # pixels; larger images take too long to sample in between
 
 
 class EvaluationCallback:
-    """Evaluates the average weights; the trainer calls it and keeps the best checkpoint by it."""
+    """Evaluates the average weights; the trainer calls it and keeps the best checkpoint by it.
+
+    Args:
+      divergences: gives float32 [batch] for every part, nats: how far a batch is from what is
+        learnt, where that is another thing than the images; it is what decides then.
+    """
 
     def __init__(
-        self, density: ImageDensity, state: TrainState, dataset: ImageDataset, folder: Path
+        self,
+        density: ImageDensity,
+        state: TrainState,
+        dataset: ImageDataset,
+        folder: Path,
+        divergences: Callable[[dict], Mapping[str, tf.Tensor]] | None = None,
     ):
         self.density, self.state, self.dataset, self.folder = density, state, dataset, folder
         self.sampler = ImageSampler(density)
-        self._nats = tf.function(density.nats, autograph=False, reduce_retracing=True)
+        compiled = functools.partial(tf.function, autograph=False, reduce_retracing=True)
+        self._nats = {"dev_bits_per_dim": compiled(density.code_length)}
+        if divergences is not None:
+            self._nats["dev_kl_bits_per_dim"] = compiled(divergences)
 
     def __call__(self, log: MetricsLog, step: int) -> float:
-        """Bits per dimension on dev; logs them part by part, and a sheet of images."""
+        """Bits per dimension on dev, of the divergence if there is one; logs them part by part.
+
+        It logs a sheet of images, too.
+        """
+        total = math.inf
         with self.state.averaged():
-            parts = self._bits()
-            total = sum(parts.values())
-            figures = {f"dev_bits_per_dim/{part}": bits for part, bits in parts.items()}
-            log.scalars(step, {"dev_bits_per_dim": total} | (figures if len(parts) > 1 else {}))
+            for name, nats in self._nats.items():
+                parts = self._bits(nats)
+                total = sum(parts.values())
+                figures = {f"{name}/{part}": bits for part, bits in parts.items()}
+                log.scalars(step, {name: total} | (figures if len(parts) > 1 else {}))
             if self._can_sample():
                 sheet = grid(self._images())
                 write_png(self.folder / f"step_{step:08d}.png", sheet)
                 log.image(step, "samples", sheet)
         return total
 
-    def _bits(self) -> dict[str, float]:
-        """What each part adds to the bits per dimension of an image."""
+    def _bits(self, nats_of) -> dict[str, float]:
+        """What each part adds to the bits per dimension of an image.
+
+        nats_of: gives float32 [batch] for every part of a batch.
+        """
         totals: dict[str, float] = {}
         count = 0
         for batch in self.dataset.dev():
             count += int(batch["levels"].shape[0])
-            for part, nats in self._nats(batch).items():
-                totals[part] = totals.get(part, 0.0) - float(np.sum(nats.numpy(), dtype=np.float64))
+            for part, nats in nats_of(batch).items():
+                totals[part] = totals.get(part, 0.0) + float(np.sum(nats.numpy(), dtype=np.float64))
         return {
             part: nats / count / self.density.numbers / math.log(2.0)
             for part, nats in totals.items()

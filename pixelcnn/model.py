@@ -162,7 +162,7 @@ class ImageModel:
     def log_prob(
         self, images: np.ndarray, condition: ConditionValue | Sequence[ConditionValue] = None
     ) -> np.ndarray:
-        """Exact log-probability of images, float32 [num], nats.
+        """Exact log-probability of images, float32 [num], nats; a bound where a flow is the base.
 
         Args:
           images: uint8 [num, size, size, channels], of the size that the model was trained on.

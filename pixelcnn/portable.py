@@ -30,7 +30,7 @@ from replicator.portable.export import (
 )
 from replicator.runs.atomic_files import Arrays, write_npz
 from replicator.runs.stored_config import defaults
-from replicator.training.state import TrainState
+from replicator.training.state import LossFn, TrainState
 
 IMAGES = "images.npz"
 PLANNED_CLASSES = 10  # where a configuration leaves their number to the data
@@ -61,27 +61,41 @@ def export_run(
     new_folder(folder)
     dataset = ImageDataset.read(data, config)
     config = dataset.resolved
+    dataset = dataclasses.replace(dataset, config=config)
     for line in dataset.notes:
         say(line)
     density = ImageDensity(config)
     state = TrainState(density, config.optimizer, config.loop.num_steps)
     stored = run_config(preset, config, dataset, data)
     restore(state, workdir, stored, CHANGEABLE, defaults(config))
-    arrays, settings = carried(dataset.source, config)
-    write_npz(Path(folder) / IMAGES, arrays)
-    export_training(
+    write_training(
         folder,
         state,
         density.loss,
-        specs_of(batch_sampling.open_batches(Path(folder), settings)(0)),
-        batch_module=batch_sampling,
-        batches=settings,
+        dataset,
         config=stored,
         changeable=CHANGEABLE,
         tensor_float_32=tensor_float_32,
     )
     say(next_command(folder, state))
     return Path(folder)
+
+
+def write_training(
+    folder: Path, state: TrainState, loss_fn: LossFn, dataset: ImageDataset, **options: Any
+) -> None:
+    """Writes a training step and the images of its batches.
+
+    Args:
+      folder: without checkpoints. state, loss_fn, options: as for `export_training`.
+      dataset: with the configuration `resolved`.
+    """
+    arrays, settings = carried(dataset.source, dataset.config)
+    write_npz(Path(folder) / IMAGES, arrays)
+    specs = specs_of(batch_sampling.open_batches(Path(folder), settings)(0))
+    export_training(
+        folder, state, loss_fn, specs, batch_module=batch_sampling, batches=settings, **options
+    )
 
 
 def carried(source: Any, config: AnyTrainConfig) -> tuple[Arrays, dict[str, Any]]:

@@ -6,7 +6,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
-from distill.flows import FlowOutput
+from likelihoods.affine import FlowOutput
 
 DECAY, SCALE = 0.7, 0.4
 

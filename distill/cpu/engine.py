@@ -13,8 +13,9 @@ from distill.cpu import recursion
 from distill.cpu.kernels import ROWS
 from distill.cpu.tiles import Chunk, Scratch, TileSchedule, new_progress, run_tiles
 from distill.cpu.weights import FLOW, LAYER, SIZES, TILE_ROWS, PackedFlows, pack
-from distill.flows import Flow, FlowOutput
+from distill.flows import Flow
 from distill.residual import Prediction
+from likelihoods.affine import FlowOutput
 from wavenet.samplers.numba import as_compiled, available_cores, check_shape
 from wavenet.samplers.numba.kernels import LANES, aligned
 

@@ -17,8 +17,8 @@ from typing import NamedTuple, Protocol
 
 import tensorflow as tf
 
-from distill.flows import FlowOutput
 from likelihoods import noise as counter_noise
+from likelihoods.affine import FlowOutput
 
 # Entropy of the noise that a student starts from, in nats an element.
 ENTROPY = {"logistic": 2.0, "normal": 0.5 * math.log(2.0 * math.pi * math.e)}

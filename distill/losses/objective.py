@@ -6,7 +6,6 @@ from collections.abc import Callable
 
 import tensorflow as tf
 
-from distill.flows import FlowOutput
 from distill.losses import kl_divergence
 from distill.losses.perceptual import feature_energies, feature_loss, style_energies, style_loss
 from distill.losses.power import magnitude_loss, multi_loss, squared_loss
@@ -16,6 +15,7 @@ from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity
 from likelihoods import Gaussian
 from likelihoods import noise as counter_noise
+from likelihoods.affine import FlowOutput
 from replicator import Replicator
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.features import MelConvention

@@ -164,17 +164,23 @@ class MultiscaleConfig:
     """The architecture of a multiscale PixelCNN."""
 
     base_size: int = 8
-    """Side of the smallest image, which a PixelCNN draws pixel by pixel."""
+    """Side of the smallest image, which a PixelCNN draws pixel by pixel, or a flow in one pass."""
     base: PixelCNNConfig = dataclasses.field(default_factory=PixelCNNConfig)
     """The PixelCNN of the smallest image."""
     factor: FactorConfig = dataclasses.field(default_factory=FactorConfig)
     """The network of each factor."""
     crop: int = 0
     """Train scales larger than this on random crops of this side, in pixels; 0: whole images."""
+    base_flows: tuple[int, ...] = ()
+    """Layers of each of the flows that draw the smallest image in one pass, with the channels of
+    `base`; none: a PixelCNN draws it pixel by pixel."""
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for sizes that do not fit together."""
-        require(self.base_size in (2, 4, 8, 16), "base_size", "2, 4, 8 or 16", self.base_size)
+        sizes = (2, 4, 8, 16, 32)
+        require(self.base_size in sizes, "base_size", "2, 4, 8, 16 or 32", self.base_size)
+        layers = self.base_flows
+        require(min(layers, default=1) >= 1, "base_flows", "at least 1 layer each", layers)
         fits = self.factor.kind != "B" or self.factor.patch <= self.base_size
         rule = f"at most `base_size`, {self.base_size}"
         require(fits, "factor.patch", rule, self.factor.patch)

@@ -20,6 +20,7 @@ import tensorflow as tf
 
 from likelihoods.initial import Initial
 from likelihoods.levels import value_of
+from pixelcnn.networks.conditionals import Conditionals
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import FactorConfig, OutputConfig
 from pixelcnn.networks.groups import STRIDES, cut, merged
@@ -107,6 +108,11 @@ class Factor(tf.Module):
         """Pixels of the merged image, down and across, in a tile."""
         return STRIDES[self.group - 2]
 
+    @property
+    def noise_words(self) -> int:
+        """Random words that a pixel takes."""
+        return (self.output or self.shallow.output).noise_words
+
     def __call__(self, groups: list, condition: Condition, mode: Mode = EXACT) -> Hidden:
         """Returns the ResNet's hidden state at each pixel of a group, [batch, height, width, ...].
 
@@ -137,14 +143,20 @@ class Factor(tf.Module):
 
         levels: of the group, int32 [batch, height, width, channels].
         """
+        return self.conditionals(levels, groups, condition, mode).nats()
+
+    def conditionals(
+        self, levels, groups: list, condition: Condition, mode: Mode = EXACT
+    ) -> Conditionals:
+        """The distribution of every pixel of a group; arguments as for `log_prob`."""
         hidden = self(groups, condition, mode)
         if self.output is not None:
-            return tf.reduce_sum(self.output.log_prob(hidden, levels), [1, 2])
+            return Conditionals(self.output, hidden, levels)
         patches = cut(levels, self.config.patch)
         known = self.patch_hidden(hidden)
         units, prediction = self.shallow(patches, Condition(None, known.units), mode)
-        each = self.shallow.output.log_prob(Hidden(units, prediction + known.prediction), patches)
-        return tf.reduce_sum(tf.reshape(each, [tf.shape(levels)[0], -1]), 1)
+        hidden = Hidden(units, prediction + known.prediction)
+        return Conditionals(self.shallow.output, hidden, patches, tf.shape(levels)[0])
 
     def patch_hidden(self, hidden: Hidden) -> Hidden:
         """Returns the hidden state cut into patches, [batch * patches, M, M, ...] (type B)."""

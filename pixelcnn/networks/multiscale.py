@@ -5,7 +5,8 @@ Reed et al. 2017, "Parallel Multiscale Autoregressive Density Estimation" (arXiv
     p(x_1:S) = p(x_base) prod_scales p(x^2 | x^1) p(x^3 | x^1, x^2) p(x^4 | x^1, x^2, x^3)
 
 where x^1 is the image of half the size, a sub-sample, and x^2 to x^4 are the other pixels of each
-2 x 2 tile. A PixelCNN models the base; every factor is a network of its own.
+2 x 2 tile. A PixelCNN models the base, or a flow that draws it in one pass; every factor is a
+network of its own.
 """
 
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 import tensorflow as tf
 
 from likelihoods.initial import Initial
+from pixelcnn.networks.conditionals import Conditionals
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import (
     MultiscaleConfig,
@@ -23,6 +25,7 @@ from pixelcnn.networks.config import (
 )
 from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.groups import split, subsampled
+from pixelcnn.networks.image_flow import ImageFlow
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.pixelcnn import PLACE, PixelCNN, with_coordinates
 
@@ -60,8 +63,10 @@ class Multiscale(tf.Module):
                 raise ValueError(f"`parts` must be of {', '.join(known)}, got {part}.")
         self.parts = known if parts is None else tuple(part for part in known if part in parts)
         channels = (vector_channels, map_channels)
-        self.base: Any = None  # a PixelCNN where it is one of the parts
-        if known[0] in self.parts:
+        self.base: Any = None  # a PixelCNN or an ImageFlow where it is one of the parts
+        if known[0] in self.parts and config.base_flows:
+            self.base = ImageFlow(config.base, config.base_flows, output, initial, *channels)
+        elif known[0] in self.parts:
             self.base = PixelCNN(config.base, output, initial, *channels, name="base")
         self.factors = {
             part: Factor(
@@ -74,8 +79,8 @@ class Multiscale(tf.Module):
     @property
     def noise_words(self) -> int:
         """Random words that a pixel takes."""
-        network = self.base if self.base is not None else next(iter(self.factors.values()))
-        return (network.output or network.shallow.output).noise_words
+        networks = [self.base, *self.factors.values()]
+        return max(network.noise_words for network in networks if network is not None)
 
     def log_prob(self, levels, condition: Condition):
         """float32 [batch], nats, of whole images: one parallel pass a factor."""
@@ -84,6 +89,20 @@ class Multiscale(tf.Module):
     def nats(self, levels, condition: Condition, mode: Mode = EXACT, seeds=None) -> dict:
         """float32 [batch] for every part, nats; they add up to the log-probability.
 
+        Arguments as for `conditionals`.
+        """
+        nats = {}
+        if self.base is not None and self.has_flow:
+            small, at_base = self.at_base(levels, condition)
+            nats[self.parts[0]] = self.base.nats(small, at_base, mode, seeds)
+        parts = self.conditionals(levels, condition, mode, seeds)
+        return nats | {part: conditionals.nats() for part, conditionals in parts.items()}
+
+    def conditionals(
+        self, levels, condition: Condition, mode: Mode = EXACT, seeds=None
+    ) -> dict[str, Conditionals]:
+        """The distribution of every pixel, part by part, but for a base that is a flow.
+
         Args:
           levels: int32 [batch, size, size, channels].
           condition: vector, and map [batch, size, size, map_channels].
@@ -91,19 +110,28 @@ class Multiscale(tf.Module):
           seeds: int32 [batch, 2]; with these, scales beyond the configuration's `crop` are
             evaluated on a random crop, in proportion to its share of the pixels.
         """
-        nats = {}
-        if self.base is not None:
-            small = subsampled(levels, self.config.base_size)
-            at_base = condition_at(condition, self.config.base_size)
-            nats[self.parts[0]] = tf.reduce_sum(self.base.log_prob(small, at_base, mode), [1, 2])
+        parts = {}
+        if self.base is not None and not self.has_flow:
+            small, at_base = self.at_base(levels, condition)
+            parts[self.parts[0]] = self.base.conditionals(small, at_base, mode)
         for part, factor in self.factors.items():
             size = int(part.split(".")[0])
             placed = with_coordinates(condition_at(condition, size), size, size)
             image, placed, share = self._cropped(subsampled(levels, size), placed, seeds)
             groups, before = split(image), factor.group - 1
-            log_prob = factor.log_prob(groups[before], groups[:before], placed, mode)
-            nats[part] = share * log_prob
-        return nats
+            own = factor.conditionals(groups[before], groups[:before], placed, mode)
+            parts[part] = own._replace(share=share)
+        return parts
+
+    @property
+    def has_flow(self) -> bool:
+        """Whether the base is a flow, drawn in one pass, of which `nats` is a bound."""
+        return bool(self.config.base_flows)
+
+    def at_base(self, levels, condition: Condition) -> tuple[tf.Tensor, Condition]:
+        """Images and their condition at the size of the base."""
+        size = self.config.base_size
+        return subsampled(levels, size), condition_at(condition, size)
 
     def _cropped(self, image, condition: Condition, seeds):
         """A crop of the image, of the condition, and how many times as large the whole is."""

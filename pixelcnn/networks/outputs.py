@@ -48,11 +48,11 @@ class MixtureOutput(tf.Module):
 
     def log_prob(self, hidden: Hidden, levels):
         """float32 [...], nats, of pixels int32 [..., channels]."""
-        return self.likelihood.log_prob(self._parameters(hidden), levels)
+        return self.likelihood.log_prob(self.parameters(hidden), levels)
 
     def level_probabilities(self, hidden: Hidden, before: list):
         """float32 [..., levels] of the next channel given those before it, int32 [...] each."""
-        return self.likelihood.level_probabilities(self._parameters(hidden), before)
+        return self.likelihood.level_probabilities(self.parameters(hidden), before)
 
     def sample(self, hidden: Hidden, words, temperature=1.0, guidance=None):
         """int32 [..., channels], pixels, from uint32 [..., noise_words].
@@ -62,9 +62,10 @@ class MixtureOutput(tf.Module):
         if guidance is not None:
             return sample_guided(self, hidden, words, temperature, guidance)
         noises = self.likelihood.noise_of(words)
-        return self.likelihood.sample(self._parameters(hidden), noises, temperature)
+        return self.likelihood.sample(self.parameters(hidden), noises, temperature)
 
-    def _parameters(self, hidden):
+    def parameters(self, hidden: Hidden):
+        """The parameters of the mixture, [..., num_parameters]."""
         parameters = matmul(tf.cast(hidden.units, tf.float32), self.kernel) + self.bias
         return self.likelihood.shift_means(parameters, hidden.prediction)
 
@@ -142,32 +143,46 @@ Output = MixtureOutput | SoftmaxOutput
 
 
 def sample_guided(output: Output, hidden: Hidden, words, temperature, weight):
-    """int32 [2 batch, ..., channels], the same pixels twice, moved away from the null condition.
-
-    Level by level and channel by channel, p the model's distribution:
-
-        log q(x) = log p(x | condition) + weight (log p(x | condition) - log p(x | null)) + constant
-
-    p(x | null) counts as at least `NULL_FLOOR`: in its far tails it says nothing, and would draw
-    samples to wherever it is narrower. q is no longer the model's own density.
+    """int32 [2 batch, ..., channels], pixels of the distribution of `guided_nats`, each twice.
 
     Args:
       output: what reads the hidden state.
       hidden: [2 batch, ...], under the conditions and then under the null condition.
       words: uint32 [2 batch, ..., noise words], twice the same.
-      temperature: divides log q. weight: at least 0.
+      temperature: divides the logarithm of that distribution. weight: at least 0.
+    """
+    sides, drawn = both_sides(hidden), []
+    uniforms = noise.uniform_from_bits(tf.split(words, 2)[0])
+    for c in range(hidden.prediction.shape[-1]):
+        moved = guided_nats(output, sides, drawn, weight)
+        drawn.append(sample_categorical(moved, uniforms[..., c], temperature))
+    return tf.tile(tf.stack(drawn, axis=-1), [2] + [1] * (words.shape.rank - 1))
+
+
+def both_sides(hidden: Hidden) -> list[Hidden]:
+    """The two halves of a hidden state [2 batch, ...]: under the conditions, and under the null."""
+    return [Hidden(*(tf.split(part, 2)[side] for part in hidden)) for side in range(2)]
+
+
+def guided_nats(output: Output, sides: list[Hidden], before: list, weight):
+    """float32 [..., levels], log q of the next channel moved away from the null condition.
+
+    Level by level, p being the model's distribution, and up to a constant:
+
+        log q(x) = log p(x | condition) + weight (log p(x | condition) - log p(x | null))
+
+    p(x | null) counts as at least `NULL_FLOOR`: in its far tails it says nothing, and would draw
+    samples to wherever it is narrower. q is no longer the model's own density.
+
+    Args:
+      output: what reads the hidden state. sides: under the conditions and under the null one.
+      before: the levels int32 [...] of the channels before it. weight: at least 0.
     Source: Ho and Salimans 2021, "Classifier-Free Diffusion Guidance" (arXiv 2207.12598), of
       conditionals in place of scores.
     """
-    sides = [Hidden(*(tf.split(part, 2)[side] for part in hidden)) for side in range(2)]
-    uniforms = noise.uniform_from_bits(tf.split(words, 2)[0])
-    drawn: list[tf.Tensor] = []
-    for c in range(hidden.prediction.shape[-1]):
-        given, null = (output.level_probabilities(side, drawn) for side in sides)
-        nats = tf.math.log(tf.maximum(given, SMALLEST))
-        moved = nats + weight * (nats - tf.math.log(tf.maximum(null, NULL_FLOOR)))
-        drawn.append(sample_categorical(moved, uniforms[..., c], temperature))
-    return tf.tile(tf.stack(drawn, axis=-1), [2] + [1] * (words.shape.rank - 1))
+    given, null = (output.level_probabilities(side, before) for side in sides)
+    nats = tf.math.log(tf.maximum(given, SMALLEST))
+    return nats + weight * (nats - tf.math.log(tf.maximum(null, NULL_FLOOR)))
 
 
 def make_output(config: OutputConfig, units: int, initial: Initial) -> Output:

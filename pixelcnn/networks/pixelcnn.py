@@ -21,6 +21,7 @@ import tensorflow as tf
 
 from likelihoods.initial import Initial
 from likelihoods.levels import value_of
+from pixelcnn.networks.conditionals import Conditionals
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.layers import cast_like, convolved, matmul
@@ -129,6 +130,7 @@ class PixelCNN(tf.Module):
       vector_channels, map_channels: of the condition; 0: none.
       initial: where the weights come from.
       start: weight of the pixel above, and of the one to the left, in the untrained prediction.
+      make: makes what reads the hidden state, see `make_output`.
     """
 
     def __init__(
@@ -140,6 +142,7 @@ class PixelCNN(tf.Module):
         map_channels: int = 0,
         start: float = 0.5,
         name="pixelcnn",
+        make=make_output,
     ):
         super().__init__(name=name)
         self.config, self.output_config = config, output
@@ -174,7 +177,7 @@ class PixelCNN(tf.Module):
         ]
         self.out_kernel = initial.kernel([units, config.output_units], "out_kernel")
         self.out_bias = initial.zeros([config.output_units], "out_bias")
-        self.output = make_output(output, config.output_units, initial)
+        self.output = make(output, config.output_units, initial)
 
     def __call__(self, levels, condition: Condition, mode: Mode = EXACT) -> Hidden:
         """Returns the hidden state of each pixel given those before, [batch, height, width, ...].
@@ -216,9 +219,22 @@ class PixelCNN(tf.Module):
         """float32 [batch, height, width], nats, of each pixel given those before it."""
         return self.output.log_prob(self(levels, condition, mode), levels)
 
+    def conditionals(self, levels, condition: Condition, mode: Mode = EXACT) -> Conditionals:
+        """The distribution of every pixel; arguments as for a call."""
+        return Conditionals(self.output, self(levels, condition, mode), levels)
+
+    @property
+    def noise_words(self) -> int:
+        """Random words that a pixel takes."""
+        return self.output.noise_words
+
     def inputs(self, levels):
-        """The image in [-1, 1] with a channel of ones, which tells padding from grey."""
-        values = value_of(levels, self.output_config.levels)
+        """The image in [-1, 1] with a channel of ones, which tells padding from grey.
+
+        levels: int32, or in their place the values float32 [batch, height, width, channels].
+        """
+        is_values = levels.dtype.is_floating
+        values = levels if is_values else value_of(levels, self.output_config.levels)
         return tf.concat([values, tf.ones_like(values[..., :1])], -1)
 
     def placed(self, condition: Condition, levels) -> Condition:

@@ -59,11 +59,17 @@ def sample_scales(
 
 
 def sample_base(model: Multiscale, inputs: SamplingInputs, base_sampler=sample):
-    """Returns the smallest images, int32 [batch, base_size, base_size, channels]."""
+    """Returns the smallest images, int32 [batch, base_size, base_size, channels].
+
+    Those of a flow are not guided; the twins then have the same base.
+    """
     side, network = model.config.base_size, model.base
     words = tf.reshape(inputs.words[:, : side**2], [-1, side, side, inputs.words.shape[-1]])
     condition = condition_at(inputs.condition, side)
     temperature, guidance = inputs.temperatures[0], inputs.guidance
+    if model.has_flow:
+        images = network.sample(words, condition, temperature)
+        return images if guidance is None else tf.tile(tf.split(images, 2)[0], [2, 1, 1, 1])
     return base_sampler(network, words, condition, None, temperature, guidance=guidance)
 
 

@@ -5,7 +5,7 @@ import pytest
 import tensorflow as tf
 
 from distill.acceptance import acceptance, log_density, mean_run
-from distill.flows import FlowOutput
+from likelihoods.affine import FlowOutput
 
 SHAPE = (2, 4000)
 

@@ -34,6 +34,8 @@ COMMAND = ROOT / "onepass" / "__main__.py"
 SMALLER = (
     (r"\bwavenet-(?!smoke)[\w-]+16k|\bwavenet-density-24k", "wavenet-smoke"),
     (r"\bstudent-cpu-16k", "student-smoke"),
+    (r"\bguided-32", "guided-smoke"),
+    (r"\bflow-(base|32)", "flow-smoke"),
     (r"\b(pixelcnn|multiscale)-cpu-\d+", r"\1-smoke --conditioning.kind class"),
     (r"\bmultiscale-text-32", "multiscale-smoke --conditioning.kind text"),
     (

@@ -9,11 +9,11 @@ from densities import DECAY, SCALE, Autoregression, Filter, Located
 from networks import condition_of, network_of
 
 from distill.config import StudentConfig
-from distill.flows import FlowOutput
 from distill.losses import kl_divergence
 from distill.student import ParallelWaveNet
 from distill.teacher import Parametrised, WaveNetDensity, freeze
 from likelihoods import noise as counter_noise
+from likelihoods.affine import FlowOutput
 from replicator.training.config import OptimizerConfig
 from replicator.training.state import TrainState
 

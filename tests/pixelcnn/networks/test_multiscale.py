@@ -413,7 +413,7 @@ def test_sizes_that_no_doubling_of_the_base_reaches_are_refused(size):
         (FactorConfig, {"shallow_units": 0}, "`shallow_units` must be at least 1, got 0."),
         (FactorConfig, {"patch": 3}, "`patch` must be 2, 4 or 8, got 3."),
         (FactorConfig, {"dropout": -0.1}, "`dropout` must be in [0, 1), got -0.1."),
-        (MultiscaleConfig, {"base_size": 3}, "`base_size` must be 2, 4, 8 or 16, got 3."),
+        (MultiscaleConfig, {"base_size": 3}, "`base_size` must be 2, 4, 8, 16 or 32, got 3."),
         (
             MultiscaleConfig,
             {"crop": 8},

@@ -1,0 +1,1 @@
+"""Image models distilled: guidance into the model it guides, a PixelCNN into flows."""

@@ -1,0 +1,78 @@
+"""The verb `distill` of the command line for image models."""
+
+import dataclasses
+from pathlib import Path
+from typing import Annotated
+
+import tyro
+
+from distill.images.config import DistillConfig, FlowConfig, GuidedConfig
+from distill.images.presets import PRESETS
+from pixelcnn import shipped
+from pixelcnn.command import training_data
+from replicator.runs.errors import UserError
+from replicator.training.command import TrainingOptions, parse_training, run_training
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillImagesArguments(TrainingOptions):
+    """Distil an image model into one that takes fewer passes; resumes where it stopped."""
+
+    teacher: Path
+    """Run directory or model folder of an image model, or a shipped one such as shipped-digits;
+    read, never written."""
+    workdir: Path
+    """Run directory; one that holds the same configuration is resumed."""
+    config: Annotated[DistillConfig, tyro.conf.arg(name="")]
+    data: str | None = None
+    """Images, as for `train`; None: the ones that the teacher was trained on."""
+
+
+@dataclasses.dataclass(frozen=True)
+class GuidedArguments(DistillImagesArguments):
+    """Distil the guidance of a model of classes into a model like it; resumes where it stopped."""
+
+    config: Annotated[GuidedConfig, tyro.conf.arg(name="")]
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowArguments(DistillImagesArguments):
+    """Distil a PixelCNN, or the base of a multiscale model, into flows that draw it in one pass;
+    resumes where it stopped."""
+
+    config: Annotated[FlowConfig, tyro.conf.arg(name="")]
+
+
+def arguments_of(preset: str) -> type[DistillImagesArguments]:
+    """The options of a preset."""
+    return GuidedArguments if isinstance(PRESETS[preset].config, GuidedConfig) else FlowArguments
+
+
+def run_distill(preset: str, arguments: list[str], parse) -> int:
+    """Parses the rest of `onepass distill PRESET ...`, distils; 128 + a signal that stopped it."""
+    words = ("distill", preset)
+    given = parse_training(arguments_of(preset), words, arguments, parse, PRESETS[preset])
+    if given.data is None and str(given.teacher) in shipped.FOLDERS:
+        raise UserError(f"{given.teacher} comes without its images; name some with --data.")
+    from distill.images.portable import export_run
+    from distill.images.training import distill
+    from pixelcnn.model import load
+
+    teacher = load(given.teacher)
+    what = (
+        preset,
+        given.config,
+        teacher,
+        given.teacher,
+        given.data or training_data(given.teacher, teacher),
+    )
+    if given.workdir.resolve() == given.teacher.resolve():
+        raise UserError(f"The student needs a --workdir of its own, {given.workdir} is not.")
+    return run_training(
+        given,
+        given.workdir,
+        train=lambda replicator: distill(*what, given.workdir, replicator=replicator),
+        export=lambda: export_run(*what, given.portable, given.workdir),
+        score="best dev KL {:.4f} bits/dim",
+        samples="images",
+    )

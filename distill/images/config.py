@@ -1,0 +1,105 @@
+"""What a distillation of an image model is made of, every field settable on the command line."""
+
+import dataclasses
+from typing import Literal
+
+from replicator.runs.field_rules import at_least, require
+from replicator.training.config import LoopConfig, OptimizerConfig
+
+
+@dataclasses.dataclass(frozen=True)
+class GuidedTargets:
+    """What the student learns to say of a pixel."""
+
+    guidance: float = 1.5
+    """How far the teacher's distributions are moved away from those of no class in particular."""
+    temperature: tuple[float, ...] = (1.0,)
+    """That divides their logarithms; one number, or one a scale, base first."""
+    kl: float = 1.0
+    """Weight of KL(guided teacher || student)."""
+    likelihood: float = 0.0
+    """Weight of the likelihood of the images themselves."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        at_least(self, 0, "guidance", "kl", "likelihood")
+        require(min(self.temperature) > 0, "temperature", "above 0", self.temperature)
+        _check_terms(self, "likelihood")
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowTargets:
+    """The terms of a flow's loss and their weights; 0 switches a term off. Each is logged alone."""
+
+    kl: float = 1.0
+    """Of KL(student || teacher), in nats a number."""
+    draws: int = 16
+    """Draws of each number for the cross-entropy."""
+    likelihood: float = 0.0
+    """Of a bound of the likelihood of the images themselves, in nats a number."""
+    spectrum: float = 0.0
+    """Of how far the power spectrum, averaged over a batch (that of a device), is from that of the
+    images."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        at_least(self, 0, "kl", "likelihood", "spectrum")
+        at_least(self, 1, "draws")
+        _check_terms(self, "likelihood", "spectrum")
+
+
+@dataclasses.dataclass(frozen=True)
+class DistillConfig:
+    """What every distillation of an image model has."""
+
+    targets: GuidedTargets | FlowTargets
+    optimizer: OptimizerConfig = dataclasses.field(default_factory=OptimizerConfig)
+    loop: LoopConfig = dataclasses.field(default_factory=LoopConfig)
+    batch_size: int = 16
+    """Images in a batch."""
+    compute_dtype: Literal["float32", "bfloat16"] = "float32"
+    """What convolutions compute in while training; all else is float32."""
+    seed: int = 0
+    """Of new weights, of the order of the images, of noise, crops and dropout."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        at_least(self, 1, "batch_size")
+
+
+@dataclasses.dataclass(frozen=True)
+class GuidedConfig(DistillConfig):
+    """Guidance distilled into a model of the teacher's own kind and size, which starts as it."""
+
+    targets: GuidedTargets = dataclasses.field(default_factory=GuidedTargets)
+    table_side: int = 0
+    """Side, in pixels, of the largest groups whose tables are all compared; of larger ones only
+    rows and columns at equal distances are, from a corner drawn by chance. 0: all are."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        super().__post_init__()
+        at_least(self, 0, "table_side")
+
+
+@dataclasses.dataclass(frozen=True)
+class FlowConfig(DistillConfig):
+    """A PixelCNN, or that of a multiscale model's base, distilled into flows of one pass."""
+
+    targets: FlowTargets = dataclasses.field(default_factory=FlowTargets)
+    flows: tuple[int, ...] = (4, 4, 8)
+    """Layers of each flow, first to last."""
+    units: int = 64
+    """Channels of each of a flow's two stacks."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        super().__post_init__()
+        require(len(self.flows) > 0, "flows", "at least one", self.flows)
+        at_least(self, 1, "units")
+
+
+def _check_terms(targets: GuidedTargets | FlowTargets, *others: str) -> None:
+    """Raises ValueError where all terms are off."""
+    if not any(getattr(targets, name) for name in ("kl", *others)):
+        raise ValueError("`kl` must be above 0 where no other term is.")

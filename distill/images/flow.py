@@ -1,0 +1,142 @@
+"""A flow distilled from a PixelCNN by reverse KL, with terms that the images themselves give.
+
+The student draws whole images of noise and knows its density; one pass of the teacher on them says
+the distribution of every number given the numbers before it: `losses.kl_divergence`, as for sound.
+The teacher reads what a level can say, so numbers beyond the outer levels reach it as these; its
+density there goes on, because that of the numbers is what levels are rounded from. The divergence
+of the numbers bounds that of the levels.
+
+Reverse KL leaves out modes that a flow of one logistic a number cannot reach: the likelihood of
+images, a bound, does not.
+"""
+
+import dataclasses
+import math
+from typing import Any
+
+import tensorflow as tf
+
+from distill.images.config import FlowTargets
+from distill.losses import kl_divergence
+from likelihoods import PixelMixture
+from likelihoods import noise as counter_noise
+from likelihoods.affine import FlowOutput
+from likelihoods.levels import value_of
+from pixelcnn.density import ImageDensity, ImageLoss
+from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.mode import EXACT, Mode
+from pixelcnn.networks.pixelcnn import PixelCNN
+
+SOUNDLESS = 1e-3  # power of a frequency below which images do not differ
+# Numbers of the seeds that are folded out of an example's.
+IMAGE, DRAWS = 0, 1
+
+
+@dataclasses.dataclass(frozen=True)
+class PixelConditionals:
+    """The distribution of every number of images given the numbers before it.
+
+    parameters: of the mixture at each pixel. before: the images, float32 in [-1, 1].
+    """
+
+    likelihood: PixelMixture
+    parameters: tf.Tensor
+    before: tf.Tensor
+
+    def log_density(self, values):
+        """float32 [..., batch, height, width, channels], nats per unit, of other values there."""
+        return self.likelihood.log_densities(self.parameters, values, self.before)
+
+
+def conditionals(teacher: PixelCNN, values, condition: Condition) -> PixelConditionals:
+    """What a PixelCNN with a mixture of logistics says of real images, in one pass."""
+    before = tf.clip_by_value(values, -1.0, 1.0)
+    parameters = teacher.output.parameters(teacher(before, condition))
+    return PixelConditionals(teacher.output.likelihood, parameters, before)
+
+
+class FlowLoss(ImageLoss):
+    """The loss of a batch of images, [], and the values of its terms.
+
+    Args:
+      student: a multiscale model whose base is a flow. Its other parts are left as they are.
+      teacher: a PixelCNN of images of the base's size, or a multiscale model with such a base.
+      targets: which terms.
+    """
+
+    def __init__(self, student: ImageDensity, teacher: ImageDensity, targets: FlowTargets):
+        super().__init__(student)
+        self.targets = targets
+        model = teacher.multiscale
+        self._teacher: Any = teacher.pixelcnn if model is None else model.base
+        self._model: Any = student.multiscale
+        of_base = {weight.ref() for weight in self._model.base.trainable_variables}
+        self._kept = [w for w in student.trainable_variables if w.ref() not in of_base]
+
+    def __call__(self, batch: dict):
+        """The weighted sum of the terms, nats for each number of the base, and their values."""
+        targets, mode = self.targets, self.density.training_mode(batch)
+        levels, condition = self._at_base(batch)
+        terms: dict[str, tuple[float, tf.Tensor]] = {}
+        if targets.kl or targets.spectrum:
+            drawn = self._drawn(batch["seed"], levels.shape, condition, mode)
+            kl, cross, own = self._divergence(drawn, batch["seed"], condition)
+            images = value_of(levels, self._model.output_config.levels)
+            apart = spectral_distance(drawn.output, images)
+            terms |= {"kl": (targets.kl, tf.reduce_mean(kl)), "spectrum": (targets.spectrum, apart)}
+            terms |= {"cross_entropy": (0.0, cross), "entropy": (0.0, own)}
+        if targets.likelihood:
+            nats = self._model.base.nats(levels, condition, mode, batch["seed"])
+            code = -tf.reduce_mean(nats) / math.prod(levels.shape[1:])
+            terms["likelihood"] = (targets.likelihood, code)
+        # A state wants a gradient of every weight, and the other parts' is nothing.
+        nothing = [0.0 * tf.reduce_sum(weight) for weight in self._kept]
+        loss = tf.add_n([weight * value for weight, value in terms.values()] + nothing)
+        return loss, {name: value for name, (_, value) in terms.items()}
+
+    def divergences(self, batch: dict) -> dict[str, tf.Tensor]:
+        """float32 [batch], nats: KL(P_S || P_T) of the base, an estimate by one image each."""
+        levels, condition = self._at_base(batch)
+        drawn = self._drawn(batch["seed"], levels.shape, condition, EXACT)
+        kl = self._divergence(drawn, batch["seed"], condition)[0]
+        return {self._model.parts[0]: math.prod(levels.shape[1:]) * kl}
+
+    def _at_base(self, batch: dict) -> tuple[tf.Tensor, Condition]:
+        levels, condition = self._model.at_base(batch["levels"], self.density.conditioner(batch))
+        fixed = (None if part is None else tf.stop_gradient(part) for part in condition)
+        return levels, Condition(*fixed)
+
+    def _drawn(self, seeds, shape, condition: Condition, mode: Mode) -> FlowOutput:
+        """Images that the student draws, each from the noise of its own seed."""
+        _, height, width, channels = shape
+        keys, rows = counter_noise.fold_in(seeds, IMAGE), tf.zeros_like(seeds[:, 0])
+        words = counter_noise.words(keys, rows, 0, height * width, channels)
+        noise = counter_noise.logistic_from_bits(words)
+        return self._model.base(tf.reshape(noise, [-1, *shape[1:]]), condition, mode)
+
+    def _divergence(self, drawn: FlowOutput, seeds, condition: Condition):
+        """KL a number [batch], and the means of cross-entropy and entropy that it is made of."""
+        numbers, count = math.prod(drawn.output.shape[1:]), self.targets.draws
+        keys, rows = counter_noise.fold_in(seeds, DRAWS), tf.shape(seeds)[0]
+        draws = kl_divergence.standard_draws("logistic", keys, rows, numbers, count)
+        draws = tf.reshape(draws, [count, -1, *drawn.output.shape[1:]])
+        given = conditionals(self._teacher, drawn.output, condition)
+        cross = kl_divergence.cross_entropy(given, drawn, draws)
+        own = kl_divergence.entropy(drawn, "logistic")
+        kl = tf.reduce_mean(cross - own, [1, 2, 3])
+        return kl, tf.reduce_mean(cross), tf.reduce_mean(own)
+
+
+def spectral_distance(drawn, images):
+    """The mean square of the difference of log power spectra, each averaged over its batch, [].
+
+    drawn, images: float32 [batch, height, width, channels].
+    """
+    ours, theirs = (tf.math.log(_power(x) + SOUNDLESS) for x in (drawn, images))
+    return tf.reduce_mean(tf.square(ours - theirs))
+
+
+def _power(images):
+    """The power of each frequency [channels, rows, columns], a mean over the images."""
+    spectra = tf.signal.rfft2d(tf.transpose(images, [0, 3, 1, 2]))
+    return tf.reduce_mean(tf.square(tf.abs(spectra)), 0) / math.prod(images.shape[1:3])

@@ -1,0 +1,126 @@
+"""Guidance distilled by forward KL: the student says at once what guidance takes two passes for.
+
+Every pixel of a real image is a table of 256 levels a channel, given the true pixels before it
+(teacher forcing): q, the teacher's moved away from its null condition (`outputs.guided_nats`), and
+p_S, the student's. The student learns
+
+    KL(Q || P_S) = E_x sum_t sum_l q(l | x_<t) (log q(l | x_<t) - log p_S(l | x_<t))
+
+whose gradient goes through no sample, and which punishes a student that leaves out a mode.
+"""
+
+import math
+
+import tensorflow as tf
+
+from distill.images.config import GuidedTargets
+from pixelcnn.density import ImageDensity, ImageLoss
+from pixelcnn.networks.conditionals import Conditionals
+from pixelcnn.networks.mode import EXACT, Mode
+from pixelcnn.networks.outputs import SMALLEST, Hidden, both_sides, guided_nats
+from pixelcnn.sampling.guidance import paired
+from pixelcnn.sampling.multiscale_sampler import temperatures_of
+
+
+class GuidedLoss(ImageLoss):
+    """The loss of a batch of images, [], and the values of its terms in bits per dimension.
+
+    Args:
+      student, teacher: of one configuration; only the student's weights get a gradient.
+      targets: what the student learns. table_side: see `GuidedConfig`.
+    """
+
+    def __init__(
+        self,
+        student: ImageDensity,
+        teacher: ImageDensity,
+        targets: GuidedTargets,
+        table_side: int = 0,
+    ):
+        super().__init__(student)
+        self.teacher, self.targets, self.table_side = teacher, targets, table_side
+        sizes = (student.config.data.size,)
+        if student.multiscale is not None:
+            sizes = student.multiscale.sizes
+        each = temperatures_of(targets.temperature, len(sizes)).numpy().tolist()
+        self._temperatures = dict(zip(map(str, sizes), each, strict=True))
+
+    def __call__(self, batch: dict):
+        """The weighted sum of the terms in nats for each number of an image, and their values."""
+        mode, seeds = self.density.training_mode(batch), batch["seed"]
+        student = self._student(batch, mode, seeds)
+        kl = self._per_number(self._divergences(student, batch, mode, seeds))
+        code = -self._per_number({part: own.nats() for part, own in student.items()})
+        values = {"kl_bits_per_dim": kl / math.log(2.0), "bits_per_dim": code / math.log(2.0)}
+        return self.targets.kl * kl + self.targets.likelihood * code, values
+
+    def divergences(self, batch: dict) -> dict[str, tf.Tensor]:
+        """float32 [batch] for every part, nats: KL(Q || P_S) of whole images."""
+        return self._divergences(self._student(batch, EXACT), batch, EXACT)
+
+    def _student(self, batch: dict, mode: Mode, seeds=None) -> dict[str, Conditionals]:
+        condition = self.density.conditioner(batch)
+        return self.density.conditionals(batch["levels"], condition, mode, seeds)
+
+    def _divergences(
+        self, student: dict[str, Conditionals], batch: dict, mode: Mode, seeds=None
+    ) -> dict:
+        targets = self.targets
+        condition, levels, seeds = paired(
+            self.teacher.conditioner, batch, targets.guidance, batch["levels"], seeds
+        )
+        without_dropout = mode._replace(seed=None)
+        teacher = self.teacher.conditionals(levels, condition, without_dropout, seeds)
+        divergences = {}
+        for part, own in student.items():
+            pair = (teacher[part], own)
+            if mode.seed is not None and self.table_side:
+                pair = tuple(thinned(each, self.table_side, mode.seed) for each in pair)
+            temperature = self._temperatures[part.split(".")[0]]
+            divergences[part] = divergence(*pair, targets.guidance, temperature)
+        return divergences
+
+    def _per_number(self, parts: dict):
+        return tf.reduce_mean(tf.add_n(list(parts.values()))) / self.density.numbers
+
+
+def thinned(whole: Conditionals, side: int, seed) -> Conditionals:
+    """Some rows and columns of all, at equal distances, that together stand for the whole.
+
+    side: how many of each are left, where there are twice as many. seed: int32 [2], of the first.
+    """
+    size = whole.levels.shape[1:3]
+    distance = min(size) // side
+    if distance < 2:
+        return whole
+    corner = tf.unstack(tf.math.floormod(seed, distance))
+    # Gathered: XLA slices from places that it knows beforehand.
+    rows, columns = (
+        first + distance * tf.range(pixels // distance)
+        for first, pixels in zip(corner, size, strict=True)
+    )
+    *hidden, levels = (
+        tf.gather(tf.gather(each, rows, axis=1), columns, axis=2)
+        for each in (*whole.hidden, whole.levels)
+    )
+    share = whole.share * math.prod(size) / math.prod(pixels // distance for pixels in size)
+    return whole._replace(hidden=Hidden(*hidden), levels=levels, share=share)
+
+
+def divergence(teacher: Conditionals, student: Conditionals, weight, temperature):
+    """float32 [images], nats: KL(Q || P_S) over all pixels and channels of a part.
+
+    Args:
+      teacher: of the images under their conditions, then of the same under the null condition.
+      student: of the images. weight: of the guidance. temperature: divides log q.
+    """
+    sides, channels = both_sides(teacher.hidden), tf.unstack(student.levels, axis=-1)
+    each = 0.0
+    for c in range(len(channels)):
+        before = channels[:c]
+        moved = guided_nats(teacher.output, sides, before, weight)
+        target = tf.stop_gradient(tf.nn.log_softmax(moved / temperature))
+        own = student.output.level_probabilities(student.hidden, before)
+        apart = target - tf.math.log(tf.maximum(own, SMALLEST))
+        each += tf.reduce_sum(tf.exp(target) * apart, -1)
+    return student.summed(each)

@@ -1,0 +1,67 @@
+"""Presets of distilled image models, each with the figure it should reach and its cost."""
+
+import dataclasses
+
+from distill.images.config import (
+    DistillConfig,
+    FlowConfig,
+    FlowTargets,
+    GuidedConfig,
+    GuidedTargets,
+)
+from replicator.training.config import LoopConfig, OptimizerConfig, Preset
+
+_ADAM = OptimizerConfig(
+    learning_rate=1e-3, warmup_steps=20, decay="cosine", average_decay=0.99, clip_norm=1.0
+)
+# Adam's first updates are nearly as large in every weight, which a trained network does not bear.
+_GENTLE_ADAM = dataclasses.replace(_ADAM, learning_rate=1.5e-4)
+_FEW_STEPS = LoopConfig(num_steps=4, evaluate_every_steps=4)
+
+PRESETS: dict[str, Preset[DistillConfig]] = {
+    "guided-smoke": Preset(
+        "Guidance distilled into a model of classes, 4 steps: does everything run?",
+        GuidedConfig(optimizer=_ADAM, loop=_FEW_STEPS, batch_size=8),
+    ),
+    "guided-32": Preset(
+        "Guidance distilled into a multiscale model of classes of 32x32 pixels, which then shows "
+        "its classes nearly as the guided teacher does, in half its time.",
+        GuidedConfig(
+            targets=GuidedTargets(guidance=1.5, temperature=(1.0, 0.9, 0.8)),
+            optimizer=_GENTLE_ADAM,
+            loop=LoopConfig(num_steps=200, evaluate_every_steps=200),
+            batch_size=8,
+            table_side=8,
+            compute_dtype="bfloat16",
+        ),
+    ),
+    "flow-smoke": Preset(
+        "Two tiny flows in place of a PixelCNN, 4 steps: does everything run? Seconds.",
+        FlowConfig(
+            targets=FlowTargets(likelihood=1.0, draws=4),
+            optimizer=_ADAM,
+            loop=_FEW_STEPS,
+            batch_size=4,
+            flows=(1, 1),
+            units=8,
+        ),
+    ),
+    "flow-base": Preset(
+        "Flows that draw the base of a multiscale model in one pass, by reverse KL and likelihood: "
+        "7 passes for 32x32 pixels in place of 70. Not trained to its end here.",
+        FlowConfig(
+            targets=FlowTargets(likelihood=0.5),
+            optimizer=_ADAM,
+            loop=LoopConfig(num_steps=4_000, evaluate_every_steps=500),
+        ),
+    ),
+    "flow-32": Preset(
+        "Flows that draw a whole image of 32x32 pixels in one pass, for a PixelCNN teacher: a "
+        "demonstration of what reverse KL leaves out. Not trained to its end here.",
+        FlowConfig(
+            optimizer=_ADAM,
+            loop=LoopConfig(num_steps=20_000, evaluate_every_steps=1_000),
+            flows=(8, 8, 12),
+        ),
+    ),
+}

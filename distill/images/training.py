@@ -1,0 +1,201 @@
+"""Distilling an image model: from a trained teacher and images to a run directory."""
+
+import contextlib
+import dataclasses
+import functools
+import math
+from pathlib import Path
+from typing import Any
+
+from distill.images.config import DistillConfig, FlowConfig, GuidedConfig
+from distill.images.flow import FlowLoss
+from distill.images.guidance import GuidedLoss
+from distill.teacher import digest, frozen_copy
+from likelihoods.initial import ZeroInitial
+from pixelcnn.config import AnyTrainConfig, MultiscaleTrainConfig
+from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.density import ImageDensity
+from pixelcnn.evaluation_callback import EvaluationCallback
+from pixelcnn.model import ImageModel
+from pixelcnn.networks.config import MultiscaleConfig, PixelCNNConfig
+from pixelcnn.training import CHANGEABLE as OF_TRAINING
+from pixelcnn.training import run_config as training_config
+from replicator import Replicator, strategies
+from replicator.runs.errors import UserError
+from replicator.runs.model_folder import variable_names
+from replicator.runs.run_directory import RunDirectory
+from replicator.runs.stored_config import defaults, to_json
+from replicator.strategies.coordination import chief_first, chief_only, variable_scope
+from replicator.training.command import check_outside, resume_and_train
+from replicator.training.loop import Outcome, Trainer
+from replicator.training.state import TrainState
+from replicator.training.step import check_rows
+
+CHANGEABLE = (*OF_TRAINING, "teacher")
+
+
+def distill(
+    preset: str,
+    config: DistillConfig,
+    teacher: ImageModel,
+    teacher_path: Path,
+    data: Path | str,
+    workdir: Path,
+    say=print,
+    replicator: Replicator | None = None,
+) -> Outcome:
+    """Distils, or goes on distilling, in `workdir`; how it ended.
+
+    The run holds an ordinary image model.
+
+    Args:
+      preset: the name it goes by.
+      config: everything that decides the outcome, with the teacher and the data.
+      teacher: a whole model; it is read and never written. teacher_path: where it lies.
+      data: images with the teacher's conditions, see `read_corpus`.
+      workdir: the run directory, made if missing; a run there must have the same configuration.
+      say: called with lines for the person watching.
+      replicator: what it runs on; None: one device. It changes nothing but the time it takes.
+
+    Raises UserError or DataError with a line that explains what to do.
+    """
+    check_outside(workdir, data, "images")
+    replicator = strategies.single() if replicator is None else replicator
+    check_rows(config.batch_size, replicator, config.optimizer.accumulate)
+    say = chief_only(replicator, say)
+    with contextlib.ExitStack() as stack:
+        with chief_first(replicator):
+            dataset = dataset_for(config, teacher, data)
+            stored = run_config(preset, config, teacher, teacher_path, dataset, data)
+            unsaid = defaults_of(config, dataset)
+            run = RunDirectory.create(workdir, stored, CHANGEABLE, replicator.is_chief, unsaid)
+            stack.callback(run.unlock)
+            for line in dataset.notes:
+                say(line)
+        return _distill(run, config, teacher, dataset, say, replicator)
+
+
+def _distill(
+    run: RunDirectory,
+    config: DistillConfig,
+    teacher: ImageModel,
+    dataset: ImageDataset,
+    say,
+    replicator: Replicator,
+) -> Outcome:
+    with variable_scope(replicator):
+        student, frozen = student_and_teacher(dataset.config, teacher)
+        state = TrainState(student, config.optimizer, config.loop.num_steps)
+    loss = loss_of(config, student, frozen)
+    divergences = loss.divergences if config.targets.kl else None
+    return resume_and_train(
+        Trainer(run, state, loss, config.loop, replicator, frozen.variables),
+        say,
+        f"{sum(math.prod(w.shape) for w in state.weights):,} weights",
+        dataset.training,
+        lambda: EvaluationCallback(student, state, dataset, run.folder("samples"), divergences),
+        lambda: start(state, student, teacher),
+    )
+
+
+def student_and_teacher(
+    config: AnyTrainConfig, teacher: ImageModel
+) -> tuple[ImageDensity, ImageDensity]:
+    """An untrained student, and a copy of its teacher that no tape watches."""
+    make = functools.partial(ImageDensity, teacher.config, ZeroInitial())
+    return ImageDensity(config), frozen_copy(teacher.network, make)
+
+
+def loss_of(
+    config: DistillConfig, student: ImageDensity, teacher: ImageDensity
+) -> GuidedLoss | FlowLoss:
+    """The loss that a distillation asks for."""
+    if isinstance(config, FlowConfig):
+        return FlowLoss(student, teacher, config.targets)
+    if isinstance(config, GuidedConfig):
+        return GuidedLoss(student, teacher, config.targets, config.table_side)
+    raise ValueError(f"`config` must be of guidance or of flows, got {type(config).__name__}.")
+
+
+def start(state: TrainState, student: ImageDensity, teacher: ImageModel) -> None:
+    """Sets every weight that the teacher has under the same name from it."""
+    theirs = _named(teacher.network)
+    state.start([theirs.get(name, weight) for name, weight in _named(student).items()])
+
+
+def _named(density: ImageDensity) -> dict:
+    return dict(zip(variable_names(density), density.trainable_variables, strict=True))
+
+
+def dataset_for(config: DistillConfig, teacher: ImageModel, data: Path | str) -> ImageDataset:
+    """The images, with the configuration of the student.
+
+    Raises UserError for a teacher that is none for this, or for images of other classes.
+    """
+    _check(config, teacher)
+    dataset = ImageDataset.read(data, student_config(config, teacher.config))
+    of_classes = teacher.config.conditioning.kind == "class"
+    if of_classes and dataset.classes != teacher.classes:
+        classes, known = ", ".join(dataset.classes), ", ".join(teacher.classes)
+        raise UserError(f"{data} has the classes {classes}; the teacher knows {known}.")
+    return dataset
+
+
+def student_config(config: DistillConfig, theirs: AnyTrainConfig) -> AnyTrainConfig:
+    """The student's configuration: the teacher's, but for its training and what it distils."""
+    given = {field.name: getattr(theirs, field.name) for field in dataclasses.fields(theirs)}
+    given |= {
+        "data": dataclasses.replace(theirs.data, batch_size=config.batch_size),
+        "optimizer": config.optimizer,
+        "loop": config.loop,
+        "compute_dtype": config.compute_dtype,
+        "seed": config.seed,
+    }
+    if not isinstance(config, FlowConfig):
+        return type(theirs)(**given)
+    flows: dict[str, Any] = {
+        "base": PixelCNNConfig(1, config.units, config.units),
+        "base_flows": config.flows,
+    }
+    if isinstance(theirs, MultiscaleTrainConfig):
+        network = dataclasses.replace(theirs.network, **flows)
+    else:
+        network = MultiscaleConfig(theirs.data.size, **flows)
+    return MultiscaleTrainConfig(**given | {"network": network})
+
+
+def _check(config: DistillConfig, teacher: ImageModel) -> None:
+    """Raises UserError for a teacher that has nothing of the kind to distil."""
+    if not teacher.whole:
+        raise UserError("The teacher has not trained all its parts.")
+    if teacher.multiscale is not None and teacher.multiscale.has_flow:
+        raise UserError("The teacher's base is a flow already; it needs one of a PixelCNN.")
+    if isinstance(config, GuidedConfig) and teacher.config.conditioning.kind != "class":
+        raise UserError("Only a model of classes can be guided, hence distilled so.")
+    if isinstance(config, FlowConfig) and teacher.config.output.likelihood != "logistic":
+        raise UserError(
+            "A softmax over levels has no gradient that could reach a flow; it needs a teacher "
+            "with --output.likelihood logistic."
+        )
+
+
+def run_config(
+    preset: str,
+    config: DistillConfig,
+    teacher: ImageModel,
+    teacher_path: Path,
+    dataset: ImageDataset,
+    data: Path | str,
+) -> dict:
+    """What config.json says of a run: what it says of any image model, its teacher and targets."""
+    return {
+        **training_config(preset, dataset.config, dataset, data),
+        "teacher": str(teacher_path),
+        "teacher_weights": digest(teacher.network),
+        "targets": to_json(config.targets),
+    }
+
+
+def defaults_of(config: DistillConfig, dataset: ImageDataset) -> dict:
+    """The defaults of the settings in `run_config`."""
+    return {**defaults(dataset.config), "targets": defaults(config.targets)}

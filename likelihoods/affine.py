@@ -1,0 +1,26 @@
+"""Noise that is scaled and moved, element by element: what an autoregressive flow makes of it."""
+
+from typing import NamedTuple
+
+import tensorflow as tf
+
+
+class FlowOutput(NamedTuple):
+    """The output of a flow, float32 [batch, elements...] each: output = noise scale + location."""
+
+    output: tf.Tensor
+    location: tf.Tensor
+    log_scale: tf.Tensor
+
+
+def compose(steps: list[FlowOutput]) -> FlowOutput:
+    """Returns consecutive flows as one flow.
+
+    mu_tot = sum_i mu_i prod_{j>i} s_j,   log s_tot = sum_i log s_i: van den Oord et al. 2017,
+    "Parallel WaveNet" (arXiv 1711.10433), section 3.2.
+    """
+    location, log_scale = steps[0].location, steps[0].log_scale
+    for step in steps[1:]:
+        location = location * tf.exp(step.log_scale) + step.location
+        log_scale = log_scale + step.log_scale
+    return FlowOutput(steps[-1].output, location, log_scale)

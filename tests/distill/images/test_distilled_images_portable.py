@@ -1,0 +1,45 @@
+"""Distillations of images exported: their steps in JAX, beside a frozen teacher."""
+
+import dataclasses
+
+import image_runs
+import pytest
+import tensorflow as tf
+from carried import assert_equal, assert_same_training
+from image_networks import QuickInitial
+from image_runs import images
+
+from distill.images import portable, training
+from distill.images.presets import PRESETS
+from pixelcnn import density
+from replicator.portable import run as portable_run
+from replicator.portable.export import training_step
+from replicator.training.state import TrainState
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("preset", "changes"), [("guided-smoke", {"table_side": 2}), ("flow-smoke", {})]
+)
+def test_steps_in_jax_equal_those_in_tensorflow(
+    preset, changes, tmp_path, monkeypatch, quick_compilation
+):
+    monkeypatch.setattr(density, "Initial", QuickInitial)
+    config = dataclasses.replace(PRESETS[preset].config, **changes)
+    teacher, run = image_runs.model("multiscale"), image_runs.run("multiscale")
+    what = (preset, config, teacher, run, images(), tmp_path)
+    portable.export_run(*what, say=image_runs.silent)
+    dataset = training.dataset_for(config, teacher, images())
+    student, frozen = training.student_and_teacher(dataset.config, teacher)
+    state = TrainState(student, config.optimizer, config.loop.num_steps)
+    training.start(state, student, teacher)
+    start, exported = state.arrays(), portable_run.Training(tmp_path)
+    assert_equal(exported.arrays(), start)
+    loss = training.loss_of(config, student, frozen)
+    step = tf.function(training_step(state, loss), autograph=False)
+    for number, batch in enumerate(dataset.training(0).take(2)):
+        metrics = exported.advance(exported.batch(number))
+        expected = step(batch)
+        state.assign([expected[f"slot/{name}"] for name in state.slots()])
+        assert float(metrics["loss"]) == pytest.approx(float(expected["loss"]), rel=1e-4)
+    assert_same_training(exported.arrays(), state.arrays(), start)

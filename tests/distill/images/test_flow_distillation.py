@@ -1,0 +1,237 @@
+"""A flow distilled from a PixelCNN: the divergence is that of its samples, the run a model."""
+
+import functools
+
+import image_runs
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_networks import QuickInitial, image_of, output_of, perturbed, pixelcnn_of
+from image_runs import CLASSES, images, opened, quickly, silent
+
+from distill.images import training
+from distill.images.config import FlowConfig, FlowTargets
+from distill.images.flow import FlowLoss, conditionals, spectral_distance
+from likelihoods import PixelMixture
+from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.density import ImageDensity
+from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.config import (
+    ConditioningConfig,
+    FactorConfig,
+    MultiscaleConfig,
+    OutputConfig,
+    PixelCNNConfig,
+)
+from replicator.runs.errors import UserError
+from replicator.runs.metrics import read_metrics
+from replicator.training.config import LoopConfig, OptimizerConfig
+
+SIDE, ROWS, LEVELS = 4, 3, 256
+NUMBERS = 3 * SIDE**2
+NETWORK = PixelCNNConfig(1, 6, 8)
+STEPS = 20
+
+
+def config_of(kind, components=3, size=SIDE):
+    config = dict(
+        output=OutputConfig(components=components),
+        conditioning=ConditioningConfig("class", len(CLASSES)),
+        data=DataConfig(size, 3, batch_size=ROWS),
+    )
+    if kind == "teacher":
+        return PixelCNNTrainConfig(**config, network=NETWORK)
+    network = MultiscaleConfig(SIDE, NETWORK, FactorConfig("A", 1, 4, 4), base_flows=(1, 1))
+    return MultiscaleTrainConfig(**config, network=network)
+
+
+def density_of(kind, amount=0.1, **config):
+    return perturbed(ImageDensity(config_of(kind, **config), QuickInitial(0)), amount)
+
+
+def batch_of(size=SIDE, rows=ROWS):
+    seeds = tf.stack([tf.range(rows), tf.fill([rows], 9)], -1)
+    levels, labels = image_of(rows, size, size, 3, LEVELS), tf.range(rows) % len(CLASSES)
+    return {"levels": levels, "label": labels, "seed": seeds}
+
+
+def test_densities_of_levels_are_their_tables():
+    """Over a bin's width; the outer levels of a table hold what lies beyond."""
+    likelihood = PixelMixture(LEVELS, 3, 2)
+    draws = np.random.default_rng(4)
+    parameters = tf.constant(draws.normal(size=[5, likelihood.num_parameters]) * 0.7, tf.float32)
+    pixels = tf.constant([[0, 10, 200], [255, 0, 3], [17, 255, 128], [80, 81, 82], [1, 254, 60]])
+    before, width = likelihood.decode(pixels), 2.0 / (LEVELS - 1)
+    other = tf.constant([[40, 41, 42]] * 5)
+    for levels in (pixels, other):
+        nats = likelihood.log_densities(parameters, likelihood.decode(levels), before)
+        for c in range(3):
+            known = [pixels[:, d] for d in range(c)]
+            table = likelihood.level_probabilities(parameters, known).numpy()
+            found = width * np.exp(nats[:, c])
+            for row, level in enumerate(levels[:, c].numpy()):
+                if 0 < level < LEVELS - 1:
+                    assert found[row] == pytest.approx(table[row, level], rel=2e-3, abs=1e-6)
+
+
+MEANS, SCALE, COEFFICIENTS = (0.1, -0.2, 0.05), 0.05, (0.3, -0.2, 0.5)
+
+
+def without_layers(density):
+    """The density, every weight of it zero."""
+    for weight in density.trainable_variables:
+        weight.assign(tf.zeros_like(weight))
+    return density
+
+
+def single_logistic(scale):
+    """Biases of a mixture of one component that has the distribution of `MEANS` and so on.
+
+    There green and blue move with the noise of red and of green; here with their values, so that
+    what green owes to red must not count twice in blue.
+    """
+    (red, green, blue), (a, b, c) = MEANS, COEFFICIENTS
+    own = (a, b - c * a, c)
+    means = (red, green - own[0] * red, blue - own[1] * red - own[2] * green)
+    return [0.0, *means, *[np.log(scale)] * 3, *np.arctanh(own)]
+
+
+def test_a_flow_that_equals_its_teacher_is_at_no_distance():
+    student = without_layers(density_of("student", components=1))
+    bias = [*MEANS, *[np.log(SCALE)] * 3, *(SCALE * np.array(COEFFICIENTS))]
+    student.multiscale.base.flows[-1].output.bias.assign(bias)
+    teacher = without_layers(density_of("teacher", components=1))
+    loss = FlowLoss(student, teacher, FlowTargets(draws=256))
+    teacher.pixelcnn.output.bias.assign(single_logistic(SCALE))
+    assert np.abs(loss.divergences(batch_of())["4"]).max() / NUMBERS < 3e-3
+    teacher.pixelcnn.output.bias.assign(single_logistic(2 * SCALE))
+    found = loss.divergences(batch_of())["4"] / NUMBERS
+    np.testing.assert_allclose(found, [logistic_kl(2.0)] * ROWS, rtol=0.05)
+
+
+def logistic_kl(ratio):
+    """KL(logistic of scale 1 || logistic of scale `ratio`), nats."""
+    z = np.linspace(-40, 40, 400_001)
+    own = -z - 2 * np.logaddexp(0, -z)
+    other = -z / ratio - 2 * np.logaddexp(0, -z / ratio) - np.log(ratio)
+    return np.sum(np.exp(own) * (own - other)) * (z[1] - z[0])
+
+
+def test_the_divergence_is_the_mean_of_log_ratios_of_samples():
+    """The same by another way: the density of the flow, found by inversion, over the teacher's."""
+    rows = 300
+    student, teacher = density_of("student"), density_of("teacher")
+    loss, batch = FlowLoss(student, teacher, FlowTargets(draws=4)), batch_of(rows=rows)
+    found = loss.divergences(batch)["4"].numpy()
+    condition = student.conditioner(batch)
+    draws = np.random.default_rng(8).logistic(size=[rows, SIDE, SIDE, 3]).astype(np.float32)
+    values = student.multiscale.base(tf.constant(draws), condition).output
+    theirs = conditionals(teacher.pixelcnn, values, condition).log_density(values)
+    ratios = student.multiscale.base.log_density(values, condition) - tf.reduce_sum(
+        theirs, (1, 2, 3)
+    )
+    error = np.hypot(np.std(ratios), np.std(found)) / np.sqrt(rows)
+    assert abs(np.mean(ratios) - found.mean()) < 4 * error
+    assert found.mean() > 10 * error
+
+
+def test_the_gradient_reaches_the_flow_alone():
+    student, teacher = density_of("student", size=2 * SIDE), density_of("teacher")
+    loss = FlowLoss(student, teacher, FlowTargets(draws=4, spectrum=0.1))
+    weights, theirs = student.trainable_variables, teacher.trainable_variables
+    with tf.GradientTape() as tape:
+        value, terms = loss(batch_of(2 * SIDE))
+    gradients = tape.gradient(value, [*weights, *theirs])
+    of_base = {w.ref() for w in student.multiscale.base.trainable_variables}
+    for weight, gradient in zip(weights, gradients, strict=False):
+        assert (np.abs(gradient).max() > 0) == (weight.ref() in of_base)
+    assert gradients[len(weights) :] == [None] * len(theirs)
+    np.testing.assert_allclose(value, terms["kl"] + 0.1 * terms["spectrum"], rtol=1e-5)
+    np.testing.assert_allclose(terms["kl"], terms["cross_entropy"] - terms["entropy"], rtol=1e-4)
+
+
+def test_terms_are_switched_alone():
+    student, teacher, batch = density_of("student"), density_of("teacher"), batch_of()
+    value, terms = FlowLoss(student, teacher, FlowTargets())(batch)
+    assert "likelihood" not in terms and float(value) == float(terms["kl"])
+    value, terms = FlowLoss(student, teacher, FlowTargets(kl=0.0, likelihood=0.5))(batch)
+    assert terms.keys() == {"likelihood"} and float(value) == 0.5 * float(terms["likelihood"])
+    condition = student.conditioner(batch)
+    nats = student.multiscale.base.nats(batch["levels"], condition, seeds=batch["seed"])
+    np.testing.assert_allclose(terms["likelihood"], -np.mean(nats) / NUMBERS, rtol=1e-4)
+
+
+def test_the_spectral_distance_knows_no_order_and_no_place():
+    draws = np.random.default_rng(3).normal(size=[4, 8, 8, 3]).astype(np.float32)
+    moved = np.roll(draws[::-1], (2, 3), (1, 2))
+    assert float(spectral_distance(tf.constant(draws), tf.constant(moved))) < 1e-6
+    louder = float(spectral_distance(tf.constant(2 * draws), tf.constant(draws)))
+    assert louder == pytest.approx(np.log(4) ** 2, rel=0.02)
+
+
+@functools.cache
+def distilled():
+    """A run distilled from a tiny multiscale model."""
+    workdir = image_runs.folder() / "distilled_flow"
+    config = FlowConfig(
+        targets=FlowTargets(draws=4),
+        optimizer=OptimizerConfig(learning_rate=2e-2, warmup_steps=1, average_decay=0.5),
+        loop=LoopConfig(num_steps=STEPS, evaluate_every_steps=STEPS, report_every_steps=1),
+        batch_size=4,
+        flows=(1, 1),
+        units=6,
+    )
+    teacher, run = image_runs.model("multiscale"), image_runs.run("multiscale")
+    with quickly():
+        training.distill("flow-smoke", config, teacher, run, images(), workdir, silent)
+    return workdir
+
+
+def test_the_divergence_falls_and_the_other_parts_stay_the_teachers():
+    lines = [line for line in read_metrics(distilled()) if "kl" in line]
+    kl = [line["kl"] for line in lines]
+    assert len(kl) == STEPS and np.mean(kl[-4:]) < 0.5 * np.mean(kl[:2])
+    model, teacher = opened(distilled()), image_runs.model("multiscale")
+    for part, factor in teacher.multiscale.factors.items():
+        own = model.multiscale.factors[part].trainable_variables
+        for weight, given in zip(own, factor.trainable_variables, strict=True):
+            np.testing.assert_allclose(weight, given, rtol=1e-5, atol=1e-7)
+
+
+def test_the_run_is_an_ordinary_model_that_draws_its_base_in_one_pass():
+    model = opened(distilled())
+    assert model.multiscale.has_flow and model.spec["kind"] == "multiscale"
+    with quickly():
+        drawn = model.generate("dog", num=2, seed=3)
+        assert drawn.shape == (2, 8, 8, 1) and len(np.unique(drawn)) > 3
+        np.testing.assert_array_equal(model.generate("dog", num=1, seed=3), drawn[:1])
+        assert np.isfinite(model.log_prob(drawn, "dog")).all()
+
+
+def test_only_what_has_a_pixelcnn_with_a_density_is_distilled(tmp_path):
+    config = FlowConfig(flows=(1,), units=4)
+    what = (image_runs.run("multiscale"), images(), tmp_path / "run", silent)
+    with pytest.raises(UserError, match=r"^The teacher's base is a flow already"):
+        training.distill("flow-smoke", config, opened(distilled()), *what)
+    known = image_runs.model("multiscale")
+    softmax = known.config.__class__(
+        **{**vars(known.config), "output": output_of("softmax", 1, 256)}
+    )
+    other = known.__class__(**{**vars(known), "config": softmax})
+    with pytest.raises(UserError, match=r"^A softmax over levels has no gradient"):
+        training.distill("flow-smoke", config, other, *what)
+
+
+def test_a_teacher_reads_beyond_the_outer_levels_as_these():
+    network = pixelcnn_of(output_of("logistic", 3, LEVELS))
+    values = tf.constant(np.random.default_rng(1).normal(size=[1, 3, 3, 3]) * 1.5, tf.float32)
+    clipped = tf.clip_by_value(values, -1.0, 1.0)
+    given = conditionals(network, values, Condition())
+    np.testing.assert_array_equal(given.before, clipped)
+    np.testing.assert_array_equal(
+        given.parameters, conditionals(network, clipped, Condition()).parameters
+    )
+    levels = image_of(1, 3, 3, 3, LEVELS)
+    on_levels = conditionals(network, network.output.likelihood.decode(levels), Condition())
+    expected = network.output.parameters(network(levels, Condition()))
+    np.testing.assert_allclose(on_levels.parameters, expected, atol=1e-5)

@@ -1,0 +1,218 @@
+"""Guidance distilled: the loss is the divergence from guided tables, the run an ordinary model."""
+
+import itertools
+import json
+
+import image_runs
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_networks import QuickInitial, factor_config, image_of, output_of, perturbed
+from image_runs import CLASSES, images, opened, quickly, silent
+
+import onepass
+from distill.images import presets, training
+from distill.images.config import GuidedConfig, GuidedTargets
+from distill.images.guidance import GuidedLoss
+from pixelcnn import card
+from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.density import ImageDensity
+from pixelcnn.networks.config import ConditioningConfig, MultiscaleConfig, PixelCNNConfig
+from pixelcnn.networks.outputs import NULL_FLOOR
+from replicator.runs.errors import UserError
+from replicator.runs.metrics import read_metrics
+from replicator.training.config import LoopConfig, OptimizerConfig
+
+SIDE, ROWS = 8, 2
+NETWORK = PixelCNNConfig(1, 6, 8)
+KINDS = ["pixelcnn", "A", "B"]
+STEPS = 12
+
+
+def density_of(kind, likelihood="logistic", seed=0):
+    """A density of three classes, its weights far enough from the start for these to matter."""
+    config = dict(
+        output=output_of(likelihood, 3, 256),
+        conditioning=ConditioningConfig("class", len(CLASSES)),
+        data=DataConfig(SIDE, 3),
+    )
+    if kind == "pixelcnn":
+        train = PixelCNNTrainConfig(**config, network=NETWORK)
+    else:
+        network = MultiscaleConfig(4, NETWORK, factor_config(kind))
+        train = MultiscaleTrainConfig(**config, network=network)
+    return perturbed(ImageDensity(train, QuickInitial(seed)), 1.0)
+
+
+def batch_of(labels=(0, 2)):
+    levels = image_of(ROWS, SIDE, SIDE, 3, 256)
+    seeds = tf.constant([[1, 2], [3, 4]])
+    return {"levels": levels, "label": tf.constant(labels), "seed": seeds}
+
+
+def total(parts):
+    return np.sum([part.numpy() for part in parts.values()], axis=0)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("likelihood", ["logistic", "softmax"])
+def test_a_student_that_equals_its_teacher_is_at_no_distance(kind, likelihood):
+    teacher = density_of(kind, likelihood)
+    at = GuidedLoss(teacher, teacher, GuidedTargets(guidance=0.0)).divergences(batch_of())
+    np.testing.assert_allclose(total(at), np.zeros(ROWS), atol=2e-3)
+    guided = GuidedLoss(teacher, teacher, GuidedTargets(guidance=1.0)).divergences(batch_of())
+    other = GuidedLoss(density_of(kind, likelihood, 1), teacher, GuidedTargets(guidance=0.0))
+    assert (total(guided) > 0.05).all() and (total(other.divergences(batch_of())) > 0.5).all()
+
+
+def tables(density, condition, levels, part):
+    """float64 [pixels, channels, levels], what a density says, pixel after pixel of a part."""
+    given = density.conditionals(levels, condition)[part]
+    values = tf.unstack(given.levels, axis=-1)
+    each = [given.output.level_probabilities(given.hidden, values[:c]) for c in range(3)]
+    return np.float64(tf.stack(each, -2)).reshape(-1, 3, 256)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_distance_is_the_sum_over_guided_tables(kind):
+    """Both sides are evaluated on their own here, not in pairs."""
+    teacher, student, batch = density_of(kind), density_of(kind, seed=1), batch_of((1, 1))
+    temperature = {"pixelcnn": {"8": 0.8}, "A": {"4": 0.8, "8": 0.5}, "B": {"4": 0.8, "8": 0.5}}
+    at = temperature[kind]
+    targets = GuidedTargets(guidance=1.5, temperature=tuple(at.values()))
+    found = GuidedLoss(student, teacher, targets).divergences(batch)
+    condition = teacher.conditioner(batch)
+    null = condition._replace(vector=tf.fill([ROWS, 3], 1 / 3))
+    for part, each in found.items():
+        given, none = (tables(teacher, c, batch["levels"], part) for c in (condition, null))
+        own = tables(student, condition, batch["levels"], part)
+        nats = 2.5 * np.log(np.maximum(given, 1e-30)) - 1.5 * np.log(np.maximum(none, NULL_FLOOR))
+        nats /= at[part.split(".")[0]]
+        q = np.exp(nats - nats.max(-1, keepdims=True))
+        q /= q.sum(-1, keepdims=True)
+        apart = np.log(np.maximum(q, 1e-300)) - np.log(np.maximum(own, 1e-30))
+        np.testing.assert_allclose(np.sum(each), np.sum(q * apart), rtol=1e-3)
+
+
+def test_the_gradient_reaches_every_weight_of_the_student_alone():
+    student, teacher = density_of("A", seed=1), density_of("A")
+    loss = GuidedLoss(student, teacher, GuidedTargets(likelihood=0.5))
+    with tf.GradientTape(persistent=True) as tape:
+        value, terms = loss(batch_of())
+    assert all(g is not None for g in tape.gradient(value, student.trainable_variables))
+    assert all(g is None for g in tape.gradient(value, teacher.trainable_variables))
+    nats = terms["kl_bits_per_dim"] + 0.5 * terms["bits_per_dim"]
+    np.testing.assert_allclose(value, nats * np.log(2.0), rtol=1e-6)
+    bits = -total(student.nats(batch_of())).mean() / student.numbers / np.log(2.0)
+    np.testing.assert_allclose(terms["bits_per_dim"], bits, rtol=1e-5)
+
+
+def test_some_rows_and_columns_stand_for_all():
+    """Over all corners that they may begin at, their mean is the whole."""
+    student, teacher = density_of("A", seed=1), density_of("A")
+    targets, batch = GuidedTargets(), batch_of()
+    whole = GuidedLoss(student, teacher, targets)(batch)[1]["kl_bits_per_dim"]
+    found = []
+    for corner in itertools.product(range(2), range(2)):
+        seeds = tf.constant([corner, (5, 5)])
+        loss = GuidedLoss(student, teacher, targets, table_side=2)
+        found.append(float(loss(batch | {"seed": seeds})[1]["kl_bits_per_dim"]))
+    assert np.ptp(found) > 1e-3
+    np.testing.assert_allclose(np.mean(found), whole, rtol=1e-5)
+
+
+@pytest.fixture(scope="module")
+def distilled(tmp_path_factory):
+    """A run distilled from a tiny multiscale model that was trained."""
+    workdir = tmp_path_factory.mktemp("distilled") / "run"
+    config = GuidedConfig(
+        targets=GuidedTargets(guidance=1.0, temperature=(0.5, 0.4)),
+        optimizer=OptimizerConfig(learning_rate=1e-2, warmup_steps=1, average_decay=0.5),
+        loop=LoopConfig(num_steps=STEPS, evaluate_every_steps=STEPS // 2, report_every_steps=1),
+        batch_size=8,
+    )
+    teacher = image_runs.model("multiscale")
+    with quickly():
+        outcome = training.distill(
+            "guided-smoke", config, teacher, image_runs.run("multiscale"), images(), workdir, silent
+        )
+    assert outcome.step == STEPS
+    return workdir
+
+
+def test_the_divergence_falls_from_that_of_the_teacher(distilled):
+    teacher = image_runs.model("multiscale")
+    targets = GuidedTargets(guidance=1.0, temperature=(0.5, 0.4))
+    batch = next(iter(image_runs.dev_of("multiscale").dev(1000)))
+    with quickly():
+        loss = GuidedLoss(opened(distilled).density, teacher.density, targets)
+        before = GuidedLoss(teacher.density, teacher.density, targets)
+        bits = [np.mean(total(x.divergences(batch))) / 64 / np.log(2) for x in (before, loss)]
+    logged = [
+        line["dev_kl_bits_per_dim"]
+        for line in read_metrics(distilled)
+        if "dev_kl_bits_per_dim" in line
+    ]
+    assert bits[1] < 0.7 * bits[0]
+    assert min(logged) == pytest.approx(bits[1], rel=1e-4)
+
+
+def test_the_run_is_an_ordinary_model_whose_card_says_what_it_was_distilled_from(
+    distilled, tmp_path, monkeypatch
+):
+    stored = json.loads((distilled / "config.json").read_text())
+    assert (stored["kind"], stored["targets"]["guidance"]) == ("multiscale", 1.0)
+    monkeypatch.setattr("pixelcnn.evaluation._seconds", lambda *_: 0.125)
+    monkeypatch.setattr(card, "load", opened)
+    folder = tmp_path / "model"
+    assert onepass.main(["export", str(distilled), "--bare", "--out", str(folder)]) == 0
+    text = (folder / "card.md").read_text()
+    name = image_runs.run("multiscale").name
+    assert f"`onepass distill guided-smoke --teacher {name} --data toys --workdir run`" in text
+    assert "guidance 1" in text and "no density of the images" in text
+    assert str(image_runs.folder()) not in text + (folder / "model.json").read_text()
+
+
+def test_a_run_goes_on_under_the_same_targets_alone(distilled):
+    config = GuidedConfig(targets=GuidedTargets(guidance=2.0), batch_size=8)
+    teacher = image_runs.model("multiscale")
+    what = ("guided-smoke", config, teacher, image_runs.run("multiscale"), images(), distilled)
+    with pytest.raises(UserError, match=r"targets\.guidance is 1\.0 there, 2\.0 here"):
+        training.distill(*what, silent)
+
+
+def test_only_classes_that_the_teacher_knows_are_distilled(tmp_path):
+    shown = {"teacher": image_runs.run("text"), "preset": presets.PRESETS["guided-smoke"].config}
+    what = (image_runs.model("text"), shown["teacher"], images(), tmp_path / "run", silent)
+    with pytest.raises(UserError, match=r"^Only a model of classes can be guided"):
+        training.distill("guided-smoke", shown["preset"], *what)
+    np.savez(tmp_path / "few_train.npz", **others(image_runs.toys(6, 1)))
+    np.savez(tmp_path / "few_dev.npz", **others(image_runs.toys(6, 2)))
+    what = (image_runs.model("multiscale"), shown["teacher"], tmp_path, tmp_path / "../run", silent)
+    with pytest.raises(UserError, match="has the classes ape, dog, eel; the teacher knows cat,"):
+        training.distill("guided-smoke", shown["preset"], *what)
+
+
+def others(arrays):
+    return arrays | {"classes": np.array(["ape", *CLASSES[1:]])}
+
+
+def test_a_shipped_teacher_comes_without_its_images(capsys):
+    words = ["distill", "guided-32", "--teacher", "shipped-digits", "--workdir", "run"]
+    assert onepass.main(words) == 2
+    assert capsys.readouterr().err == (
+        "onepass: shipped-digits comes without its images; name some with --data.\n"
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "said"),
+    [
+        ({"temperature": (1.0, 0.0)}, r"^`temperature` must be above 0"),
+        ({"guidance": -1.0}, r"^`guidance` must be 0 or more"),
+        ({"kl": 0.0}, r"^`kl` must be above 0 where no other term is"),
+    ],
+)
+def test_impossible_targets_are_refused(fields, said):
+    with pytest.raises(ValueError, match=said):
+        GuidedTargets(**fields)
