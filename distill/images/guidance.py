@@ -39,7 +39,7 @@ class GuidedLoss(ImageLoss):
     ):
         super().__init__(student)
         self.teacher, self.targets, self.table_side = teacher, targets, table_side
-        sizes = (student.config.data.size,)
+        sizes: tuple[int, ...] = (student.config.data.size,)
         if student.multiscale is not None:
             sizes = student.multiscale.sizes
         each = temperatures_of(targets.temperature, len(sizes)).numpy().tolist()
@@ -73,11 +73,11 @@ class GuidedLoss(ImageLoss):
         teacher = self.teacher.conditionals(levels, condition, without_dropout, seeds)
         divergences = {}
         for part, own in student.items():
-            pair = (teacher[part], own)
+            given, temperature = teacher[part], self._temperatures[part.split(".")[0]]
             if mode.seed is not None and self.table_side:
-                pair = tuple(thinned(each, self.table_side, mode.seed) for each in pair)
-            temperature = self._temperatures[part.split(".")[0]]
-            divergences[part] = divergence(*pair, targets.guidance, temperature)
+                given = thinned(given, self.table_side, mode.seed)
+                own = thinned(own, self.table_side, mode.seed)
+            divergences[part] = divergence(given, own, targets.guidance, temperature)
         return divergences
 
     def _per_number(self, parts: dict):

@@ -24,8 +24,9 @@ PRESETS: dict[str, Preset[DistillConfig]] = {
         GuidedConfig(optimizer=_ADAM, loop=_FEW_STEPS, batch_size=8),
     ),
     "guided-32": Preset(
-        "Guidance distilled into a multiscale model of classes of 32x32 pixels, which then shows "
-        "its classes nearly as the guided teacher does, in half its time.",
+        "Guidance distilled into a multiscale model of classes of 32x32 pixels, three minutes of "
+        "processor time: of shipped-digits 79.5% of samples show their class, 65.0% before, 81.5% "
+        "of the guided teacher in twice the time.",
         GuidedConfig(
             targets=GuidedTargets(guidance=1.5, temperature=(1.0, 0.9, 0.8)),
             optimizer=_GENTLE_ADAM,

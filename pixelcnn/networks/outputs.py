@@ -151,7 +151,8 @@ def sample_guided(output: Output, hidden: Hidden, words, temperature, weight):
       words: uint32 [2 batch, ..., noise words], twice the same.
       temperature: divides the logarithm of that distribution. weight: at least 0.
     """
-    sides, drawn = both_sides(hidden), []
+    sides = both_sides(hidden)
+    drawn: list[tf.Tensor] = []
     uniforms = noise.uniform_from_bits(tf.split(words, 2)[0])
     for c in range(hidden.prediction.shape[-1]):
         moved = guided_nats(output, sides, drawn, weight)
