@@ -69,7 +69,9 @@ class FlowLoss(ImageLoss):
         self.targets = targets
         model = teacher.multiscale
         self._teacher: Any = teacher.pixelcnn if model is None else model.base
-        self._model: Any = student.multiscale
+        if student.multiscale is None or not student.multiscale.has_flow:
+            raise ValueError("`student` must be a multiscale model whose base is a flow.")
+        self._model = student.multiscale
         of_base = {weight.ref() for weight in self._model.base.trainable_variables}
         self._kept = [w for w in student.trainable_variables if w.ref() not in of_base]
 
