@@ -170,8 +170,11 @@ def _check(config: DistillConfig, teacher: ImageModel) -> None:
         raise UserError("The teacher has not trained all its parts.")
     if teacher.multiscale is not None and teacher.multiscale.has_flow:
         raise UserError("The teacher's base is a flow already; it needs one of a PixelCNN.")
-    if isinstance(config, GuidedConfig) and teacher.config.conditioning.kind != "class":
-        raise UserError("Only a model of classes can be guided, hence distilled so.")
+    if isinstance(config, GuidedConfig) and not teacher.config.conditioning.has_null:
+        raise UserError(
+            "Only a model of classes can be guided, or of captions that training dropped, hence "
+            "distilled so."
+        )
     if isinstance(config, FlowConfig) and teacher.config.output.likelihood != "logistic":
         raise UserError(
             "A softmax over levels has no gradient that could reach a flow; it needs a teacher "
