@@ -27,7 +27,7 @@ from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.pixelcnn import PixelCNN
 
-SOUNDLESS = 1e-3  # power of a frequency below which images do not differ
+LEAST_POWER = 1e-3  # power of a frequency below which images do not differ
 # Numbers of the seeds that are folded out of an example's.
 IMAGE, DRAWS = 0, 1
 
@@ -134,7 +134,7 @@ def spectral_distance(drawn, images):
 
     drawn, images: float32 [batch, height, width, channels].
     """
-    ours, theirs = (tf.math.log(_power(x) + SOUNDLESS) for x in (drawn, images))
+    ours, theirs = (tf.math.log(_power(x) + LEAST_POWER) for x in (drawn, images))
     return tf.reduce_mean(tf.square(ours - theirs))
 
 

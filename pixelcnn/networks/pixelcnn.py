@@ -233,7 +233,7 @@ class PixelCNN(tf.Module):
 
         levels: int32, or in their place the values float32 [batch, height, width, channels].
         """
-        is_values = levels.dtype.is_floating
+        is_values = tf.as_dtype(levels.dtype).is_floating
         values = levels if is_values else value_of(levels, self.output_config.levels)
         return tf.concat([values, tf.ones_like(values[..., :1])], -1)
 

@@ -179,7 +179,7 @@ def test_shipped_objects_grow_to_what_the_live_model_draws(tmp_path):
         ("pixelcnn", None, {}, "The model needs a class."),
         ("pixelcnn", [0, 1], {"num": 3}, "`condition` must be one or 3, got 2."),
         ("pixelcnn", 0, {"seed": -1}, "`seed` must be between 0 and 2^64 - 1, got -1."),
-        ("map", MAP, {"guidance": 1.0}, "`guidance` is for a model of classes."),
+        ("map", MAP, {"guidance": 1.0}, "`guidance` must be 0: the model has no null condition."),
         ("pixelcnn", 0, {"guidance": -1}, "`guidance` must be between 0 and 20, got -1."),
         ("pixelcnn", 0, {"temperature": -1}, "`temperature` must be between 0 and 100, got -1."),
         ("pixelcnn", 0, {"temperature": [1, 1]}, "`temperature` must have the shape [any, 1]"),

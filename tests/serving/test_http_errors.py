@@ -53,7 +53,7 @@ def test_a_broken_endpoint_gives_500_and_no_details(models, monkeypatch, caplog)
     def broken(*arguments):
         raise RuntimeError(SECRET)
 
-    monkeypatch.setattr("serving.http.tensorflow_rest.json_object", broken)
+    monkeypatch.setattr("serving.http.tensorflow_rest.json_model", broken)
     response = ask(models, "POST", PREDICT, json={})
     assert response.status_code == 500
     assert response.json() == {"error": "The server failed; its log has the reason."}
@@ -66,7 +66,7 @@ def test_running_out_of_memory_is_not_the_end(models, monkeypatch):
 
     with Running(models) as running:
         with monkeypatch.context() as patch:
-            patch.setattr("serving.http.tensorflow_rest.json_object", greedy)
+            patch.setattr("serving.http.tensorflow_rest.json_model", greedy)
             response = running.client.post(PREDICT, json={})
         assert response.status_code == 503
         assert "retry-after" in response.headers
