@@ -83,7 +83,7 @@ def test_run_py_draws_the_batches_of_the_pipeline(kind, tmp_path):
     ("kind", "changes"),
     [
         ("map", {}),
-        ("text", {"parts": ("8.2",)}),
+        pytest.param("text", {"parts": ("8.2",)}, marks=pytest.mark.slow),
         ("video", {"parts": ("16.3",), "optimizer": ADAM, "conditioning": {"jitter": 0.5}}),
     ],
 )
@@ -123,6 +123,7 @@ OPTIONS = """--data.size 8 --data.channels 1 --output.channels 1 --output.compon
     --optimizer.learning-rate 0.01 --optimizer.average-decay 0.9 --loop.jit-compile"""
 
 
+@pytest.mark.slow
 def test_training_may_cross_to_four_devices_and_back(tmp_path, monkeypatch):
     monkeypatch.setattr(training, "EvaluationCallback", lambda *_: lambda log, step: 1.0)
     out, workdir, alone = (tmp_path / name for name in ("out", "run", "alone"))

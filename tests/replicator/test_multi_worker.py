@@ -123,6 +123,7 @@ def test_a_worker_that_waits_for_others_can_be_stopped(started):
     assert "KeyboardInterrupt" in process.output()
 
 
+@pytest.mark.slow
 def test_a_save_that_takes_longer_than_a_collective_may_wait_ends_no_run(tmp_path):
     environments = [
         {"TF_CONFIG": task.tf_config, "SAVE_SECONDS": "8"} for task in local_tasks(worker=2)

@@ -436,6 +436,7 @@ def line(tmp_path_factory):
     return programs, Store(tmp_path_factory.mktemp("profiles"), rounds=1, seconds=0.01)
 
 
+@pytest.mark.slow
 def test_a_compiled_step_on_two_devices_reduces_its_gradients(line):
     programs, store = line
     plan = Planner(PlanArguments("line", 2), programs, store)

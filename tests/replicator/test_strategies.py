@@ -45,7 +45,7 @@ STRATEGIES = {
     "sharded:2x2": ("sharded:2x2", {}),
 }
 # What is quick to see; the other strategies have laws of their own, of smaller models, too.
-QUICK = {"local:2": ("wavenet", *IMAGE_TRAINERS, "distill"), "multi_worker": ("distill",)}
+QUICK = {"local:2": ("multiscale", "distill"), "multi_worker": ("distill",)}
 
 
 # Processes
@@ -288,7 +288,9 @@ def test_the_mean_over_shares_is_the_whole_and_needs_what_they_have_in_common(ca
     assert off(mean([{}, {}])[1]) > 1e-2
 
 
-@pytest.mark.parametrize("name", ["wavenet", *IMAGE_TRAINERS])
+@pytest.mark.parametrize(
+    "name", ["wavenet", "pixelcnn", pytest.param("multiscale", marks=pytest.mark.slow)]
+)
 def test_a_batch_in_parts_or_rematerialised_is_the_whole_batch(cases, name):
     network, loss, batch = cases[name]()
     losses, averaged = [], []

@@ -48,7 +48,13 @@ def assert_same(one, other):
 # Whole and streamed
 
 
-@pytest.mark.parametrize("kind", [*STUDENTS, *TEACHERS])
+def some_slow(kinds):
+    """The kinds; those whose parts others have too, or that nothing shipped is of, are slow."""
+    slow = ("draft", "mixture, context, speakers")
+    return [pytest.param(kind, marks=pytest.mark.slow) if kind in slow else kind for kind in kinds]
+
+
+@pytest.mark.parametrize("kind", some_slow([*STUDENTS, *TEACHERS]))
 def test_a_bundle_speaks_what_the_live_model_speaks(kind):
     given = {**sound_of(kind), "seed": SEED, "num": 2, "temperature": HEAT}
     spoken = bundle(kind).generate(**given)

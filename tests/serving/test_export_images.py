@@ -51,7 +51,7 @@ def test_a_bundle_draws_what_the_live_model_draws(kind):
     assert not np.array_equal(drawn[0], drawn[1])
 
 
-@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+@pytest.mark.parametrize("kind", ["pixelcnn", pytest.param("multiscale", marks=pytest.mark.slow)])
 def test_a_bundle_is_guided_as_the_live_model_row_by_row(kind):
     fields = {"seed": 4, "num": 2}
     expected = model(kind).generate("dog", guidance=2.0, **fields)

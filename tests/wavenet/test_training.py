@@ -86,7 +86,10 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(
+    "kind",
+    [pytest.param(kind, marks=pytest.mark.slow if "context" in kind else ()) for kind in KINDS],
+)
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(train, tmp_path, kind):
     network, recorded = KINDS[kind]
     config = dataclasses.replace(
