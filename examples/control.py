@@ -4,6 +4,7 @@ An agent plays an episode, remembers it, and learns from batches of what it reme
 acts for itself, with its own seed and replay; the learner's batches are shared by the replicas.
 """
 
+import abc
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence
@@ -84,7 +85,7 @@ def layers(rng, widths):
     return [array.astype(np.float32) for array in arrays]
 
 
-class Learner(tf.Module):
+class Learner(tf.Module, abc.ABC):
     """Actor, critic, their targets and Adam's moments. Actions are scaled to [-1, 1].
 
     Args:
@@ -118,13 +119,13 @@ class Learner(tf.Module):
         self.step = tf.Variable(0)
         self.adam = OptimizerConfig(learning_rate=settings.learning_rate)
 
+    @abc.abstractmethod
     def act(self, weights: Sequence[np.ndarray], observation, rng):
         """An action of the actor with these weights; without noise where `rng` is None."""
-        raise NotImplementedError
 
+    @abc.abstractmethod
     def loss(self, batch):
         """The loss of actor and critic together, and metrics; neither's reaches the other."""
-        raise NotImplementedError
 
     def accepted(self, batch, moved):
         """The new weights of the actor, and pairs of other variables with their new values."""
