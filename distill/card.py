@@ -1,5 +1,6 @@
 """Export of a student's run as a model folder, with a card that compares it with its teacher."""
 
+import dataclasses
 from pathlib import Path
 
 from distill.evaluation import evaluate
@@ -19,6 +20,9 @@ def export(given: ExportArguments, model: StudentModel) -> str:
     data = Path(stored["data_folder"])
     name = _shipped_name(stored)
     stored = {**stored, "data_folder": data.name, "teacher": name}
+    if given.temperature is not None:
+        spec = {**model.spec, "temperature": given.temperature}
+        model = dataclasses.replace(model, spec=spec)
     figures = evaluate(model, teacher, dev_corpus(teacher, data))
     command = (
         f"onepass distill {stored['preset']} --teacher {name} --data {data.name} --workdir run"

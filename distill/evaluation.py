@@ -2,9 +2,8 @@
 
 import dataclasses
 import functools
-import operator
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from types import MappingProxyType
 
 import numpy as np
@@ -26,6 +25,7 @@ from wavenet.copy_synthesis import (
     System,
     at_temperatures,
     baselines,
+    beside_one,
     compare,
     model_system,
     synthesised_samples,
@@ -60,7 +60,8 @@ def evaluate(
       copies: dev recordings (their first three seconds) made anew by every system; None: all.
       seed: of the noise.
       part: of the dev split, see `wavenet.dev_parts.dev_part`.
-      temperatures, teacher_temperatures: beside 1, at which student and teacher make them too.
+      temperatures, teacher_temperatures: beside 1 and the student's own, at which students and
+        teacher make them too.
       on_sounds: see `copy_synthesis.SoundsCallback`.
       beside: other models, each a system of its own by its name; a student with a draft adds that.
       speculative_samples: of the first recording, see `speed_of_speculation`; 0: none.
@@ -81,13 +82,14 @@ def evaluate(
     items = dev_recordings(teacher.network, corpus, features, known, part)[:copies]
     convention = corpus.mel or MelConvention(model.sample_rate_hz)
     compared = systems(model, teacher, convention, seed)
+    temperatures = beside_one(model, temperatures)
     compared |= at_temperatures(model, seed, temperatures, "student")
     compared |= at_temperatures(teacher, seed, teacher_temperatures, "teacher")
-    exact = [name for name in compared if name.startswith(("student", "teacher", "untrained"))]
-    compared |= _others(beside, compared, seed)
+    compared |= _others(beside, compared, seed, temperatures)
+    exact = ("student", "teacher", "untrained", *beside)
     figures = compare(compared, items, convention, seed, on_sounds)
     for name, each in figures.items():
-        each["density"] = name in {*exact, *beside}
+        each["density"] = name in exact or name.rsplit("_at_", 1)[0] in exact
     student = figures.pop("student")
     seconds = sum(synthesised_samples(i, rate_hz) for i in items) / rate_hz
     what = (model, teacher, items[0], speculative_samples, seed)
@@ -102,14 +104,20 @@ def evaluate(
 
 
 def _others(
-    beside: Mapping[str, SpeechModel | StudentModel], known, seed: int
+    beside: Mapping[str, SpeechModel | StudentModel],
+    known: Collection[str],
+    seed: int,
+    temperatures: Sequence[float],
 ) -> dict[str, System]:
     """The systems of the models beside, by names that are not `known`."""
     if taken := sorted(set(beside) & set(known)):
         raise UserError(f"`--beside`: a folder may not be called {taken[0]}, as another system is.")
-    others = {name: model_system(model, seed) for name, model in beside.items()}
-    drafts = (_draft_of(model, f"{name}_draft") for name, model in beside.items())
-    return functools.reduce(operator.or_, drafts, others)
+    others: dict[str, System] = {}
+    for name, model in beside.items():
+        others[name] = model_system(model, seed)
+        others |= at_temperatures(model, seed, temperatures, name)
+        others |= _draft_of(model, f"{name}_draft")
+    return others
 
 
 def _check_beside(model: StudentModel, beside: Mapping[str, SpeechModel | StudentModel]) -> None:
@@ -189,7 +197,12 @@ def speed_of_speculation(
         condition = item["frames"] if one.conditional else None
         speaker = one.known_speakers[item["speaker"]] if one.known_speakers else None
         ask = functools.partial(
-            one.generate, condition, seed=seed, num_samples=samples, speaker=speaker
+            one.generate,
+            condition,
+            seed=seed,
+            num_samples=samples,
+            speaker=speaker,
+            temperature=1.0,  # drafts need it
         )
         ask()
         start = time.perf_counter()

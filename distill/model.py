@@ -54,7 +54,7 @@ class StudentModel(TrainedSpeechModel):
         num: int = 1,
         num_samples: int | None = None,
         speaker: str | None = None,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         backend: Backend = "auto",
     ) -> np.ndarray:
         """Sounds, float32 [num, samples] in [-1, 1].
@@ -64,7 +64,8 @@ class StudentModel(TrainedSpeechModel):
           seed, num: sound n of a seed is the same whatever `num` is.
           num_samples: length; by default that of the condition.
           speaker: a name, for models with speakers.
-          temperature: multiplies the noise; 1 samples the model.
+          temperature: multiplies the noise; 1 samples the model. None: that of `spec`, 1 if it
+            declares none.
           backend: see `distill.generation.stream`.
 
         Raises UserError for frames that are none of this model's.
@@ -81,7 +82,7 @@ class StudentModel(TrainedSpeechModel):
         num: int = 1,
         num_samples: int | None = None,
         speaker: str | None = None,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         backend: Backend = "auto",
         chunk_samples: int = CHUNK_SAMPLES,
     ) -> Iterator[np.ndarray]:

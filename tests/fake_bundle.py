@@ -185,7 +185,8 @@ class FakeSound(Fake):
         """float32 [num, samples]."""
         return np.stack(self._rows(condition, num, num_samples, **rest))
 
-    def _rows(self, condition, num, num_samples, seed=0, row=0, speaker=None, temperature=1.0):
+    def _rows(self, condition, num, num_samples, seed=0, row=0, speaker=None, temperature=None):
+        temperature = 1.0 if temperature is None else temperature
         if condition is None:
             condition = np.zeros([-(-(num_samples or RATE) // HOP), CHANNELS], np.float32)
         sounds = [self._sound(condition, seed, row + n, temperature) for n in range(num)]

@@ -1,5 +1,6 @@
 """A run exported as a folder: weights, conventions of the features, level, and a model card."""
 
+import dataclasses
 import json
 from pathlib import Path
 
@@ -27,6 +28,8 @@ def export(given: ExportArguments) -> str:
     command += _settings(stored)
     network = {**stored["network"], "compute_dtype": "float32"}
     stored = {**stored, "network": network, "data_folder": data.name}
+    if given.temperature is not None:
+        model = dataclasses.replace(model, spec={**model.spec, "temperature": given.temperature})
     figures = evaluate(model, dev_corpus(model, data), copies=COPIES)
     facts = provenance(given, data, model.config, model.network, command)
     write(given.out, model.network, {**model.spec, **facts, "quality": figures}, stored, card)

@@ -46,6 +46,11 @@ def model_system(model, seed: int, temperature: float = 1.0) -> System:
     return synthesise
 
 
+def beside_one(model, temperatures: Sequence[float]) -> tuple[float, ...]:
+    """The temperatures that a model is heard at beside 1: its own, if another, and those asked."""
+    return tuple(t for t in dict.fromkeys((model.temperature, *temperatures)) if t != 1.0)
+
+
 def at_temperatures(model, seed: int, temperatures: Sequence[float], name: str = "model"):
     """The `model_system` at each of these temperatures, by a name that says which."""
     return {f"{name}_at_{t:g}": model_system(model, seed, t) for t in temperatures}

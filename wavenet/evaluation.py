@@ -14,6 +14,7 @@ from wavenet.copy_synthesis import (
     SoundsCallback,
     at_temperatures,
     baselines,
+    beside_one,
     compare,
     model_system,
     real_time_factor,
@@ -123,7 +124,7 @@ def _compared(
     if not model.conditional:
         return {"real_time_factor": real_time_factor(system, items, rate_hz), "measures": {}}
     mel = model.config.data.mel(hop) or MelConvention(rate_hz, hop)
-    cooler = at_temperatures(model, seed, temperatures)
+    cooler = at_temperatures(model, seed, beside_one(model, temperatures))
     systems = {"model": system, **cooler, **baselines(mel, seed)}
     against = compare(systems, items, mel, seed, on_sounds)
     return {**against.pop("model"), "against": against}

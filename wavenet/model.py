@@ -57,7 +57,7 @@ class SpeechModel(TrainedSpeechModel):
         num_samples: int | None = None,
         speaker: str | None = None,
         prime: np.ndarray | None = None,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         backend: Backend = "auto",
     ) -> np.ndarray:
         """Sounds, float32 [num, samples] in [-1, 1].
@@ -68,7 +68,8 @@ class SpeechModel(TrainedSpeechModel):
           num_samples: length; by default that of the condition.
           speaker: a name, for models with speakers.
           prime: float32 [samples] to go on from; the condition covers it too.
-          temperature: 1 samples the model; less comes closer to its mode.
+          temperature: 1 samples the model; less comes closer to its mode. None: that of `spec`, 1
+            if it declares none.
           backend: see `wavenet.samplers.generation.stream`.
         """
         prime = None if prime is None else self._levels(prime)
@@ -85,7 +86,7 @@ class SpeechModel(TrainedSpeechModel):
         num_samples: int | None = None,
         speaker: str | None = None,
         prime: np.ndarray | None = None,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         backend: Backend = "auto",
         chunk_samples: int = CHUNK_SAMPLES,
     ) -> Iterator[np.ndarray]:

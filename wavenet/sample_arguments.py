@@ -30,8 +30,8 @@ class SampleArguments:
     """Let the sound begin with so much of the recording and go on from there."""
     speaker: str | None = None
     """Name of a speaker, for a model that has them."""
-    temperature: float = 1.0
-    """1 samples the model; less comes closer to its mode."""
+    temperature: float | None = None
+    """1 samples the model; less comes closer to its mode. None: what the model declares, else 1."""
     draft: Path | None = None
     """Student that drafts for a WaveNet with a logistic or Gaussian output, or `shipped`: passes
     over many samples, of exactly the WaveNet's distribution; for an accelerator."""

@@ -135,7 +135,7 @@ def _check(given: SampleArguments) -> None:
     if given.seconds is not None and not 0 < given.seconds < math.inf:
         raise UserError(f"`--seconds` must be positive and finite, got {given.seconds:g}.")
     for name in ("prime_seconds", "temperature"):
-        if not 0 <= getattr(given, name) < math.inf:
+        if not 0 <= (getattr(given, name) or 0.0) < math.inf:
             raise UserError(
                 f"`--{name.replace('_', '-')}` must be 0 or more and finite, "
                 f"got {getattr(given, name):g}."

@@ -1,7 +1,7 @@
 """What every trained model of speech has in common, and how it is stored."""
 
 import dataclasses
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
@@ -83,11 +83,20 @@ def request_of(condition: tuple, num_samples: int) -> Request:
     )
 
 
+class TrainedSpeechModelLike(SpeechModelLike, Protocol):
+    """What `TrainedSpeechModel` needs of a model."""
+
+    @property
+    def temperature(self) -> float:
+        """At which it speaks unless another is asked for."""
+
+
 class TrainedSpeechModel(FeatureExtraction):
     """A mixin for a network with its speakers: what it reads, and what it is asked for."""
 
     network: Any
     speakers: tuple[str, ...]
+    spec: dict[str, Any]
 
     @property
     def hop_samples(self) -> int:
@@ -104,8 +113,20 @@ class TrainedSpeechModel(FeatureExtraction):
         """The names of the speakers whose voice it has; none for a model without speakers."""
         return self.speakers[: self.network.config.speakers]
 
+    @property
+    def temperature(self) -> float:
+        """At which it speaks unless another is asked for: what model.json declares, else 1."""
+        return float(self.spec.get("temperature", 1.0))
+
     def _request(
-        self: SpeechModelLike, condition, seed, num, num_samples, speaker, temperature, prime=None
+        self: TrainedSpeechModelLike,
+        condition,
+        seed,
+        num,
+        num_samples,
+        speaker,
+        temperature,
+        prime=None,
     ) -> Request:
         """The request of `generate`, by its arguments; prime: levels [samples] or None."""
         if num_samples is None:
@@ -120,7 +141,7 @@ class TrainedSpeechModel(FeatureExtraction):
             None if condition is None else np.repeat(condition[None], num, 0),
             None if number is None else np.full([num], number, np.int32),
             None if prime is None else np.repeat(prime[None], num, 0),
-            temperature,
+            self.temperature if temperature is None else temperature,
         )
 
 

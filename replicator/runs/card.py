@@ -30,6 +30,8 @@ class ExportArguments:
     """Anything else that the card shall say of the training."""
     machine: str | None = None
     """What it was trained on; None: this machine."""
+    temperature: float | None = None
+    """At which a model of sound speaks unless another is asked for; None: 1."""
 
 
 def origin(given: ExportArguments, data: Path | str, network: tf.Module, command: str) -> dict:

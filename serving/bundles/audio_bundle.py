@@ -99,7 +99,7 @@ class AudioBundle(Bundle):
         num: int = 1,
         num_samples: int | None = None,
         speaker: str | None = None,
-        temperature: float = 1.0,
+        temperature: float | None = None,
     ) -> np.ndarray:
         """Sounds, float32 [num, samples] in [-1, 1].
 
@@ -108,7 +108,7 @@ class AudioBundle(Bundle):
           seed, row, num: sounds row, row + 1, ... of the seed, the same whatever `num` is.
           num_samples: length; by default that of the condition.
           speaker: a name, for models with speakers; None: the first one.
-          temperature: multiplies the noise; 1 samples the model.
+          temperature: multiplies the noise; 1 samples the model. None: what the model declares.
 
         Raises InvalidInput for what the model cannot speak.
         """
@@ -126,7 +126,7 @@ class AudioBundle(Bundle):
         num: int = 1,
         num_samples: int | None = None,
         speaker: str | None = None,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         chunk_samples: int = CHUNK_SAMPLES,
     ) -> Iterator[np.ndarray]:
         """The same sounds in chunks float32 [num, about chunk_samples], as they are made.
@@ -195,7 +195,9 @@ class AudioBundle(Bundle):
         frames = self._frames(condition)
         length = self._length(frames, num_samples)
         speaker_index, rows = self._speaker(speaker), tuple(range(row, row + num))
-        temperature_value = checked("temperature", infos["temperature"], [temperature])[0]
+        info = infos["temperature"]
+        given = info.default if temperature is None else temperature
+        temperature_value = checked("temperature", info, [given])[0]
         return EngineRequest(frames, length, seed, rows, speaker_index, float(temperature_value))
 
     def _frames(self, condition) -> np.ndarray | None:

@@ -66,7 +66,7 @@ def export_functions(
     streaming = streaming_model(model, pieces)
     batches = sorted(set(allowed_batches)) or list(ANY_BATCHES if streaming.rows_alone else BATCHES)
     lengths = sorted(set(buckets)) or _buckets(model.sample_rate_hz, streaming.hop_samples)
-    signatures = _signatures(streaming, lengths[-1])
+    signatures = _signatures(streaming, lengths[-1], model.temperature)
     compiled = make_steps(streaming, compiled=True)
     rows: dict[str, Callable[[Tensors], Tensors]] = {
         PLAIN: lambda given: _synthesize(streaming, make_steps(streaming, compiled=False), given),
@@ -93,13 +93,15 @@ def _buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:
     return [-(-round(seconds * sample_rate_hz) // hop_samples) for seconds in BUCKET_SECONDS]
 
 
-def _signatures(streaming: StreamingModel, longest: int) -> dict[str, Signature]:
-    """Of every function; longest: of a sound, in frames."""
+def _signatures(
+    streaming: StreamingModel, longest: int, temperature: float
+) -> dict[str, Signature]:
+    """Of every function; longest: of a sound, in frames. temperature: where none is given."""
     sound = {"sound": TensorInfo(FLOAT32, (None, None)), "num_samples": _numbers(low=None)}
     noise = {
         "seed": TensorInfo(INT64, (None,), default=0),
         "row": _numbers(low=0, default=0),
-        "temperature": TensorInfo(FLOAT32, (None,), 0, MAX_TEMPERATURE, 1),
+        "temperature": TensorInfo(FLOAT32, (None,), 0, MAX_TEMPERATURE, temperature),
     }
     if streaming.speakers:
         noise["speaker"] = _numbers(low=0, high=streaming.speakers - 1, default=0)

@@ -30,6 +30,9 @@ class ExportArguments:
     """Also write the sampler as StableHLO, for JAX without TensorFlow, to OUT/portable."""
     warm: bool = True
     """Write the warm-up requests that TensorFlow Serving makes (needs tensorflow-serving-api)."""
+    temperature: float | None = None
+    """Temperature at which a model of sound speaks unless another is asked for, for its model.json;
+    None: 1."""
     sign: Path | None = None
     """Private key of ed25519, in PEM, to sign the bundle with: for `onepass serve --trust`."""
     parts_from: tuple[Path, ...] = ()

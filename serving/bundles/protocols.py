@@ -49,6 +49,6 @@ class SpeechServable(Servable, Protocol):
         row: int = 0,
         num_samples: int | None = None,
         speaker: str | None = None,
-        temperature: float = 1.0,
+        temperature: float | None = None,
     ) -> Iterator[np.ndarray]:
         """A sound in chunks float32 [1, samples]."""

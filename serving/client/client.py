@@ -224,7 +224,7 @@ class Client:
         row: int = 0,
         seconds: float | None = None,
         speaker: str | None = None,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         timeout_seconds: float | None = None,
     ) -> Speech:
         """Sound as the server makes it: an iterator of chunks float32 [samples].
@@ -236,14 +236,16 @@ class Client:
           text: to be spoken, where the server has a front end for it; HTTP alone.
           seed, row: which sound.
           seconds: length; None: all of what is spoken.
+          temperature: multiplies the noise; None: what the model declares, else 1.
           timeout_seconds: until the end of the sound.
         """
-        arguments: dict[str, Any] = {"seed": seed, "row": row, "temperature": temperature}
+        arguments: dict[str, Any] = {"seed": seed, "row": row}
         if frames is not None:
             arguments["frames"] = np.asarray(frames, np.float32)
         if recording is not None:
             arguments["recording"] = _read(recording)
         given = {"example": example, "text": text, "speaker": speaker, "seconds": seconds}
+        given |= {"temperature": temperature}
         arguments |= {key: value for key, value in given.items() if value is not None}
         with self._named(name):
             return self._transport.speak(name, arguments, self._deadline(timeout_seconds))

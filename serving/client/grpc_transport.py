@@ -250,7 +250,7 @@ def _speak_request(name: str, arguments: Mapping[str, Any], rate_hz: int) -> Any
         request = message("onepass.SpeakRequest")(
             seed=arguments["seed"],
             row=arguments["row"],
-            temperature=arguments["temperature"],
+            temperature=arguments.get("temperature"),
             speaker=arguments.get("speaker", ""),
         )
     except (ValueError, TypeError) as error:

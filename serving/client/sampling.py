@@ -65,8 +65,8 @@ class SpeakArguments(Connection):
     """Name of a recording that the server has, to be spoken again."""
     speaker: str | None = None
     """Name of a speaker, for a model that has them."""
-    temperature: float = 1.0
-    """1 samples the model; less comes closer to its mode."""
+    temperature: float | None = None
+    """1 samples the model; less comes closer to its mode. None: what the model declares, else 1."""
 
 
 @dataclasses.dataclass(frozen=True)

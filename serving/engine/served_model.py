@@ -129,7 +129,7 @@ class ServedModel:
         row: int = 0,
         num_samples: int | None = None,
         speaker: str | None = None,
-        temperature: float = 1.0,
+        temperature: float | None = None,
         timeout_seconds: float | None = None,
     ) -> AsyncGenerator[np.ndarray, None]:
         """One sound in chunks float32 [samples], as they are made.
@@ -139,7 +139,7 @@ class ServedModel:
           seed, row: which sound.
           num_samples: length; by default that of the condition.
           speaker: a name, for models with speakers.
-          temperature: multiplies the noise.
+          temperature: multiplies the noise; None: what the model declares.
           timeout_seconds: for the whole stream.
 
         Raises, at the first chunk, InvalidInput or Overloaded; DeadlineExceeded or Internal at any.

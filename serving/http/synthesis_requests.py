@@ -51,7 +51,7 @@ class SynthesisRequest:
     num_samples: int
     seed: int
     row: int
-    temperature: float
+    temperature: float | None
     speaker: str | None
 
 
@@ -103,7 +103,7 @@ def synthesis_request(
         num_samples,
         fields.seed or 0,
         fields.row or 0,
-        1.0 if fields.temperature is None else fields.temperature,
+        fields.temperature,
         _speaker(served, fields.speaker),
     )
 

@@ -31,6 +31,8 @@ async function choose(model) {
   for (const { stage } of Object.values(panels)) stage.hidden = stage !== panel.stage;
   $("make").hidden = $("result").hidden = false;
   $("go").textContent = panel.verb;
+  $("temperature").value = model.temperature ?? 1;
+  $("temperature").dispatchEvent(new Event("input"));
   await panel.show(model).catch(complain);
 }
 

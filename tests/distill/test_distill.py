@@ -376,7 +376,7 @@ def test_a_student_is_evaluated_beside_its_teacher_draft_and_baselines(
     unknown = {"griffin_lim", "griffin_lim_mel_consistent", "world", "recording"}
     unknown |= {"draft", "other_draft"}
     cooler = "student_at_0.5"
-    known = {"teacher", "teacher_at_0.5", "untrained", cooler, "other"}
+    known = {"teacher", "teacher_at_0.5", "untrained", cooler, "other", "other_at_0.5"}
     assert set(figures["against"]) == {*known, *unknown}
     assert {name for name, system in figures["against"].items() if system["density"]} == known
     assert figures["against"]["other"]["measures"] == figures["measures"]
@@ -394,12 +394,21 @@ def test_an_exported_student_speaks_as_its_run_and_its_card_shows_all(
     student_run, tmp_path, capsys, monkeypatch
 ):
     words = ["export", str(student_run), "--out", str(tmp_path / "model"), "--data-licence", "CC0."]
-    assert onepass.main([*words, "--bare"]) == 0
+    assert onepass.main([*words, "--bare", "--temperature", "0.5"]) == 0
     run, folder = models.load(student_run), models.load(tmp_path / "model")
     frames = run.frames(np.sin(np.arange(4096) / 9).astype(np.float32))
-    np.testing.assert_array_equal(run.generate(frames, seed=3), folder.generate(frames, seed=3))
+    for at, temperature in ((1.0, 1.0), (0.5, None)):  # the declared one is the default
+        spoken = folder.generate(frames, seed=3, temperature=temperature)
+        np.testing.assert_array_equal(run.generate(frames, seed=3, temperature=at), spoken)
     card = (tmp_path / "model" / "card.md").read_text()
-    for word in ("CC0.", "griffin lim", "untrained", "pesq", "onepass distill tiny"):
+    for word in (
+        "CC0.",
+        "griffin lim",
+        "student at 0.5",
+        "untrained",
+        "pesq",
+        "onepass distill tiny",
+    ):
         assert word in card
     assert str(student_run.parent) not in card
 

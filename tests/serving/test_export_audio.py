@@ -1,6 +1,7 @@
 """An exported model of speech speaks as the live one: whole, streamed, batched, by any engine."""
 
 import json
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -9,9 +10,19 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from sound_bundles import BATCH, SPEAKERS, STUDENTS, TEACHERS, bundle, bundle_folder, model
+from sound_bundles import (
+    BATCH,
+    SPEAKERS,
+    STUDENTS,
+    TEACHERS,
+    bundle,
+    bundle_folder,
+    model,
+    model_folder,
+)
 from tensorflow.core.protobuf import saved_model_pb2
 
+import onepass
 import serving
 from replicator.runs.errors import UserError
 from serving.bundles.bundle import COMPILED, PLAIN, Bundle
@@ -203,6 +214,20 @@ def test_the_engine_answers_a_call_as_the_program(kind):
     ours, theirs = (b.call(PLAIN, b.check(PLAIN, inputs)) for b in (fast, made))
     assert_same(ours["sound"], theirs["sound"])
     np.testing.assert_array_equal(ours["num_samples"], theirs["num_samples"])
+
+
+def test_a_bundle_speaks_at_the_temperature_that_its_model_declares(tmp_path):
+    folder, path = tmp_path / "model", tmp_path / "bundle/1"
+    shutil.copytree(model_folder(PLAIN_STUDENT), folder)
+    spec = json.loads((folder / "model.json").read_text())
+    (folder / "model.json").write_text(json.dumps(spec | {"temperature": 0.5}))
+    assert onepass.main(["export", str(folder), "--out", str(path), "--batches", "1"]) == 0
+    made, given = serving.load(path, "numba"), sound_of(PLAIN_STUDENT)
+    cool, hot = (made.generate(**given, temperature=each) for each in (0.5, 1.0))
+    np.testing.assert_array_equal(made.generate(**given), cool)
+    frames = given["condition"][None]
+    inputs = made.check(PLAIN, {"frames": frames, "num_frames": [frames.shape[1]]})
+    assert inputs["temperature"] == [0.5] and np.abs(cool - hot).max() > 10 * STEP
 
 
 def test_auto_takes_the_engine_for_students_in_float32():
