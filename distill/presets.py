@@ -154,14 +154,28 @@ def _in_residual_domain(student: StudentConfig, theirs: WaveNetConfig, path: Pat
     return dataclasses.replace(student, **{name: getattr(theirs, name) for name in names})
 
 
-_CPU = StudentConfig(
-    flows=(5, 5, 10), filter_width=2, front_width=16, condition_channels=32, draft_passes=12,
-    initial_scale=0.003, sample_rate_hz=16_000,
-)  # fmt: skip
-
-_CPU_LOSS = LossConfig(draws=8, squared=2.0, multi=10.0, feature=2.0, style=1.0)
-_CPU_CLIPS = ClipConfig(clip_samples=8000, batch_size=2)
-_CPU_OPTIMIZER = OptimizerConfig(learning_rate=1e-3, warmup_steps=200, decay="cosine")
+_CPU = StudentConfig(filter_width=2, front_width=16, sample_rate_hz=16_000)
+_RESIDUAL = DistillConfig(
+    dataclasses.replace(
+        _CPU,
+        flows=(6, 6, 10),
+        bunch_samples=4,
+        domain="residual",
+        source="pulses",
+        initial_scale=0.2,
+    ),
+    LossConfig(draws=8, squared=2.0, multi=1.0, feature=2.0, style=1.0),
+    ClipConfig(clip_samples=6_800, left_samples=1_200, batch_size=4),
+    OptimizerConfig(
+        learning_rate=1e-3,
+        warmup_steps=200,
+        decay="cooldown",
+        cooldown_steps=5_000,
+        clip_norm=1.0,
+        average_decay=0.999,
+    ),
+    LoopConfig(num_steps=25_000),
+)
 
 PRESETS: dict[str, Preset[DistillConfig]] = {
     "student-smoke": Preset(
@@ -175,46 +189,19 @@ PRESETS: dict[str, Preset[DistillConfig]] = {
             pitch_steps=100,
         ),
     ),
-    "student-cpu-16k": Preset(
-        "The shipped 16 kHz student: flows of 5, 5 and 10 layers finish a draft, 1,900 steps on "
-        "two cores; its card says what it reached.",
-        DistillConfig(_CPU, _CPU_LOSS, _CPU_CLIPS, _CPU_OPTIMIZER, LoopConfig(num_steps=1_900)),
-    ),
     "student-residual-16k": Preset(
-        "Flows of 6, 6 and 10 layers, run once every four samples, make the residual of the mel's "
-        "linear prediction from pulses and noise, for a teacher of wavenet-vocoder-16k; not run to "
-        "its end yet, so no figure is promised.",
-        DistillConfig(
-            dataclasses.replace(
-                _CPU,
-                flows=(6, 6, 10),
-                bunch_samples=4,
-                domain="residual",
-                source="pulses",
-                draft_passes=0,
-                initial_scale=0.2,
-            ),
-            dataclasses.replace(_CPU_LOSS, multi=1.0),
-            ClipConfig(clip_samples=6_800, left_samples=1_200, batch_size=4),
-            dataclasses.replace(
-                _CPU_OPTIMIZER,
-                decay="cooldown",
-                cooldown_steps=5_000,
-                clip_norm=1.0,
-                average_decay=0.999,
-            ),
-            LoopConfig(num_steps=25_000),
-        ),
+        "The shipped 16 kHz student: flows of 6, 6 and 10 layers, run once every four samples, "
+        "make the residual of the mel's linear prediction from pulses and noise, for a teacher of "
+        "wavenet-vocoder-16k; 25,000 steps, about four hours on two cores; its card says what it "
+        "reached.",
+        _RESIDUAL,
     ),
-    "student-cpu-24k": Preset(
-        "The same for a teacher of wavenet-cpu-24k: 20,000 steps, about five hours on two cores; "
-        "not run to its end yet, so no figure is promised.",
-        DistillConfig(
-            dataclasses.replace(_CPU, sample_rate_hz=24_000),
-            _CPU_LOSS,
-            ClipConfig(clip_samples=9000, batch_size=2),
-            _CPU_OPTIMIZER,
-            LoopConfig(num_steps=20_000),
+    "student-residual-24k": Preset(
+        "The same for a teacher of wavenet-vocoder-24k; not run yet, so no figure is promised.",
+        dataclasses.replace(
+            _RESIDUAL,
+            student=dataclasses.replace(_RESIDUAL.student, sample_rate_hz=24_000),
+            clips=ClipConfig(clip_samples=10_200, left_samples=1_800, batch_size=4),
         ),
     ),
     "student-paper-24k": Preset(

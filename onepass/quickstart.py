@@ -156,7 +156,7 @@ Done in {duration(seconds)}.
 
     onepass sample shipped --out sounds --recording YOUR_RECORDING.wav
     onepass train wavenet-vocoder-16k --data YOUR_RECORDINGS --workdir teacher
-    onepass distill student-cpu-16k --teacher teacher --workdir student
+    onepass distill student-residual-16k --teacher teacher --workdir student
     onepass evaluate student
     onepass sample shipped-digits --out images --label 7
     onepass train multiscale-cpu-64 --data YOUR_IMAGES --workdir images-run

@@ -269,7 +269,7 @@ def test_a_collapse_is_said_in_plain_words(change, word):
 
 def test_another_rate_than_the_teachers_is_refused(mistake, teacher_run, tmp_path):
     line = mistake(
-        "distill", "student-cpu-24k", "--teacher", teacher_run, "--workdir", tmp_path / "run"
+        "distill", "student-residual-24k", "--teacher", teacher_run, "--workdir", tmp_path / "run"
     )
     assert "16000 Hz" in line and "24000 Hz" in line
     assert not (tmp_path / "run" / "config.json").exists()

@@ -133,7 +133,7 @@ def test_the_teacher_is_measured_once_and_only_for_students(tiny):
     [
         (
             ["--students", "papre"],
-            "there is no student `papre`; there are paper, cpu-16k",
+            "there is no student `papre`; there are paper, residual-16k",
         ),
         (["--networks", "z"], "there is no network `z`; there are a, b, p"),
         (["--seconds", "1", "0"], "`--seconds` must be above 0, got 1 0"),

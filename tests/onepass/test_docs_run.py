@@ -33,7 +33,7 @@ COMMAND = ROOT / "onepass" / "__main__.py"
 # What a line says, and what is run in its place: all that match, in this order.
 SMALLER = (
     (r"\bwavenet-(?!smoke)[\w-]+16k|\bwavenet-density-24k", "wavenet-smoke"),
-    (r"\bstudent-cpu-16k", "student-smoke"),
+    (r"\bstudent-residual-16k", "student-smoke"),
     (r"\bguided-32", "guided-smoke"),
     (r"\bflow-(base|32)", "flow-smoke"),
     (r"\b(pixelcnn|multiscale)-cpu-\d+", r"\1-smoke --conditioning.kind class"),

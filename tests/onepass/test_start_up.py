@@ -29,7 +29,7 @@ HELPS = [
     [],
     *([verb] for verb in onepass.command.VERBS),
     *(["train", name] for name in ("wavenet-cpu-16k", "pixelcnn-cpu-32", "multiscale-cpu-64")),
-    ["distill", "student-cpu-16k"],
+    ["distill", "student-residual-16k"],
     *([verb, model] for verb in ("evaluate", "sample") for model in ("shipped", "shipped-digits")),
     *(["bench", name] for name in onepass.command.BENCHES),
 ]
@@ -37,7 +37,7 @@ MISTAKES = [
     ["trian"],
     ["train", "wavnet-cpu-16k"],
     ["train", "wavenet-cpu-16k", "--data", "a", "--workdir", "b", "--network.layers", "many"],
-    ["distill", "student-cpu"],
+    ["distill", "student-residual"],
     ["sample", "shipped", "--nmu", "3"],
     ["bench", "audoi"],
     ["plan", "wavenet-smok", "--devices", "2"],

@@ -20,8 +20,9 @@ class BenchArguments(BenchOptions):
     """Which teachers, any of: a, b, p, v."""
     batches: tuple[int, ...] = (1, 4, 8, 16)
     """Batch sizes of the teachers."""
-    students: tuple[str, ...] = ("paper", "cpu-16k", "cpu-24k", "residual-16k")
-    """Which students, any of: paper, cpu-16k, cpu-24k, residual-16k."""
+    students: tuple[str, ...] = ("paper", "residual-16k", "draft-16k")
+    """Which students, any of: paper, residual-16k, draft-16k (flows that refine
+    12 passes of Griffin and Lim's algorithm)."""
     seconds: tuple[float, ...] = (1.0, 5.0)
     """Lengths of the students' sounds."""
     student_batches: tuple[int, ...] = (1, 4)

@@ -1,7 +1,7 @@
 """Students against their teacher, TensorFlow's own operations and the machine's matrix products.
 
-Sizes: the paper's student (van den Oord et al. 2017, arXiv 1711.10433), the presets for two cores
-at 16 and at 24 kHz, and that of the residual's domain, whose parts are timed too. Weights and
+Sizes: the paper's student (van den Oord et al. 2017, arXiv 1711.10433), that of the residual's
+domain, whose parts are timed too, and one that refines a draft. Weights and
 inputs are random: the work does not depend on them.
 """
 
@@ -24,22 +24,21 @@ from onepass.bench.report import Measure, Measures, Row
 from wavenet.features import MelConvention
 from wavenet.presets import PRESETS as TEACHERS
 
-_CPU = dataclasses.replace(
-    PRESETS["student-cpu-16k"].config.student, feature_channels=80, upsample_factors=(10, 20)
-)
 _VOCODER = dataclasses.replace(TEACHERS["wavenet-vocoder-16k"].config.network, feature_channels=80)
 STUDENTS = {
     "paper": StudentConfig(flows=(10, 10, 10, 30), filter_width=3, residual_channels=64,
                            gate_channels=64, feature_channels=80, condition_channels=80,
                            upsample_factors=(16, 15), sample_rate_hz=24_000),
-    "cpu-16k": _CPU,
-    "cpu-24k": dataclasses.replace(_CPU, upsample_factors=(15, 20), sample_rate_hz=24_000),
     "residual-16k": dataclasses.replace(
         PRESETS["student-residual-16k"].config.student, feature_channels=80,
         upsample_factors=_VOCODER.upsample_factors, frame_width=_VOCODER.frame_width,
         prediction_order=_VOCODER.prediction_order, subframes=_VOCODER.subframes,
         conditioner_units=_VOCODER.conditioner_units,
         condition_channels=_VOCODER.condition_channels),
+    "draft-16k": StudentConfig(flows=(5, 5, 10), filter_width=2, front_width=16,
+                               feature_channels=80, condition_channels=32,
+                               upsample_factors=(10, 20), draft_passes=12, initial_scale=0.003,
+                               sample_rate_hz=16_000),
 }  # fmt: skip
 TEACHER = "p"  # the network of onepass/bench/audio/command.py that a student takes the place of
 PEAK = "matrix product"
