@@ -4,6 +4,17 @@ import json
 from typing import Any
 
 
+def _opinions(speech: dict[str, float]) -> str:
+    """Rows of the predicted opinions, "" where they were not measured."""
+    names = {"dnsmos_p808": "DNSMOS P.808", "plcmos": "PLCMOS"}
+    return "".join(
+        f"| {words} of text spoken (of the recording's own frames spoken) | "
+        f"{speech[f'{name}_text']:.2f} ({speech[f'{name}_respoken']:.2f}) |\n"
+        for name, words in names.items()
+        if f"{name}_text" in speech
+    )
+
+
 def card(spec: dict[str, Any]) -> str:
     """The card, Markdown, of what model.json says."""
     frames, speech = spec["quality"]["frames"], spec["quality"]["speech"]
@@ -51,7 +62,8 @@ recording in dB along the best path of dynamic time warping:
 | one frame, the mean of the recording | {speech["warped_distance_mean_frame_db"]:.2f} |
 | texts nearer to their own recording than to {dev["recordings"] - 1} others | \
 {100 * speech["found_share"]:.0f}% |
-| level against the recording's frames spoken, dB | {speech["level_difference_db"]:+.1f} |
+{_opinions(speech)}| level against the recording's frames spoken, dB | \
+{speech["level_difference_db"]:+.1f} |
 | voiced share of frames (recorded) | {speech["voiced_share"]:.2f} \
 ({speech["voiced_share_recorded"]:.2f}) |
 | median F0, Hz | {speech["f0_median_hz"]:.0f} |

@@ -10,7 +10,7 @@ from speech.training import Scale, with_silence
 from speech.voice import Voice
 from wavenet.data import audio
 from wavenet.features import MelConvention, above_silence, fundamental_frequency, mel_spectrogram
-from wavenet.measures import DB_PER_NAT, f0_error_cents, voicing_error
+from wavenet.measures import DB_PER_NAT, f0_error_cents, opinions, voicing_error
 
 BEFORE, BEHIND = 4, 10  # frames of silence around a recording
 MOST_STRETCH = 1.5
@@ -148,7 +148,8 @@ def spoken(
     The distances are of mel frames of sounds, `warped_distance_db` from the recording: of the text
     spoken, of the recording's own frames spoken by the model, of another recording, and of one
     frame, the mean of the recording. found_share: how many of the texts lie nearer to their own
-    recording than to any other. level_difference_db is of the mean power.
+    recording than to any other. level_difference_db is of the mean power. dnsmos_p808 and plcmos,
+    where their package is installed, are of the text and of the recording's frames spoken.
     """
     rows, sounds = [], {}
     for place, example in enumerate(examples[:count]):
@@ -171,6 +172,9 @@ def spoken(
         row["found_share"] = float(np.argmin(away) == place)
         row["level_difference_db"] = audio.rms_db(made) - audio.rms_db(again)
         f0_hz, voiced = fundamental_frequency(made, mel.sample_rate_hz, mel.hop_samples)
+        for what, sound in (("text", made), ("respoken", again)):
+            for name, score in opinions(sound, mel.sample_rate_hz).items():
+                row[f"{name}_{what}"] = score
         row["voiced_share"] = float(voiced.mean())
         row["voiced_share_recorded"] = float(example.pitch[:, 1].mean())
         row["f0_median_hz"] = float(np.median(f0_hz[voiced])) if voiced.any() else float("nan")

@@ -1,6 +1,6 @@
 """How close a vocoder's speech comes to a recording, and how natural it sounds by itself."""
 
-from wavenet.measures.opinion import dnsmos_p808, plcmos
+from wavenet.measures.opinion import dnsmos_p808, opinions, plcmos
 from wavenet.measures.perceptual import pesq, stoi
 from wavenet.measures.pitch import f0_error_cents, f0_within_50_cents, voicing_error
 from wavenet.measures.quality import measure
@@ -21,6 +21,7 @@ __all__ = [
     "log_mel_distance_db",
     "measure",
     "multi_resolution_stft_distance",
+    "opinions",
     "pesq",
     "plcmos",
     "residual_kurtosis",

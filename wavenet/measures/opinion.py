@@ -17,7 +17,7 @@ import scipy.signal
 from wavenet.data import audio
 from wavenet.features.mel import hz_to_mel, mel_to_hz, triangles
 from wavenet.measures.waveforms import checked
-from wavenet.optional_packages import require
+from wavenet.optional_packages import available, require
 
 RATE_HZ = 16_000
 SHORTEST_SECONDS = 0.25
@@ -51,6 +51,12 @@ def dnsmos_p808(sound: np.ndarray, sample_rate_hz: int) -> float:
         for start in starts
     ]
     return float(np.mean(scores))
+
+
+def opinions(sound: np.ndarray, sample_rate_hz: int) -> dict[str, float]:
+    """`dnsmos_p808` and `plcmos` of a sound by their names; {} where their package is missing."""
+    taken = {"dnsmos_p808": dnsmos_p808, "plcmos": plcmos}
+    return {name: take(sound, sample_rate_hz) for name, take in taken.items() if available(name)}
 
 
 def _dnsmos_features(x: np.ndarray) -> np.ndarray:

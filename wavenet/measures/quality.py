@@ -6,7 +6,7 @@ import numpy as np
 
 from wavenet.features.mel import MelConvention
 from wavenet.features.pitch import fundamental_frequency
-from wavenet.measures.opinion import dnsmos_p808, plcmos
+from wavenet.measures.opinion import opinions
 from wavenet.measures.perceptual import pesq, stoi
 from wavenet.measures.pitch import f0_error_cents, f0_within_50_cents, voicing_error
 from wavenet.measures.residual import residual_kurtosis
@@ -48,10 +48,9 @@ def measure(
         "stoi": lambda: stoi(sound, recorded, sample_rate_hz),
         **_of_the_voice(sound, recorded, sample_rate_hz, mel.hop_samples),
         "level_difference_db": lambda: level_difference_db(sound, recorded),
-        "dnsmos_p808": lambda: dnsmos_p808(sound, sample_rate_hz),
-        "plcmos": lambda: plcmos(sound, sample_rate_hz),
     }
-    return {name: taken() for name, taken in measures.items() if available(name)}
+    found = {name: taken() for name, taken in measures.items() if available(name)}
+    return found | opinions(sound, sample_rate_hz)
 
 
 def _of_the_voice(

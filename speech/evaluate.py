@@ -1,0 +1,60 @@
+"""The command that measures a voice with a model: `python -m speech.evaluate --data DIR`."""
+
+import dataclasses
+import json
+import sys
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import tyro
+
+from distill.model import load as load_model
+from replicator.runs.errors import UserError
+from speech.evaluation import spoken
+from speech.examples import examples, prepared
+from speech.train import write
+from speech.voice import load, shipped
+
+
+@dataclasses.dataclass(frozen=True)
+class Arguments:
+    """Speak the dev texts of recordings with a model, and print what was measured as JSON."""
+
+    data: Path
+    """Folder of recordings of one speaker, with their texts in dev.tsv."""
+    model: str = "shipped"
+    """Run directory, model folder or name of the model that speaks."""
+    voice: Path | None = None
+    """Folder of the text front end; None: the shipped one."""
+    spoken: int = 8
+    """Dev texts to speak."""
+    out: Path | None = None
+    """Folder to write the voice to, with these figures in its card."""
+
+
+def main(given: Arguments) -> int:
+    """Measures, prints and, where asked to, writes the voice."""
+    model = load_model(Path(given.model))
+    mel = model.data.mel(model.hop_samples)
+    if mel is None:
+        raise UserError(f"{given.model} reads no mel frames: it cannot speak texts.")
+    voice = load(given.voice) if given.voice else shipped()
+    voice.check(model.spec)
+    with TemporaryDirectory() as folder:
+        dev = examples(prepared(given.data, mel, model.gain_db, Path(folder)), mel)["dev"]
+    figures, _ = spoken(voice, model, dev, mel, given.spoken)
+    print(json.dumps(figures, indent=2))
+    if given.out is not None:
+        quality = voice.spec["quality"]
+        measured = {**quality, "speech": figures}
+        measured["dev"] = {**quality["dev"], "spoken": min(given.spoken, len(dev))}
+        spec = {**voice.spec, "model": given.model, "quality": measured}
+        write(given.out, dataclasses.replace(voice, spec=spec))
+    return 0
+
+
+if __name__ == "__main__":
+    try:
+        sys.exit(main(tyro.cli(Arguments)))
+    except (UserError, OSError) as error:
+        sys.exit(f"speech: {error}")
