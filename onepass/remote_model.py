@@ -85,6 +85,6 @@ class RemoteModel:
         """A condition as `Client.draw` names it; an array is a map."""
         if condition is None:
             return {}
-        if self.spec.get("condition") == "text":
+        if self.spec.get("condition") == "caption":
             return {"caption": condition}
         return {"map": condition} if isinstance(condition, np.ndarray) else {"label": condition}

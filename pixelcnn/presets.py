@@ -14,7 +14,9 @@ from replicator.training.config import LoopConfig, OptimizerConfig, Preset
 
 CLASSES = ConditioningConfig(kind="class")
 TEXT = ConditioningConfig(kind="text")
-WORDS = ConditioningConfig(kind="text", text_unit="word", text_map_channels=16, dropout=0.1)
+WORDS = ConditioningConfig(
+    kind="text", text_unit="word", text_channels=64, text_map_channels=16, dropout=0.1
+)
 MIXTURE_OF_5 = OutputConfig(components=5)
 
 SMALL_PIXELCNN = PixelCNNConfig(layers=8, units=64, output_units=128)

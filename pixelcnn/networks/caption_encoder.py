@@ -17,7 +17,8 @@ from pixelcnn.data.captions import CLOSING, CODES, NUM_CODES, PADDING, UNKNOWN
 WIDTH = 5  # characters, or hidden steps, that a convolution reads
 STRIDES = (1, 2, 2)
 RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
-ROWS, HASHES = 2048, 2  # of the table of words, and how many of them a word has
+ROWS, HASHES = 8192, 2  # of the table of words, and how many of them a word has
+UNTRAINED = 0.1  # standard deviation of the vector of a word that was never seen: it says little
 LONGEST = 32  # characters of a word that are told apart by their place
 LETTERS = [*map(CODES.get, string.ascii_lowercase + string.digits), UNKNOWN]
 IS_LETTER = np.isin(np.arange(NUM_CODES), LETTERS)
@@ -132,7 +133,7 @@ class WordEncoder(tf.Module):
 
     def __init__(self, channels: int, initial: Initial, name="words"):
         super().__init__(name=name)
-        gain = math.sqrt(ROWS / HASHES)  # for word vectors of variance one
+        gain = UNTRAINED * math.sqrt(ROWS / HASHES)
         self.table = initial.kernel([1, ROWS, channels], "table", gain)
 
     def __call__(self, codes):

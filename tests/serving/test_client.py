@@ -601,10 +601,10 @@ def test_captions_are_asked_for_in_turn():
 @pytest.mark.parametrize(
     ("kind", "condition", "named"),
     [
-        ("text", "a dog", {"caption": "a dog"}),
+        ("caption", "a dog", {"caption": "a dog"}),
         ("class", "dog", {"label": "dog"}),
         ("map", np.zeros([4, 4]), "map"),
-        ("none", None, {}),
+        (None, None, {}),
     ],
 )
 def test_a_condition_goes_by_the_name_that_the_model_has_for_it(
