@@ -9,6 +9,7 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from likelihoods.initial import Initial
@@ -22,7 +23,7 @@ from replicator.runs.field_rules import require
 
 VIDEO_VECTOR_CHANNELS = 64
 VIDEO_REDUCTION = 4  # pixels along a side of the ConvLSTM's cells
-CAPTION_PLACES = 8  # along a side of a caption's map, before it is interpolated
+CAPTION_PLACES = 8  # along a side of a caption's map
 RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
 
 
@@ -69,19 +70,20 @@ class MapEncoder(tf.Module):
 class CaptionMap(tf.Module):
     """A map of images of a size, linear in a caption's vector: what the caption says is where.
 
-    van den Oord et al. 2016, equation 5; of 8 x 8 places, interpolated.
+    van den Oord et al. 2016, equation 5; a value for each of 8 x 8 equal places.
     """
 
     def __init__(self, config: ConditioningConfig, size: int, initial: Initial, name="painted"):
         super().__init__(name=name)
-        self.size, self.shape = size, [-1, *[CAPTION_PLACES] * 2, config.text_map_channels]
+        self.places = np.arange(size) * CAPTION_PLACES // size  # of every row, or column
+        self.shape = [-1, *[CAPTION_PLACES] * 2, config.text_map_channels]
         outputs = CAPTION_PLACES**2 * config.text_map_channels
         self.kernel = initial.kernel([config.text_channels, outputs], "kernel")
 
     def __call__(self, vector):
         """float32 [batch, size, size, text_map_channels] of [batch, text_channels]."""
-        places = tf.reshape(tf.matmul(vector, self.kernel), self.shape)
-        return tf.image.resize(places, [self.size, self.size])
+        each = tf.reshape(tf.matmul(vector, self.kernel), self.shape)
+        return tf.gather(tf.gather(each, self.places, axis=1), self.places, axis=2)
 
 
 class VideoEncoder(tf.Module):
