@@ -69,7 +69,7 @@ class RemoteModel:
     ) -> Iterator[list[np.ndarray]]:
         """For each image all its scales, the smallest first, as the server makes them."""
         scales: list[np.ndarray] = []
-        named = {**_condition(condition), **given}
+        named = {**self._condition(condition), **given}
         with self._client.draw(self.name, num=num, seed=seed, **named) as pieces:
             for piece in pieces:
                 scales.append(piece.pixels)
@@ -81,9 +81,10 @@ class RemoteModel:
         """Lets the connection go."""
         self._client.close()
 
-
-def _condition(condition: Any) -> dict[str, Any]:
-    """A condition as `Client.draw` names it: numbers and names are classes, arrays are maps."""
-    if condition is None:
-        return {}
-    return {"map": condition} if isinstance(condition, np.ndarray) else {"label": condition}
+    def _condition(self, condition: Any) -> dict[str, Any]:
+        """A condition as `Client.draw` names it; an array is a map."""
+        if condition is None:
+            return {}
+        if self.spec.get("condition") == "caption":
+            return {"caption": condition}
+        return {"map": condition} if isinstance(condition, np.ndarray) else {"label": condition}

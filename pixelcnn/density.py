@@ -26,7 +26,7 @@ class ImageDensity(tf.Module):
         super().__init__(name=name)
         initial = Initial(config.seed) if initial is None else initial
         self.config = config
-        self.conditioner = Conditioner(config.conditioning, initial)
+        self.conditioner = Conditioner(config.conditioning, initial, config.data.size)
         channels = (self.conditioner.vector_channels, self.conditioner.map_channels)
         self.pixelcnn: PixelCNN | None = None
         self.multiscale: Multiscale | None = None

@@ -37,8 +37,8 @@ class SampleArguments:
     """Images that a pass by fixed point computes; one that is done makes way for the next."""
     label: str | None = None
     """Class, by name or number; None: all classes in turn."""
-    caption: str | None = None
-    """Text to draw, up to 200 characters, for a model of captions."""
+    caption: tuple[str, ...] | None = None
+    """Texts to draw, in turn, up to 200 characters each, for a model of captions."""
     map: Path | None = None
     """Image whose grey levels are the labels of a map, for a model of maps."""
     start: Path | None = None

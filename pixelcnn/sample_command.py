@@ -1,5 +1,6 @@
 """The verb `sample` for images: PNG files, sheets of them, and how they grow over the scales."""
 
+import itertools
 import time
 from pathlib import Path
 from typing import Any
@@ -11,14 +12,13 @@ from pixelcnn.data.image_file import ImageError, ImageRules, read_image
 from pixelcnn.data.video import Video, read_episodes
 from pixelcnn.model import ImageModel, load
 from pixelcnn.sample_arguments import SampleArguments
-from pixelcnn.sampling.grids import enlarged, grid, strip, write_gif, write_png
+from pixelcnn.sampling.grids import grid, write_gif, write_png, write_sheets
 from pixelcnn.video_prediction import predict
 from replicator.runs.errors import UserError
 from replicator.runs.folders import make_folder
 from replicator.runs.progress import Progress
 
 FLAGS = {"class": "label", "text": "caption", "map": "map", "video": "video"}
-STRIPS = 8  # images whose growth is shown
 INTERRUPTED = 130
 
 
@@ -83,7 +83,9 @@ def _conditions(given: SampleArguments, model: ImageModel) -> list[Any]:
         return [i % model.config.conditioning.classes for i in range(given.num)]
     if kind == "map" and given.map is not None:
         return [_labels(given.map, model)] * given.num
-    return [given.caption if kind == "text" else given.label] * given.num
+    if kind == "text" and given.caption:
+        return list(itertools.islice(itertools.cycle(given.caption), given.num))
+    return [given.label] * given.num
 
 
 def _temperature(given: SampleArguments) -> float | tuple[float, ...]:
@@ -149,19 +151,10 @@ def _labels(path: Path, model: ImageModel) -> np.ndarray:
 
 def _show(given: SampleArguments, images: list[list[np.ndarray]], seconds: float) -> None:
     """Writes the sheets and prints what there is."""
-    side = images[0][-1].shape[0]
-    write_png(given.out / "grid.png", grid([scales[-1] for scales in images]))
-    also = ""
-    if len(images[0]) > 1:
-        strips = [strip(scales) for scales in images[:STRIPS]]
-        write_png(given.out / "progression.png", np.concatenate(strips))
-        steps = zip(*images, strict=True)
-        sheets = [grid([enlarged(p, side) for p in step]) for step in steps]
-        write_gif(given.out / "progression.gif", sheets)
-        also = ", progression.png and progression.gif (how they grew)"
+    files, side = write_sheets(given.out, images, given.caption), images[0][-1].shape[0]
     print(
         f"{given.out}: {len(images)} images of {side}x{side} pixels in {seconds:.1f} s, "
-        f"compilation included; grid.png{also}"
+        f"compilation included; {files}"
     )
 
 

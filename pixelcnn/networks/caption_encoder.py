@@ -1,20 +1,30 @@
-"""From a caption's characters to one vector: a character CNN, then a GRU averaged over time.
+"""From a caption's characters to one vector, character by character or by its words.
 
-The encoder of Reed et al. 2017, "Parallel Multiscale Autoregressive Density Estimation" (arXiv
-1703.03664); the GRU is that of Cho et al. 2014 (arXiv 1406.1078) with the reset gate after the
-product, so that a step is one product.
+Character by character: a CNN, then a GRU averaged over time, as in Reed et al. 2017, "Parallel
+Multiscale Autoregressive Density Estimation" (arXiv 1703.03664); the GRU is that of Cho et al. 2014
+(arXiv 1406.1078) with the reset gate after the product, so that a step is one product.
 """
 
 import math
+import string
 
+import numpy as np
 import tensorflow as tf
 
 from likelihoods.initial import Initial
-from pixelcnn.data.captions import CLOSING, NUM_CODES, PADDING
+from pixelcnn.data.captions import CLOSING, CODES, NUM_CODES, PADDING, UNKNOWN
 
 WIDTH = 5  # characters, or hidden steps, that a convolution reads
 STRIDES = (1, 2, 2)
 RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
+ROWS, HASHES = 8192, 2  # of the table of words, and how many of them a word has
+UNTRAINED = 0.1  # standard deviation of the vector of a word that was never seen: it says little
+LONGEST = 32  # characters of a word that are told apart by their place
+LETTERS = [*map(CODES.get, string.ascii_lowercase + string.digits), UNKNOWN]
+IS_LETTER = np.isin(np.arange(NUM_CODES), LETTERS)
+# What a character adds to its word's hashes, by place and code. Models depend on these numbers.
+HASHED = np.random.Philox(key=0).random_raw(LONGEST * NUM_CODES * HASHES) % ROWS
+HASHED = HASHED.astype(np.int32).reshape(LONGEST * NUM_CODES, HASHES)
 
 
 class CharacterCNN(tf.Module):
@@ -96,7 +106,7 @@ class AveragedGRU(tf.Module):
 
 
 class CaptionEncoder(tf.Module):
-    """A caption as one vector, which depends on its characters and not on its padding."""
+    """A caption as one vector, character by character; its padding does not matter."""
 
     def __init__(self, channels: int, initial: Initial, name="caption"):
         super().__init__(name=name)
@@ -110,6 +120,48 @@ class CaptionEncoder(tf.Module):
           codes: int32 [batch, time] from `captions.encode_caption`.
         """
         return self.gru(*self.characters(codes))
+
+
+class WordEncoder(tf.Module):
+    """A caption as the sum of its words' vectors over the root of their number, in any order.
+
+    A word is a run of letters and digits. Its vector is the sum of the rows of a table that hashes
+    of its characters choose: no list of words is kept, and two words hardly ever share both rows
+    (Svenstrup et al. 2017, "Hash Embeddings for Efficient Word Representations", arXiv
+    1709.03933).
+    """
+
+    def __init__(self, channels: int, initial: Initial, name="words"):
+        super().__init__(name=name)
+        gain = UNTRAINED * math.sqrt(ROWS / HASHES)
+        self.table = initial.kernel([1, ROWS, channels], "table", gain)
+
+    def __call__(self, codes):
+        """The vectors, float32 [batch, channels]; zero for a caption without words.
+
+        Args:
+          codes: int32 [batch, time] from `captions.encode_caption`.
+        """
+        rows, ends = word_rows(codes)
+        found = tf.reduce_sum(tf.gather(self.table[0], rows), 2)
+        total = tf.reduce_sum(found * ends[..., tf.newaxis], 1)
+        return total * tf.math.rsqrt(tf.maximum(tf.reduce_sum(ends, 1, keepdims=True), 1.0))
+
+
+def word_rows(codes):
+    """The rows of the words, int32 [batch, time, HASHES], and where they end.
+
+    Every character of a word, a run of letters and digits, has the rows of its word. float32
+    [batch, time] is one for a word's last character, else zero.
+    """
+    letter = tf.gather(IS_LETTER, codes) & (within_caption(codes)[..., 0] > 0)
+    word = tf.cumsum(tf.cast(~letter, tf.int32), 1)
+    same = (word[:, :, tf.newaxis] == word[:, tf.newaxis]) & letter[:, tf.newaxis]
+    place = tf.reduce_sum(tf.linalg.band_part(tf.cast(same, tf.int32), -1, 0), 2)
+    hashed = tf.gather(HASHED, tf.minimum(place, LONGEST - 1) * NUM_CODES + codes)
+    rows = tf.reduce_sum(tf.where(same[..., tf.newaxis], hashed[:, tf.newaxis], 0), 2) % ROWS
+    last = letter & ~tf.pad(letter, [[0, 0], [0, 1]])[:, 1:]
+    return rows, tf.cast(last, tf.float32)
 
 
 def within_caption(codes):

@@ -9,11 +9,12 @@ import math
 from collections.abc import Mapping
 from typing import NamedTuple
 
+import numpy as np
 import tensorflow as tf
 
 from likelihoods.initial import Initial
 from likelihoods.levels import value_of
-from pixelcnn.networks.caption_encoder import CaptionEncoder
+from pixelcnn.networks.caption_encoder import CaptionEncoder, WordEncoder
 from pixelcnn.networks.config import ConditioningConfig
 from pixelcnn.networks.conv_lstm import ConvLSTM
 from pixelcnn.networks.layers import Convolution
@@ -22,6 +23,7 @@ from replicator.runs.field_rules import require
 
 VIDEO_VECTOR_CHANNELS = 64
 VIDEO_REDUCTION = 4  # pixels along a side of the ConvLSTM's cells
+CAPTION_PLACES = 8  # along a side of a caption's map
 RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
 
 
@@ -63,6 +65,25 @@ class MapEncoder(tf.Module):
             _check_shape("map", labels, (None, None, None, self.labels))
             parts = tf.cast(labels, tf.float32)
         return self.second(tf.nn.relu(self.first(parts)))
+
+
+class CaptionMap(tf.Module):
+    """A map of images of a size, linear in a caption's vector: what the caption says is where.
+
+    van den Oord et al. 2016, equation 5; a value for each of 8 x 8 equal places.
+    """
+
+    def __init__(self, config: ConditioningConfig, size: int, initial: Initial, name="painted"):
+        super().__init__(name=name)
+        self.places = np.arange(size) * CAPTION_PLACES // size  # of every row, or column
+        self.shape = [-1, *[CAPTION_PLACES] * 2, config.text_map_channels]
+        outputs = CAPTION_PLACES**2 * config.text_map_channels
+        self.kernel = initial.kernel([config.text_channels, outputs], "kernel")
+
+    def __call__(self, vector):
+        """float32 [batch, size, size, text_map_channels] of [batch, text_channels]."""
+        each = tf.reshape(tf.matmul(vector, self.kernel), self.shape)
+        return tf.gather(tf.gather(each, self.places, axis=1), self.places, axis=2)
 
 
 class VideoEncoder(tf.Module):
@@ -141,16 +162,24 @@ class VideoEncoder(tf.Module):
 
 
 class Conditioner(tf.Module):
-    """Encodes what a batch holds as the condition that a network's layers read."""
+    """Encodes what a batch holds as the condition that a network's layers read.
 
-    def __init__(self, config: ConditioningConfig, initial: Initial, name="conditioner"):
+    size: side of the images, which the map of a caption has.
+    """
+
+    def __init__(
+        self, config: ConditioningConfig, initial: Initial, size: int = 0, name="conditioner"
+    ):
         super().__init__(name=name)
         self.config = config
         if config.kind in ("class", "map"):
             require(config.classes >= 1, "classes", f"at least 1 for kind {config.kind}", 0)
-        self.text = self.map = self.video = None
+        self.text = self.painted = self.map = self.video = None
         if config.kind == "text":
-            self.text = CaptionEncoder(config.text_channels, initial)
+            encoder = CaptionEncoder if config.text_unit == "character" else WordEncoder
+            self.text = encoder(config.text_channels, initial)
+            if config.text_map_channels:
+                self.painted = CaptionMap(config, size, initial)
         elif config.kind == "map":
             self.map = MapEncoder(config, initial)
         elif config.kind == "video":
@@ -169,7 +198,8 @@ class Conditioner(tf.Module):
     def map_channels(self) -> int:
         """Channels of the condition's map; 0: it has none."""
         config = self.config
-        sizes = {"map": config.map_channels, "video": config.map_channels + config.picture_channels}
+        video = config.map_channels + config.picture_channels
+        sizes = {"text": config.text_map_channels, "map": config.map_channels, "video": video}
         return sizes.get(config.kind, 0)
 
     def __call__(self, batch: Mapping[str, tf.Tensor]) -> Condition:
@@ -187,7 +217,8 @@ class Conditioner(tf.Module):
           ValueError: naming what the batch lacks, or what has another shape.
         """
         if self.text is not None:
-            return Condition(vector=self.text(self._taken(batch, "caption", (None, None))))
+            vector = self.text(self._taken(batch, "caption", (None, None)))
+            return Condition(vector, self.painted and self.painted(vector))
         if self.map is not None:
             return Condition(map=self.map(self._taken(batch, "map", None)))
         if self.video is not None:
@@ -210,7 +241,10 @@ class Conditioner(tf.Module):
             )
         mean = 0.0 if self.config.dropout else 1.0 / self.config.classes
         null = tf.fill(tf.shape(condition.vector), mean)
-        return Condition(tf.concat([condition.vector, null], 0))
+        map_ = condition.map
+        if map_ is not None:
+            map_ = tf.concat([map_, tf.zeros_like(map_)], 0)
+        return Condition(tf.concat([condition.vector, null], 0), map_)
 
     def _steps(self, batch):
         """The actions and the states, those of them that have channels."""

@@ -13,6 +13,7 @@ from replicator.runs.field_rules import at_least, require
 ConditionKind = Literal["none", "class", "text", "map", "video"]
 LikelihoodKind = Literal["logistic", "softmax"]
 FactorKind = Literal["A", "B"]
+TextUnit = Literal["character", "word"]
 GROUPS = (2, 3, 4)  # of the pixels in a 2 x 2 tile, beside the known first one
 
 
@@ -27,8 +28,14 @@ class ConditioningConfig:
     dropout: float = 0.0
     """Share of images whose class or caption training drops, so that the model knows what images
     without any are like: guidance moves away from those."""
+    text_unit: TextUnit = "character"
+    """What a caption is read by: characters, in order, or words, in any order, which takes fewer
+    images to learn."""
     text_channels: int = 128
     """Channels of a caption's vector, and of the layers that make it."""
+    text_map_channels: int = 0
+    """Channels of a map of 8x8 places that a caption's vector becomes, which says where what is;
+    0: none."""
     map_channels: int = 32
     """Channels that the encoders of maps and frames hand on."""
     context_frames: int = 2
@@ -50,6 +57,9 @@ class ConditioningConfig:
         kinds = get_args(ConditionKind)
         require(self.kind in kinds, "kind", f"one of {', '.join(kinds)}", self.kind)
         at_least(self, 0, "classes", "action_channels", "state_channels", "jitter")
+        at_least(self, 0, "text_map_channels")
+        units = get_args(TextUnit)
+        require(self.text_unit in units, "text_unit", " or ".join(units), self.text_unit)
         at_least(self, 1, "text_channels", "map_channels", "context_frames")
         require(0 <= self.dropout < 1, "dropout", "in [0, 1)", self.dropout)
         fits = not self.dropout or self.kind in ("class", "text")

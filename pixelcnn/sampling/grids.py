@@ -1,31 +1,70 @@
 """Images to look at: grids, strips that show an image grow, animations."""
 
+import itertools
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
-from PIL import Image
+from PIL import Image, ImageDraw, ImageFont
 
 from replicator.runs.atomic_files import replacing
 
 GAP = 2  # pixels between two images
 LEAST_SIDE = 96  # small images are shown enlarged, pixel by pixel, to at least this
 WHITE = 255
+STRIPS = 8  # images whose growth is shown
+LINES, LINE_HEIGHT, FONT_SIZE = 3, 12, 10  # of a label, in pixels
+CHARACTER_WIDTH = 5.5  # pixels, of the font on average
 
 
 def grid(images: Sequence[np.ndarray], columns: int | None = None) -> np.ndarray:
-    """One image, uint8 [height, width, 3], of images uint8 [side, side, 1 or 3] in rows.
+    """One image, uint8 [height, width, 3], of images uint8 [height, width, 1 or 3] in rows.
 
     columns: in a row; None: about as many as there are rows.
     """
     columns = columns or max(1, int(np.ceil(np.sqrt(len(images)))))
     shown = [enlarged(colour(image), LEAST_SIDE) for image in images]
-    side, rows = shown[0].shape[0], -(-len(shown) // columns)
-    sheet = np.full([rows * (side + GAP) + GAP, columns * (side + GAP) + GAP, 3], WHITE, np.uint8)
+    (high, wide), rows = shown[0].shape[:2], -(-len(shown) // columns)
+    sheet = np.full([rows * (high + GAP) + GAP, columns * (wide + GAP) + GAP, 3], WHITE, np.uint8)
     for i, image in enumerate(shown):
-        top, left = GAP + i // columns * (side + GAP), GAP + i % columns * (side + GAP)
-        sheet[top : top + side, left : left + side] = image
+        top, left = GAP + i // columns * (high + GAP), GAP + i % columns * (wide + GAP)
+        sheet[top : top + high, left : left + wide] = image
     return sheet
+
+
+def labelled(image: np.ndarray, text: str) -> np.ndarray:
+    """The image, enlarged, over a text in a few lines: uint8 [height, width, 3]."""
+    above = enlarged(colour(image), LEAST_SIDE)
+    width = above.shape[1]
+    lines = textwrap.wrap(text, int(width / CHARACTER_WIDTH), max_lines=LINES, placeholder="...")
+    below = Image.new("RGB", (width, LINES * LINE_HEIGHT), "white")
+    pen, font = ImageDraw.Draw(below), ImageFont.load_default(FONT_SIZE)
+    for i, line in enumerate(lines):
+        pen.text((0, i * LINE_HEIGHT), line, "black", font)
+    return np.concatenate([above, np.asarray(below)])
+
+
+def write_sheets(
+    folder: Path, images: Sequence[Sequence[np.ndarray]], labels: Sequence[str] | None = None
+) -> str:
+    """Writes a grid of images and, of those with several scales, how they grew; names the files.
+
+    Args:
+      images: the scales of each, smallest first. labels: texts to stand in the grid, in turn.
+    """
+    last = [scales[-1] for scales in images]
+    side = last[0].shape[0]
+    if labels:
+        last = [labelled(image, text) for image, text in zip(last, itertools.cycle(labels))]
+    write_png(folder / "grid.png", grid(last))
+    if len(images[0]) == 1:
+        return "grid.png"
+    strips = [strip(scales) for scales in images[:STRIPS]]
+    write_png(folder / "progression.png", np.concatenate(strips))
+    steps = zip(*images, strict=True)
+    write_gif(folder / "progression.gif", [grid([enlarged(p, side) for p in s]) for s in steps])
+    return "grid.png, progression.png and progression.gif (how they grew)"
 
 
 def strip(scales: Sequence[np.ndarray]) -> np.ndarray:

@@ -10,7 +10,8 @@ from typing import Annotated, Any
 import numpy as np
 import tyro
 
-from pixelcnn.sampling.grids import enlarged, grid, strip, write_gif, write_png
+from pixelcnn.data.captions import encode_caption
+from pixelcnn.sampling.grids import write_png, write_sheets
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
 from serving.client.client import (
@@ -26,7 +27,6 @@ from wavenet.data import audio
 from wavenet.plots import spectrogram_png
 
 PLOTTED_SECONDS = 20.0  # of a sound: a longer one is seen by its beginning
-STRIPS = 8  # images whose growth is shown
 ROWS = 8  # images in a request
 INTERRUPTED = 130
 
@@ -82,8 +82,8 @@ class DrawArguments(Connection):
     """How far an image is moved away from what no condition in particular has."""
     label: str | None = None
     """Class, by name or number; None: all classes in turn."""
-    caption: str | None = None
-    """Text to draw, for a model of captions."""
+    caption: tuple[str, ...] | None = None
+    """Texts to draw, in turn, for a model of captions."""
     map: Path | None = None
     """npy file [side, side] of labels, for a model of maps."""
 
@@ -231,24 +231,27 @@ def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments)
         except KeyboardInterrupt:
             progress.say(f"interrupted: keeping {len(images)} of {given.num} images")
     if images:
-        _show(given.out, images, time.perf_counter() - start)
+        seconds, side = time.perf_counter() - start, images[0][-1].shape[0]
+        files, size = write_sheets(given.out, images, given.caption), f"{side}x{side} pixels"
+        print(f"{given.out}: {len(images)} images of {size} in {seconds:.1f} s; {files}")
     return 0 if len(images) == given.num else INTERRUPTED
 
 
 def _image_scales(
     client: Client, name: str, spec: dict[str, Any], given: DrawArguments
 ) -> Iterator[list[np.ndarray]]:
-    """The scales of each image; of a model of classes, without a label, each class in turn."""
+    """The scales of each image, of all classes in turn without a label, or of several captions."""
     signatures = client.signatures(name)
     signature = COMPILED if COMPILED in signatures else DEFAULT_SIGNATURE
     inputs = signatures.get(signature, {})
-    if given.label is None and "label" in inputs:
+    captions = given.caption or (None,)
+    if (given.label is None and "label" in inputs) or len(captions) > 1:
         several = inputs["temperature"].shape[1] or 1
-        yield from _classes(client, name, signature, several, spec, given)
+        yield from _conditions_in_turn(client, name, signature, several, spec, given)
         return
     one = given.temperature[0] if len(given.temperature) == 1 else given.temperature
     labels = _array(given.map) if given.map else None
-    arguments: dict[str, Any] = {"label": given.label, "caption": given.caption, "map": labels}
+    arguments: dict[str, Any] = {"label": given.label, "caption": captions[0], "map": labels}
     arguments |= {"temperature": one, "guidance": given.guidance}
     scales: list[np.ndarray] = []
     with client.draw(name, num=given.num, seed=given.seed, **arguments) as chunks:
@@ -259,7 +262,7 @@ def _image_scales(
                 scales = []
 
 
-def _classes(
+def _conditions_in_turn(
     client: Client,
     name: str,
     signature: str,
@@ -268,32 +271,21 @@ def _classes(
     given: DrawArguments,
 ) -> Iterator[list[np.ndarray]]:
     classes = len(spec.get("classes") or [0])
+    codes = np.stack([encode_caption(caption) for caption in given.caption or ("",)])
     each = given.temperature * scales if len(given.temperature) == 1 else given.temperature
     for start in range(0, given.num, ROWS):
         rows = np.arange(start, min(start + ROWS, given.num), dtype=np.int32)
         inputs = {
             "seed": np.full(len(rows), given.seed, np.int64),
             "row": rows,
-            "label": rows % np.int32(classes),
             "temperature": np.full([len(rows), len(each)], each, np.float32),
         }
+        if given.caption:
+            inputs["caption"] = codes[rows % len(codes)]
+        else:
+            inputs["label"] = rows % np.int32(classes)
         if given.guidance:
             inputs["guidance"] = np.full(len(rows), given.guidance, np.float32)
         outputs = client.predict(name, inputs, signature)
         for row in range(len(rows)):
             yield scales_of(outputs, row)
-
-
-def _show(out: Path, images: list[list[np.ndarray]], seconds: float) -> None:
-    """Writes the sheets and prints what there is."""
-    side = images[0][-1].shape[0]
-    write_png(out / "grid.png", grid([scales[-1] for scales in images]))
-    also = ""
-    if len(images[0]) > 1:
-        write_png(out / "progression.png", np.concatenate([strip(p) for p in images[:STRIPS]]))
-        steps = zip(*images, strict=True)
-        sheets = [grid([enlarged(image, side) for image in step]) for step in steps]
-        write_gif(out / "progression.gif", sheets)
-        also = ", progression.png and progression.gif (how they grew)"
-    size = f"{side}x{side} pixels"
-    print(f"{out}: {len(images)} images of {size} in {seconds:.1f} s; grid.png{also}")

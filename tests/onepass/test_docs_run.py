@@ -39,6 +39,10 @@ SMALLER = (
     (r"\b(pixelcnn|multiscale)-cpu-\d+", r"\1-smoke --conditioning.kind class"),
     (r"\bmultiscale-text-32", "multiscale-smoke --conditioning.kind text"),
     (
+        r"\bmultiscale-words-32",
+        "multiscale-smoke --conditioning.kind text --conditioning.dropout 0.1",
+    ),
+    (
         r"\bmultiscale-video-64",
         "multiscale-smoke --conditioning.kind video --data.size 16 --data.channels 3 "
         "--output.channels 3",
@@ -61,7 +65,7 @@ SMALLER = (
         r"\g<0> --spoken 1",
     ),
     # A classifier of its own would be trained for each set of images.
-    (r"^onepass evaluate (fast|drawn|digits|text)\b.*$", r"\g<0> --samples 0"),
+    (r"^onepass evaluate (fast|drawn|digits|text|words)\b.*$", r"\g<0> --samples 0"),
     (r"^(onepass sample .*)--num \d+", r"\1--num 2"),
     (r"^onepass sample teacher .*--num.*$", r"\g<0> --seconds 0.1"),
     (r"--prime-rows \d+", "--prime-rows 4"),
@@ -121,6 +125,18 @@ def write_npz(folder, make, counts):
         np.savez(folder / f"toy_{split}.npz", **arrays)
 
 
+def write_drawings(folder):
+    """Fills a folder with one npz file for each split, of four subjects in three designs."""
+    folder.mkdir()
+    names = np.repeat(["dog", "cat", "unicorn", "eel"], 3)
+    styles = np.tile(["noto", "twemoji", "fluent 3d"], 4)
+    captions = np.array([f"{name}, {style}" for name, style in zip(names, styles, strict=True)])
+    for seed, split in enumerate(("train", "dev")):
+        images = image_runs.toys(12, seed)["images"][..., None]
+        arrays = {"images": images, "names": names, "styles": styles, "captions": captions}
+        np.savez(folder / f"emoji32_{split}.npz", **arrays)
+
+
 @pytest.fixture(scope="module")
 def data(tmp_path_factory):
     """A folder with all that the pages take as given."""
@@ -139,6 +155,7 @@ def data(tmp_path_factory):
     shutil.copy(folder / "IMAGES" / "0" / "0.png", folder / "FILE.png")
     for name in ("images_signdigits_32", "images_trashnet_64"):
         write_npz(folder / name, image_runs.toys, {"train": 24, "dev": 8})
+    write_drawings(folder / "images_emoji_32")
     write_npz(folder / "video_bridge_64", image_runs.episodes, {"train": 4, "dev": 2})
     given = ["--data", str(folder / "RECORDINGS"), "--workdir", str(folder / "TEACHER")]
     assert onepass.main(["train", "wavenet-smoke", *given, *options()]) == 0

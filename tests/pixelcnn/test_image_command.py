@@ -20,7 +20,7 @@ from pixelcnn.config import MultiscaleTrainConfig
 from pixelcnn.evaluation import evaluate
 from pixelcnn.networks.config import part_names, sizes_between
 from pixelcnn.presets import PRESETS
-from pixelcnn.sampling.grids import grid
+from pixelcnn.sampling.grids import grid, labelled
 from pixelcnn.training import config_from, kind_of
 from replicator.runs.errors import UserError
 from replicator.runs.run_directory import RunDirectory
@@ -125,6 +125,18 @@ def test_a_multiscale_model_shows_how_its_images_grew(tmp_path):
         assert opened.n_frames == 2
         first = np.asarray(opened.convert("L"))[2:98:24, 2:98:24]
     np.testing.assert_array_equal(first, drawn[0][0][..., 0])
+
+
+def test_captions_are_drawn_in_turn_and_named_in_the_sheet(tmp_path):
+    captions = ["stripes", "a slope"]
+    words = ["--num", "3", "--seed", "1", "--caption", *captions]
+    assert onepass.main(["sample", str(run("text")), "--out", str(tmp_path / "out"), *words]) == 0
+    drawn = model("text").generate([*captions, "stripes"], seed=1, num=3)
+    for row, image in enumerate(drawn):
+        found = levels_of(tmp_path / "out" / f"sample_1_{row}.png")
+        np.testing.assert_array_equal(found, image)
+    named = [labelled(*pair) for pair in zip(drawn, [*captions, "stripes"], strict=True)]
+    np.testing.assert_array_equal(levels_of(tmp_path / "out" / "grid.png"), grid(named))
 
 
 def test_a_start_is_enlarged_and_a_prime_is_gone_on_from(tmp_path):

@@ -21,9 +21,13 @@ from fake_bundle import FakeImages, FakeModelStore, FakeSound
 from PIL import Image
 
 import onepass
+from onepass import remote_model
+from onepass.remote_model import RemoteModel
+from pixelcnn.data.captions import encode_caption
 from replicator.runs.errors import UserError
 from serving import Client
-from serving.client.client import Stream
+from serving.client import sampling
+from serving.client.client import DEFAULT_SIGNATURE, Stream
 from serving.client.retrying import ClientError, Deadline, Retry, Retrying
 
 TOKEN = "a token of sixteen characters"
@@ -571,6 +575,55 @@ def test_the_command_draws_all_classes_in_turn_or_one(address, tmp_path):
     for words, value in {"--label 3": 65, "": 5}.items():
         assert onepass.main([*common, "--num", "1", "--guidance", "5", *words.split()]) == 0
         assert np.asarray(Image.open(out / "sample_0_0.png")).max() == value
+
+
+def test_captions_are_asked_for_in_turn():
+    asked = []
+
+    class Captions:
+        def signatures(self, name):
+            return {DEFAULT_SIGNATURE: {"caption": None, "temperature": np.zeros([1, 2])}}
+
+        def predict(self, name, inputs, signature):
+            asked.append(inputs)
+            rows = inputs["row"].astype(np.uint8)[:, None, None, None]
+            return {"picture": np.broadcast_to(rows, [len(rows), 4, 4, 1])}
+
+    given = sampling.DrawArguments(Path("model"), Path("out"), num=10, caption=("a", "b c"))
+    drawn = list(sampling._image_scales(Captions(), "words", {}, given))
+    assert [int(scales[-1].max()) for scales in drawn] == list(range(10))
+    codes = np.concatenate([inputs["caption"] for inputs in asked])
+    expected = [encode_caption(caption) for caption in given.caption]
+    np.testing.assert_array_equal(codes, expected * 5)
+    assert all("label" not in inputs for inputs in asked)
+
+
+@pytest.mark.parametrize(
+    ("kind", "condition", "named"),
+    [
+        ("caption", "a dog", {"caption": "a dog"}),
+        ("class", "dog", {"label": "dog"}),
+        ("map", np.zeros([4, 4]), "map"),
+        (None, None, {}),
+    ],
+)
+def test_a_condition_goes_by_the_name_that_the_model_has_for_it(
+    monkeypatch, kind, condition, named
+):
+    asked = {}
+
+    class Known(Client):
+        def spec(self, name):
+            return {"kind": "picture", "condition": kind}
+
+        def draw(self, name, **given):
+            asked.update(given)
+            return contextlib.nullcontext([])
+
+    monkeypatch.setattr(remote_model, "Client", Known)
+    assert list(RemoteModel("http://localhost:1/words").progressions(condition)) == []
+    found = {key: value for key, value in asked.items() if key not in ("num", "seed")}
+    assert found == named or list(found) == [named]
 
 
 def test_the_command_says_in_one_line_what_is_wrong(address, tmp_path, capsys):

@@ -6,10 +6,11 @@ import tensorflow as tf
 
 from likelihoods.initial import Initial
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS, NUM_CODES, encode_caption
-from pixelcnn.networks.caption_encoder import AveragedGRU
+from pixelcnn.networks.caption_encoder import AveragedGRU, word_rows
 from pixelcnn.networks.conditioning import (
     NONE,
     VIDEO_VECTOR_CHANNELS,
+    CaptionMap,
     Conditioner,
     check_label,
 )
@@ -21,6 +22,7 @@ from replicator.runs.errors import UserError
 BATCH, SIZE = 3, 8
 CONFIGS = {
     "text": dict(kind="text", text_channels=12),
+    "words": dict(kind="text", text_unit="word", text_channels=12, text_map_channels=3),
     "map": dict(kind="map", classes=5, map_channels=6),
     "video": dict(kind="video", map_channels=6, action_channels=2, state_channels=3),
     "video of one frame": dict(
@@ -32,7 +34,7 @@ CAPTIONS = ("a red bird", "a blue bird with a long tail", "two small dogs")
 
 
 def conditioner_of(kind):
-    return Conditioner(ConditioningConfig(**CONFIGS[kind]), Initial(7))
+    return Conditioner(ConditioningConfig(**CONFIGS[kind]), Initial(7), SIZE)
 
 
 def batch_of(kind, seed=0):
@@ -118,7 +120,7 @@ def test_a_row_of_the_batch_does_not_know_the_others(kind):
         assert np.abs(there - here).max(axis=tuple(range(1, here.ndim))).min() > 1e-3
 
 
-@pytest.mark.parametrize("kind", ["text", "map", "video"])
+@pytest.mark.parametrize("kind", ["text", "words", "map", "video"])
 def test_xla_computes_the_same_condition_and_gradients(kind):
     conditioner, batch = conditioner_of(kind), batch_of(kind)
 
@@ -134,12 +136,14 @@ def test_xla_computes_the_same_condition_and_gradients(kind):
         np.testing.assert_allclose(one, other, rtol=1e-3, atol=1e-5 * np.abs(other).max())
 
 
-def test_a_caption_ends_with_its_closing_code():
-    encoder = conditioner_of("text").text
+@pytest.mark.parametrize("kind", ["text", "words"])
+def test_a_caption_ends_with_its_closing_code(kind):
+    encoder = conditioner_of(kind).text
     codes = encode_caption(CAPTIONS[0])
     end = int(np.count_nonzero(codes))
     vector = vector_of(encoder, codes)
-    assert np.abs(vector_of(encoder, codes[: end - 1]) - vector).max() > 1e-4
+    if kind == "text":
+        assert np.abs(vector_of(encoder, codes[: end - 1]) - vector).max() > 1e-4
     noisy = codes.copy()
     noisy[end:] = 1 + np.arange(len(codes) - end) % (NUM_CODES - 1)
     np.testing.assert_array_equal(vector_of(encoder, noisy), vector)
@@ -164,9 +168,47 @@ def test_captions_of_the_same_characters_in_another_order_differ():
     assert np.abs(here - there).max() > 1e-2
 
 
-def test_no_caption_is_a_vector_of_zeros():
-    encoder = conditioner_of("text").text
-    assert (vector_of(encoder, np.zeros(201)) == 0).all()
+@pytest.mark.parametrize("kind", ["text", "words"])
+def test_no_caption_is_zeros(kind):
+    condition = conditioner_of(kind)({"caption": tf.zeros([1, 201], tf.int32)})
+    assert all((part.numpy() == 0).all() for part in parts(condition))
+
+
+def test_a_caption_of_words_is_the_sum_of_its_words_over_the_root_of_their_number():
+    encoder = conditioner_of("words").text
+    texts = ("red", "bird", "3d", "red bird, 3D", "3d: bird-red")
+    red, bird, design, one, other = (vector_of(encoder, encode_caption(text)) for text in texts)
+    np.testing.assert_allclose(one, (red + bird + design) / np.sqrt(3), rtol=1e-5)
+    np.testing.assert_allclose(other, one, rtol=1e-5)
+
+
+def test_the_rows_of_a_word_are_those_of_every_model_before():
+    # Stored tables are read by these numbers.
+    rows, ends = word_rows(tf.constant(encode_caption("a dog, dog"))[None])
+    np.testing.assert_array_equal(np.flatnonzero(ends[0]), [0, 4, 9])
+    np.testing.assert_array_equal(rows[0, 0], [129, 7260])
+    for place in (2, 3, 4, 7, 8, 9):
+        np.testing.assert_array_equal(rows[0, place], [3347, 5324])
+
+
+def test_words_hardly_ever_share_both_rows():
+    letters = "abcdefghij"
+    known = [a + b + c for a in letters for b in letters for c in letters]
+    codes = np.stack([encode_caption(" ".join(known[i : i + 50])) for i in range(0, 1000, 50)])
+    rows, ends = word_rows(tf.constant(codes))
+    found = rows.numpy()[ends.numpy() == 1]
+    assert len(found) == 1000 and len(np.unique(found, axis=0)) >= 999
+    assert len(np.unique(found)) > 1500  # of 8,192, two each
+
+
+def test_the_map_of_a_caption_is_linear_in_its_vector_and_has_a_value_for_each_place():
+    config = ConditioningConfig("text", text_channels=4, text_map_channels=2)
+    painted = CaptionMap(config, 32, Initial(7))
+    vectors = tf.constant(np.random.default_rng(0).normal(size=[2, 4]).astype(np.float32))
+    one, other, both = painted(tf.concat([vectors, [vectors[0] + vectors[1]]], 0)).numpy()
+    np.testing.assert_allclose(one + other, both, atol=1e-5)
+    np.testing.assert_array_equal(one, np.kron(one[::4, ::4], np.ones([4, 4, 1])))
+    assert len(np.unique(one)) == 8 * 8 * 2
 
 
 def test_the_unit_follows_its_equations():
@@ -280,6 +322,8 @@ def test_a_sub_sampled_map_keeps_the_upper_left_pixel_of_each_block():
         (dict(classes=-1), "`classes` must be 0 or more, got -1."),
         (dict(action_channels=-2), "`action_channels` must be 0 or more, got -2."),
         (dict(state_channels=-2), "`state_channels` must be 0 or more, got -2."),
+        (dict(text_map_channels=-1), "`text_map_channels` must be 0 or more, got -1."),
+        (dict(text_unit="line"), "`text_unit` must be character or word, got line."),
         (dict(text_channels=0), "`text_channels` must be at least 1, got 0."),
         (dict(map_channels=0), "`map_channels` must be at least 1, got 0."),
         (dict(context_frames=0), "`context_frames` must be at least 1, got 0."),

@@ -4,7 +4,16 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from pixelcnn.sampling.grids import GAP, LEAST_SIDE, enlarged, grid, strip, write_gif, write_png
+from pixelcnn.sampling.grids import (
+    GAP,
+    LEAST_SIDE,
+    enlarged,
+    grid,
+    labelled,
+    strip,
+    write_gif,
+    write_png,
+)
 
 
 def noise(side, channels=3, seed=0):
@@ -38,6 +47,22 @@ def test_a_grid_shows_small_grey_images_in_colour_and_enlarged():
     sheet = grid([small, small], columns=1)
     assert sheet.shape == (2 * 122 + 2, 124, 3)
     np.testing.assert_array_equal(at(sheet, 1, 0, 120), np.kron(small, np.ones([3, 3, 3], int)))
+
+
+def test_a_label_stands_below_its_image_and_is_cut_where_there_is_no_room():
+    image = noise(48, channels=1)
+    texts = ("a dog", "a cat", "a dog " * 9, "a dog " * 10 + "cat")
+    dog, cat, long, longer = (labelled(image, text) for text in texts)
+    for shown in (dog, cat, long, longer):
+        np.testing.assert_array_equal(shown[:96], enlarged(np.repeat(image, 3, -1), 96))
+    assert dog.shape == longer.shape == (96 + 36, 96, 3)
+    ink = [(shown[96:] < 128).sum() for shown in (dog, long)]
+    assert 0 < ink[0] < ink[1] and not np.array_equal(dog, cat)
+    assert (dog[96 + 13 :] == 255).all()
+    np.testing.assert_array_equal(labelled(image, "\n dög 犬")[:96], dog[:96])
+    sheet = grid([dog, cat], columns=1)
+    assert sheet.shape == (2 * (132 + GAP) + GAP, 96 + 2 * GAP, 3)
+    np.testing.assert_array_equal(sheet[132 + 2 * GAP :][:132, GAP:-GAP], cat)
 
 
 def test_enlarging_repeats_every_pixel_until_it_is_wide_enough():

@@ -147,15 +147,19 @@ def test_levels_in_both_tails_gain_nothing():
 
 @pytest.mark.parametrize("kind", ["class", "text"])
 def test_the_null_condition_is_what_a_dropped_one_becomes(kind):
-    conditioner = Conditioner(ConditioningConfig(kind, CLASSES, dropout=0.1), Initial(0))
+    config = ConditioningConfig(kind, CLASSES, dropout=0.1, text_map_channels=2)
+    conditioner = Conditioner(config, Initial(0), 8)
     name, shown = {
         "class": ("label", tf.constant([1])),
         "text": ("caption", tf.constant(encode_caption("a dog"))[None]),
     }[kind]
-    both = conditioner.with_null(conditioner({name: shown})).vector
-    dropped = conditioner({name: tf.fill(tf.shape(shown), DROPPED[name])}).vector
-    np.testing.assert_array_equal(both[1:], dropped)
-    assert (both[0] != both[1]).numpy().any()
+    both = conditioner.with_null(conditioner({name: shown}))
+    dropped = conditioner({name: tf.fill(tf.shape(shown), DROPPED[name])})
+    assert (both.map is None) == (kind == "class")
+    for pair, alone in zip(both, dropped, strict=True):
+        if pair is not None:
+            np.testing.assert_array_equal(pair[1:], alone)
+            assert (pair[0] != pair[1]).numpy().any()
 
 
 def test_only_classes_have_a_null_condition_without_dropout():

@@ -1,0 +1,97 @@
+"""Leaves designs of known subjects out of training: a test of whether a model can combine.
+
+Run as `python -m pixelcnn.data.held_designs SOURCE TARGET`. SOURCE is a folder of a `*_train.npz`
+and a `*_dev.npz` whose `names` tell subjects and whose `styles` tell designs. TARGET gets both
+files, train without the pairs that are held, dev as it is; and `held/` a `*_dev.npz` of those
+pairs alone, which `onepass evaluate MODEL --data` takes.
+"""
+
+import argparse
+import shutil
+from collections import defaultdict
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from pixelcnn.data.image_file import DataError
+from pixelcnn.data.npz import pair, read_arrays
+from replicator.runs.atomic_files import write_npz
+from replicator.runs.folders import hashed, make_folder, shown
+
+SHARE = 0.1
+SKIN_TONES = frozenset(f"1f3f{tone}" for tone in "bcdef")
+NEEDED = ("names", "styles", "captions")
+
+
+def subject_of(name: str) -> str:
+    """The name without skin tones: an emoji's code points in hexadecimal, joined by hyphens."""
+    return "-".join(point for point in name.split("-") if point not in SKIN_TONES)
+
+
+def held_pairs(
+    subjects: Sequence[str], designs: Sequence[str], share: float, wanted: Sequence[bool]
+) -> np.ndarray:
+    """bool [n], the images whose design of their subject is held out.
+
+    Of the share of subjects with several designs that hashes choose, one design each; and the
+    designs of `wanted` images. At least one design of every subject stays.
+
+    Args:
+      subjects, designs, wanted: one each for n images.
+    """
+    known: dict[str, set[str]] = defaultdict(set)
+    held: dict[str, set[str]] = defaultdict(set)
+    for subject, design, is_wanted in zip(subjects, designs, wanted, strict=True):
+        known[subject].add(design)
+        if is_wanted:
+            held[subject].add(design)
+    for subject, all_of_it in known.items():
+        if len(all_of_it) > 1 and hashed(subject) < share and not held[subject]:
+            held[subject].add(min(all_of_it, key=lambda design: hashed(f"{subject} {design}")))
+        if held[subject] == all_of_it:
+            raise DataError(f"{shown(subject)}: no design would be left to train on.")
+    pairs = zip(subjects, designs, strict=True)
+    return np.array([design in held[subject] for subject, design in pairs])
+
+
+def write_held(source: Path, target: Path, share: float, captions: Sequence[str]) -> int:
+    """The number of images held out; writes TARGET, see above.
+
+    share: of the subjects. captions: of images whose design is held out in any case.
+
+    Raises DataError for files without `names`, `styles` or `captions`, or an unknown caption.
+    """
+    files = pair(source)
+    if files is None:
+        raise DataError(f"{shown(source)}: needs a *_train.npz and a *_dev.npz.")
+    train, dev = files
+    with np.load(train, allow_pickle=False) as opened:
+        arrays = read_arrays(train, tuple(opened.files))
+    for key in NEEDED:
+        if key not in arrays:
+            raise DataError(f"{shown(train)}: has no array `{key}`.")
+    if unknown := sorted(set(captions) - set(arrays["captions"])):
+        raise DataError(f"{shown(train)}: no image has the caption {shown(unknown[0])}.")
+    subjects = [subject_of(str(name)) for name in arrays["names"]]
+    designs = [str(style) for style in arrays["styles"]]
+    held = held_pairs(subjects, designs, share, np.isin(arrays["captions"], captions).tolist())
+    for path, rows in {
+        target / train.name: ~held,
+        target / "held" / train.name.replace("_train.npz", "_held_dev.npz"): held,
+    }.items():
+        make_folder(path.parent)
+        each = {k: v if k == "classes" else v[rows] for k, v in arrays.items()}
+        write_npz(path, each)
+    shutil.copyfile(dev, target / dev.name)
+    return int(held.sum())
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("source", type=Path, help="folder with *_train.npz and *_dev.npz")
+    parser.add_argument("target", type=Path, help="folder to write; made if missing")
+    parser.add_argument("--share", type=float, default=SHARE, help="of the subjects (%(default)s)")
+    parser.add_argument("--caption", nargs="*", default=[], help="images to hold out in any case")
+    given = parser.parse_args()
+    print(write_held(given.source, given.target, given.share, given.caption), "images held out")
