@@ -74,6 +74,7 @@ def test_every_figure_is_held_against_its_own_alternative(tiny):
         ("TensorFlow flows, 0.5 s", "samples/s", None, None),
         ("end to end, 0.5 s", "samples/s", "flows, 0.5 s", None),
         ("end to end, 0.5 s", "s/s", None, None),
+        ("first chunk of a stream, 0.5 s", "s", None, None),
     ]
 
 
@@ -114,7 +115,7 @@ def test_a_ratio_is_over_the_other_size_that_the_row_names():
 
 def test_a_run_writes_every_ratio(tiny, tmp_path, capsys):
     rows = measured(tmp_path, "--seconds", "0.01", "0.02", "--student-batches", "1", "2")
-    assert len(rows) == 2 * 2 + 1 + 2 * 2 * 8
+    assert len(rows) == 2 * 2 + 1 + 2 * 2 * 9
     assert all(row["value"] > 0 for row in rows)
     assert all((row["ratio"] or 0) > 0 for row in rows if row["against"])
     assert "flows, 0.02 s" in capsys.readouterr().out

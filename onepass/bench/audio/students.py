@@ -16,7 +16,7 @@ import tensorflow as tf
 
 from distill.config import RECENT, StudentConfig
 from distill.cpu.engine import FlowEngine
-from distill.generation import Request, generate
+from distill.generation import Request, generate, stream
 from distill.presets import PRESETS
 from distill.student import Condition, ParallelWaveNet
 from onepass.bench.audio.student_parts import parts
@@ -81,6 +81,8 @@ def _measures_of_sound(
     row = Row(whole, name, batch, "samples/s", flows)
     yield row, functools.partial(whole_speed, student, samples, batch)
     yield _real_time(row, student)
+    row = Row(f"first chunk of a stream, {seconds:g} s", name, batch, "s")
+    yield row, functools.partial(first_chunk_seconds, student, samples, batch)
     if student.residual is not None:
         for part, measure in parts(student, samples, batch).items():
             row = Row(f"{part}, {seconds:g} s", name, batch, "s/s")
@@ -154,14 +156,25 @@ def tensorflow_speed(student: ParallelWaveNet, samples: int, batch: int) -> floa
 
 def whole_speed(student: ParallelWaveNet, samples: int, batch: int) -> float:
     """Samples a second from frames to sound: noise, conditioner, draft, flows."""
-    frames = -(-samples // student.config.hop_samples)
-    given = np.random.default_rng(0).random(
-        [batch, frames, student.config.feature_channels], np.float32
-    )
-    request = Request(samples, rows=tuple(range(batch)), frames=given)
+    request = _request(student, samples, batch)
     start = time.perf_counter()
     generate(student, request, "numba")
     return batch * samples / (time.perf_counter() - start)
+
+
+def first_chunk_seconds(student: ParallelWaveNet, samples: int, batch: int) -> float:
+    """Seconds from the frames to a stream's first chunk, a tenth of a second of sound."""
+    request = _request(student, samples, batch)
+    start = time.perf_counter()
+    next(stream(student, request, "numba"))
+    return time.perf_counter() - start
+
+
+def _request(student: ParallelWaveNet, samples: int, batch: int) -> Request:
+    frames = -(-samples // student.config.hop_samples)
+    shape = (batch, frames, student.config.feature_channels)
+    given = np.random.default_rng(0).random(shape, np.float32)
+    return Request(samples, rows=tuple(range(batch)), frames=given)
 
 
 def _inputs(student: ParallelWaveNet, samples: int, batch: int) -> tuple[np.ndarray, np.ndarray]:
