@@ -145,7 +145,7 @@ class Call:
             trailing.append(("retry-after", str(max(1, math.ceil(seconds)))))
             trailing.append(("grpc-retry-pushback-ms", str(math.ceil(1000 * seconds))))
         status = getattr(grpc.StatusCode, error.grpc_status)
-        await self._context.abort(status, error.message, tuple(trailing))
+        await self._context.abort(status, str(error), tuple(trailing))
 
     def _record(self, status: str) -> None:
         seconds = time.perf_counter() - self._start

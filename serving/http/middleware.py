@@ -206,7 +206,7 @@ async def _send_error(
         named["allow"] = error.allowed
     if not body.ended:
         named["connection"] = "close"
-    content = error_body(scope["path"], error.http_status, error.message, error.code)
+    content = error_body(scope["path"], error.http_status, str(error), error.code)
     named["content-length"] = str(len(content))
     encoded = [(name.encode(), value.encode("latin-1")) for name, value in named.items()]
     start = {"type": "http.response.start", "status": error.http_status, "headers": encoded}
