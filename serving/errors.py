@@ -2,6 +2,14 @@
 
 from typing import ClassVar
 
+SHOWN_CHARACTERS = 64
+
+
+def shortened(word: str) -> str:
+    """A word of a request, fit to be shown in a line of an answer or of a log."""
+    printable = "".join(c if c.isprintable() else "?" for c in word[:SHOWN_CHARACTERS])
+    return printable + ("..." if len(word) > SHOWN_CHARACTERS else "")
+
 
 class ServingError(Exception):
     """A request that is not answered; its message may be shown to the client.

@@ -13,21 +13,13 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from replicator.runs.errors import UserError
+from serving.bundles.signature import PLAIN, TensorInfo
 from serving.client.retrying import ClientError, Deadline, Retrying
 
 TIMEOUT_SECONDS = 60.0
 RETRIES = 4
 SCHEMES = ("http", "https", "grpc", "grpcs")
-DEFAULT_SIGNATURE, COMPILED = "serving_default", "compiled"
 Chunk = TypeVar("Chunk")
-
-
-@dataclasses.dataclass(frozen=True)
-class Input:
-    """What an input of a signature must be; None in its shape: any size."""
-
-    dtype: np.dtype
-    shape: tuple[int | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +90,7 @@ class Transport(Protocol):
 
     def signatures(
         self, name: str, version: int | None, deadline: Deadline
-    ) -> dict[str, dict[str, Input]]:
+    ) -> dict[str, dict[str, TensorInfo]]:
         """The inputs of every signature."""
 
     def predict(
@@ -183,7 +175,7 @@ class Client:
 
     def signatures(
         self, name: str, version: int | None = None, *, timeout_seconds: float | None = None
-    ) -> dict[str, dict[str, Input]]:
+    ) -> dict[str, dict[str, TensorInfo]]:
         """The inputs of every signature of a model."""
         with self._named(name):
             return self._transport.signatures(name, version, self._deadline(timeout_seconds))
@@ -192,7 +184,7 @@ class Client:
         self,
         name: str,
         inputs: Mapping[str, Any],
-        signature: str = DEFAULT_SIGNATURE,
+        signature: str = PLAIN,
         version: int | None = None,
         *,
         timeout_seconds: float | None = None,
@@ -353,7 +345,7 @@ def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
     return [*sorted(smaller, key=len), whole]
 
 
-def _array(name: str, value: Any, known: Mapping[str, Input]) -> np.ndarray:
+def _array(name: str, value: Any, known: Mapping[str, TensorInfo]) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
     wanted = known[name].dtype if name in known else None

@@ -7,11 +7,9 @@ from typing import Any, NoReturn
 import grpc
 import numpy as np
 
+from serving.bundles.signature import TensorInfo, fastest
 from serving.client.client import (
-    COMPILED,
-    DEFAULT_SIGNATURE,
     ImageScale,
-    Input,
     Speech,
     Stream,
     check_numbers,
@@ -85,7 +83,7 @@ class GrpcTransport:
 
     def signatures(
         self, name: str, version: int | None, deadline: Deadline
-    ) -> dict[str, dict[str, Input]]:
+    ) -> dict[str, dict[str, TensorInfo]]:
         """From the metadata."""
         request = message("tensorflow.serving.GetModelMetadataRequest")(
             metadata_field=["signature_def"]
@@ -140,7 +138,7 @@ class GrpcTransport:
         if "caption" in arguments:
             raise _over_http("`caption`")
         signatures = self.signatures(name, None, deadline)
-        signature = COMPILED if COMPILED in signatures else DEFAULT_SIGNATURE
+        signature = fastest(signatures)
         known = signatures[signature]
         if "temperature" not in known or len(known["temperature"].shape) != len(("row", "scale")):
             raise ClientError(f"The model `{name}` draws no images.", "not_found")
@@ -233,9 +231,9 @@ class GrpcTransport:
         return ClientError(words or status.name, CODES.get(status, "internal"))
 
 
-def _input(info: Any) -> Input:
+def _input(info: Any) -> TensorInfo:
     sides = [dim.size for dim in info.tensor_shape.dim]
-    return Input(DTYPES[info.dtype], tuple(None if side < 0 else side for side in sides))
+    return TensorInfo(DTYPES[info.dtype], tuple(None if side < 0 else side for side in sides))
 
 
 def _specify(spec: Any, name: str, version: int | None) -> None:

@@ -13,7 +13,8 @@ import numpy as np
 from PIL import Image
 
 from serving.bundles.dtypes import TENSORFLOW_DTYPES, V2_DTYPES, V2_NAMES
-from serving.client.client import ImageScale, Input, Speech, Stream, check_numbers
+from serving.bundles.signature import TensorInfo
+from serving.client.client import ImageScale, Speech, Stream, check_numbers
 from serving.client.retrying import ClientError, Deadline, Retry, Retrying, token_error
 
 HEADER = "Inference-Header-Content-Length"
@@ -68,7 +69,7 @@ class HttpTransport:
 
     def signatures(
         self, name: str, version: int | None, deadline: Deadline
-    ) -> dict[str, dict[str, Input]]:
+    ) -> dict[str, dict[str, TensorInfo]]:
         """From TensorFlow Serving's metadata, which has every signature."""
         parsed = self._json("GET", f"/v1/models/{_versioned(name, version)}/metadata", deadline)
         try:
@@ -284,12 +285,12 @@ def _json_of(fields: Mapping[str, Any]) -> Any:
     return lambda: (content, {"content-type": "application/json"})
 
 
-def _inputs(parsed: Mapping[str, Any]) -> dict[str, Input]:
+def _inputs(parsed: Mapping[str, Any]) -> dict[str, TensorInfo]:
     inputs = {}
     for name, info in parsed.items():
         sides = [int(dim["size"]) for dim in info["tensor_shape"]["dim"]]
         shape = tuple(None if side < 0 else side for side in sides)
-        inputs[name] = Input(TENSORFLOW_DTYPES[info["dtype"]], shape)
+        inputs[name] = TensorInfo(TENSORFLOW_DTYPES[info["dtype"]], shape)
     return inputs
 
 

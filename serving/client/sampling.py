@@ -14,9 +14,8 @@ from pixelcnn.data.captions import encode_caption
 from pixelcnn.sampling.grids import write_png, write_sheets
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
+from serving.bundles.signature import fastest
 from serving.client.client import (
-    COMPILED,
-    DEFAULT_SIGNATURE,
     RETRIES,
     SCHEMES,
     Client,
@@ -242,7 +241,7 @@ def _image_scales(
 ) -> Iterator[list[np.ndarray]]:
     """The scales of each image, of all classes in turn without a label, or of several captions."""
     signatures = client.signatures(name)
-    signature = COMPILED if COMPILED in signatures else DEFAULT_SIGNATURE
+    signature = fastest(signatures)
     inputs = signatures.get(signature, {})
     captions = given.caption or (None,)
     if (given.label is None and "label" in inputs) or len(captions) > 1:

@@ -10,12 +10,19 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable, SpeechServable
-from serving.bundles.signature import Signature, scale_name
+from serving.bundles.signature import PLAIN, Signature, scale_name
 from serving.engine.batching import LARGE_BYTES, Batcher, BatchObserver, Limits
 from serving.engine.clients import current_client
 from serving.engine.padding import Arrays, Padding
 from serving.engine.streams import Streams
-from serving.errors import DeadlineExceeded, Internal, InvalidInput, ServingError, TooLarge
+from serving.errors import (
+    DeadlineExceeded,
+    Internal,
+    InvalidInput,
+    ServingError,
+    TooLarge,
+    shortened,
+)
 from serving.observability import traces
 from serving.settings import Settings
 
@@ -82,6 +89,13 @@ class ServedModel:
             raise InvalidInput(f"`{self.name}` makes images, not sound.")
         return cast(SpeechServable, self.bundle)
 
+    def signature(self, name: str) -> Signature:
+        """The signature of that name; InvalidInput, with the names there are, if there is none."""
+        if name not in self.signatures:
+            known = ", ".join(self.signatures)
+            raise InvalidInput(f"There is no signature `{shortened(name)}`; there are {known}.")
+        return self.signatures[name]
+
     async def wait_idle(self) -> None:
         """Returns when no request is being answered."""
         await self._idle.wait()
@@ -93,7 +107,7 @@ class ServedModel:
     async def predict(
         self,
         inputs: Mapping[str, Any],
-        signature: str = "serving_default",
+        signature: str = PLAIN,
         *,
         timeout_seconds: float | None = None,
     ) -> Arrays:
@@ -209,9 +223,7 @@ class ServedModel:
         return min(timeout_seconds, self._seconds)
 
     async def _checked(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
-        if signature not in self.signatures:
-            known = ", ".join(self.signatures)
-            raise InvalidInput(f"There is no signature `{signature[:64]}`; there are {known}.")
+        self.signature(signature)
         large = sum(getattr(value, "nbytes", 0) for value in inputs.values()) > LARGE_BYTES
         try:
             if large:  # it may take longer than others should wait
@@ -227,13 +239,13 @@ class ServedModel:
 
     async def _checked_row(self, given: Mapping[str, Any]) -> Arrays:
         """Checks one row's inputs by what `serving_default` says of those that it has."""
-        known = self.signatures["serving_default"].inputs
+        known = self.signatures[PLAIN].inputs
         inputs = {
             name: np.asarray(value)[None]
             for name, value in given.items()
             if name in known and value is not None
         }
-        return await self._checked("serving_default", inputs)
+        return await self._checked(PLAIN, inputs)
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:

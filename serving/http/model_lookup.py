@@ -11,7 +11,6 @@ from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound, ServingError
 
 VERSION = re.compile(r"[0-9]{1,18}")
-COMPILED, DEFAULT = "compiled", "serving_default"
 OUTPUTS = {"sound": "sound", "picture": "images"}  # what a kind of model makes, in words
 
 
@@ -76,8 +75,3 @@ def available_models(registry: ModelRegistry) -> list[ServedModel]:
         with contextlib.suppress(ServingError):  # one that is loading, or has just gone
             found.append(registry.get(name))
     return found
-
-
-def preferred_signature(served: ServedModel) -> str:
-    """The signature to draw with: the compiled one, where there is one."""
-    return COMPILED if COMPILED in served.signatures else DEFAULT

@@ -13,13 +13,12 @@ from msgspec import Meta, Struct
 
 from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable
-from serving.bundles.signature import Signature
+from serving.bundles.signature import PLAIN, Signature
 from serving.engine.clients import current_client
 from serving.engine.served_model import ServedModel
 from serving.engine.streams import PROCESSORS
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
 from serving.http.fields import Name, Seed, excerpt
-from serving.http.model_lookup import DEFAULT
 from speech.phonemes import MAX_CHARACTERS
 
 LOG = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ class SynthesisRequest:
 
 def signature(served: ServedModel) -> Signature:
     """What the whole sound is made from."""
-    return served.signatures[DEFAULT]
+    return served.signatures[PLAIN]
 
 
 def is_conditional(served: ServedModel) -> bool:
