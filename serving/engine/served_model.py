@@ -4,14 +4,14 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable, SpeechServable
 from serving.bundles.signature import PLAIN, Signature, scale_name
-from serving.engine.batching import LARGE_BYTES, Batcher, BatchObserver, Limits
+from serving.engine.batching import LARGE_BYTES, Batcher, Limits
 from serving.engine.clients import current_client
 from serving.engine.padding import Arrays, Padding
 from serving.engine.streams import Streams
@@ -24,10 +24,8 @@ from serving.errors import (
     shortened,
 )
 from serving.observability import traces
+from serving.observability.metrics import Metrics
 from serving.settings import Settings
-
-if TYPE_CHECKING:
-    from serving.observability.metrics import Metrics
 
 LOG = logging.getLogger(__name__)
 
@@ -38,7 +36,7 @@ class ServedModel:
     Args:
       bundle: loaded and warm.
       settings: how much at once.
-      metrics: counts requests; None: nothing is counted.
+      metrics: counts requests; None: ones of its own.
       name: that it is served under; the bundle's own if not given.
     """
 
@@ -46,7 +44,7 @@ class ServedModel:
         self,
         bundle: Servable,
         settings: Settings,
-        metrics: "Metrics | None" = None,
+        metrics: Metrics | None = None,
         name: str | None = None,
     ):
         self.bundle = bundle
@@ -56,8 +54,7 @@ class ServedModel:
         self.spec: dict[str, Any] = bundle.spec
         self.signatures: dict[str, Signature] = bundle.signatures
         self._seconds, self._most_bytes = settings.timeout_seconds, settings.max_body_bytes
-        observer = metrics.for_model(self.name) if metrics else None
-        self._observer = observer or BatchObserver()
+        self._metrics = (metrics or Metrics()).for_model(self.name)
         self._batcher = Batcher(
             bundle.call,
             Padding(_serving(bundle)),
@@ -68,11 +65,12 @@ class ServedModel:
                 settings.batch_delay_ms / 1000,
                 settings.threads,
             ),
-            self._observer,
+            self._metrics,
             f"{self.name}-{self.version}",
         )
-        changed = observer.streaming if observer else lambda number: None
-        self._streams = Streams(settings.max_streams, settings.timeout_seconds, changed)
+        self._streams = Streams(
+            settings.max_streams, settings.timeout_seconds, self._metrics.streaming
+        )
         self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -259,7 +257,7 @@ class ServedModel:
             status = error.code
             raise
         finally:
-            self._observer.request_ended(self.version, status)
+            self._metrics.request_ended(self.version, status)
             self._active -= 1
             if not self._active:
                 self._idle.set()

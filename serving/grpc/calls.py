@@ -44,7 +44,7 @@ class Call:
         method: str,
         metadata: dict[str, Any],
         context: grpc.aio.ServicerContext,
-        metrics: Metrics | None,
+        metrics: Metrics,
     ):
         self.method, self._context, self._metrics = method, context, metrics
         given = metadata.get(REQUEST_ID)
@@ -153,12 +153,11 @@ class Call:
         fields = {"method": self.method, "model": self._model, "status": status}
         fields["client"] = self.address[0] if self.address else ""
         event(_LOG, "answered", level, **fields, seconds=seconds, bytes=self._sent)
-        if self._metrics is not None:
-            sizes = {"received_bytes": self._received, "sent_bytes": self._sent}
-            first = None if self._first_byte_at is None else self._first_byte_at - self._start
-            self._metrics.request(
-                self._model or None, PROTOCOL, status, seconds, first_byte_seconds=first, **sizes
-            )
+        sizes = {"received_bytes": self._received, "sent_bytes": self._sent}
+        first = None if self._first_byte_at is None else self._first_byte_at - self._start
+        self._metrics.request(
+            self._model or None, PROTOCOL, status, seconds, first_byte_seconds=first, **sizes
+        )
 
 
 def client_of(peer: str) -> tuple[str, int] | None:

@@ -31,8 +31,8 @@ SMALL_BYTES = 2**18  # that a message counts as until it is late, and then as th
 class RequestInterceptor(grpc.aio.ServerInterceptor):
     """Admits calls, and maps whatever they raise to a status with a message.
 
-    admission: who may come in, and what all requests hold. metrics: a `Metrics` that counts every
-    call, or None. is_stopping: whether the server is stopping; messages that have not come by then
+    admission: who may come in, and what all requests hold. metrics: counts every call.
+    is_stopping: whether the server is stopping; messages that have not come by then
     are waited for no more.
     """
 
@@ -40,7 +40,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         self,
         settings: Settings,
         admission: Admission,
-        metrics: Metrics | None = None,
+        metrics: Metrics,
         is_stopping: Callable[[], bool] = lambda: False,
     ):
         self._settings, self._admission = settings, admission

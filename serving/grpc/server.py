@@ -31,7 +31,7 @@ ONLY_IDENTITY = 1  # a compressed message could unfold without end
 def make_server(
     registry: ModelRegistry,
     settings: Settings,
-    metrics: Metrics | None = None,
+    metrics: Metrics,
     admission: Admission | None = None,
 ) -> grpc.aio.Server:
     """A gRPC server of the registry's models, neither bound to a port nor started.
@@ -40,7 +40,7 @@ def make_server(
       table: a `serving.engine.registry.ModelRegistry`.
       settings: of it are used the token, `max_body_mib` (of a message, both ways),
         `timeout_seconds` and `requests_per_minute_per_client`.
-      metrics: a `serving.observability.metrics.Metrics`, or None.
+      metrics: counts every call.
       admission: to share with HTTP; None: of gRPC alone.
 
     Must be called where the event loop runs.
