@@ -2,13 +2,13 @@
 
 import dataclasses
 import math
-import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from replicator.runs.errors import UserError
 from serving.engine.tokens import read_tokens
+from serving.errors import InvalidInput
 from serving.settings import TOKEN_VARIABLE, Settings
 
 EVERY_INTERFACE = "0.0.0.0"
@@ -28,12 +28,6 @@ CLUSTER = {  # variables that every machine of the cluster must have
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 ELSEWHERE = {"host", "port", "grpc_port", "probe_port"}  # than in the arguments of the application
-KINDS: dict[Any, tuple[type, ...]] = {  # of a value in YAML, by that of the field
-    int: (int,),
-    float: (int, float),
-    bool: (bool,),
-    tuple[str, ...]: (list,),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,17 +145,20 @@ def from_arguments(arguments: Mapping[str, Any]) -> tuple[Path, RaySettings]:
 
     Raises UserError for a name that is none, or a value of another kind.
     """
+    from serving.http.fields import as_model  # which needs the extra `serve`, as no help text does
+
     given = {name: value for name, value in arguments.items() if name != "rollout"}
     models = given.pop("models", None)
     if not isinstance(models, str):
         raise UserError(f"`models` must be the path of a folder, got {models!r}.")
-    kinds = typing.get_type_hints(RaySettings)
-    for name, value in given.items():
-        if name not in kinds:
-            known = ", ".join(["models", "rollout", *kinds])
-            raise UserError(f"There is no setting `{name}`; there are {known}.")
-        given[name] = _converted(name, value, kinds[name])
-    return Path(models), RaySettings(**given)
+    known = ["models", "rollout", *(field.name for field in dataclasses.fields(RaySettings))]
+    for name in given:
+        if name not in known:
+            raise UserError(f"There is no setting `{name}`; there are {', '.join(known)}.")
+    try:
+        return Path(models), as_model(given, RaySettings)
+    except InvalidInput as error:
+        raise UserError(str(error)) from error
 
 
 def to_arguments(models: Path, settings: RaySettings) -> dict[str, Any]:
@@ -193,17 +190,3 @@ def _yaml_value(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     return str(value) if isinstance(value, Path) else value
-
-
-def _converted(name: str, value: Any, kind: Any) -> Any:
-    """The value as a field of that kind holds it; UserError if it is of another."""
-    choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
-    wanted = KINDS.get(kind, (str,))
-    if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
-        kinds = " or ".join(one.__name__ for one in wanted)
-        raise UserError(f"`{name}` must be of type {kinds}, got {value!r}.")
-    if choices and value not in choices:
-        raise UserError(f"`{name}` must be one of {', '.join(choices)}, got {value!r}.")
-    if isinstance(value, list):
-        return tuple(map(str, value))
-    return Path(str(value)) if kind == Path | None else value
