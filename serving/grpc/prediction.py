@@ -68,16 +68,11 @@ class Prediction:
         return response
 
     async def classify(self, request: Message, context: grpc.aio.ServicerContext) -> None:
-        """Not implemented."""
-        await _refuse(context, "Classify")
-
-    async def regress(self, request: Message, context: grpc.aio.ServicerContext) -> None:
-        """Not implemented."""
-        await _refuse(context, "Regress")
-
-    async def multi_inference(self, request: Message, context: grpc.aio.ServicerContext) -> None:
-        """Not implemented."""
-        await _refuse(context, "MultiInference")
+        """Not implemented, nor are other methods of tf.Example."""
+        await context.abort(
+            grpc.StatusCode.UNIMPLEMENTED,
+            "This method is for tf.Example models, of which there are none here: use Predict.",
+        )
 
 
 class Models:
@@ -130,10 +125,3 @@ def _describe(place: Any, signature: str, tensors: dict[str, TensorInfo]) -> Non
         place[name].dtype = enum_of(info.dtype)
         for size in info.sizes:
             place[name].tensor_shape.dim.add(size=size)
-
-
-async def _refuse(context: grpc.aio.ServicerContext, method: str) -> None:
-    await context.abort(
-        grpc.StatusCode.UNIMPLEMENTED,
-        f"{method} is for tf.Example models, of which there are none here: use Predict.",
-    )

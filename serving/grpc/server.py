@@ -75,9 +75,7 @@ def _services(registry: ModelRegistry, settings: Settings) -> dict[str, Mapping[
         "tensorflow.serving.PredictionService": {
             "Predict": prediction.predict,
             "GetModelMetadata": prediction.get_model_metadata,
-            "Classify": prediction.classify,
-            "Regress": prediction.regress,
-            "MultiInference": prediction.multi_inference,
+            **dict.fromkeys(("Classify", "Regress", "MultiInference"), prediction.classify),
         },
         "tensorflow.serving.ModelService": {"GetModelStatus": models.get_model_status},
         "inference.GRPCInferenceService": Inference(registry, settings).methods(),
@@ -89,12 +87,9 @@ def _handler(service: str, methods: Mapping[str, Callable]) -> grpc.GenericRpcHa
     handlers = {}
     for name, method in methods.items():
         request, response, streams = method_types(service, name)
-        kind = (
-            grpc.unary_stream_rpc_method_handler
-            if streams
-            else (grpc.unary_unary_rpc_method_handler)
-        )
-        handlers[name] = kind(method, request.FromString, response.SerializeToString)
+        kind = "stream" if streams else "unary"
+        handler = getattr(grpc, f"unary_{kind}_rpc_method_handler")
+        handlers[name] = handler(method, request.FromString, response.SerializeToString)
     return grpc.method_handlers_generic_handler(service, handlers)
 
 

@@ -117,9 +117,9 @@ def _speaker(served: ServedModel, name: str | None) -> str | None:
 
 
 def synthesize(
-    served: ServedModel, synthesis: SynthesisRequest
+    served: ServedModel, synthesis: SynthesisRequest, timeout_seconds: float | None = None
 ) -> AsyncGenerator[np.ndarray, None]:
-    """The sound in chunks float32 [samples], as it is made."""
+    """The sound in chunks float32 [samples], as it is made; see `ServedModel.stream`."""
     return served.stream(
         synthesis.frames,
         seed=synthesis.seed,
@@ -127,6 +127,7 @@ def synthesize(
         num_samples=synthesis.num_samples,
         speaker=synthesis.speaker,
         temperature=synthesis.temperature,
+        timeout_seconds=timeout_seconds,
     )
 
 
