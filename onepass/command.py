@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from onepass.arguments import chosen, parse
+from serving.settings import SCHEMES
 
 VERBS = {
     "quickstart": "speak, draw, train and report on what is shipped, in a few minutes",
@@ -147,7 +148,7 @@ def _evaluate(rest: list[str]) -> int:
 
 
 def _sample(rest: list[str]) -> int:
-    if any(_is_remote(word) for word in rest):
+    if any(word.startswith(SCHEMES) for word in rest):
         return importlib.import_module("serving.client.sampling").run_sample(rest, parse)
     return _of_kind("sample", "--out DIR [--num N] [--seed S]", rest)
 
@@ -176,10 +177,6 @@ def _of_kind(verb: str, needed: str, rest: list[str]) -> int:
     makes_images = next(filter(None, kinds), "sound") == "images"
     module = importlib.import_module("pixelcnn.command" if makes_images else "distill.command")
     return getattr(module, f"run_{verb}")(rest, parse_for_tensorflow)
-
-
-def _is_remote(word: str) -> bool:
-    return word.startswith(("http://", "https://", "grpc://", "grpcs://"))
 
 
 def _positional(words: list[str]) -> list[str]:

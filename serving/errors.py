@@ -99,3 +99,12 @@ class DeadlineExceeded(ServingError):  # noqa: N818
     """An answer that did not come within its time."""
 
     http_status, grpc_status, code = 504, "DEADLINE_EXCEEDED", "deadline_exceeded"
+
+
+# What a status tells a client; of two errors with the same one the first.
+_COMMON = (
+    *(InvalidInput, Unauthorized, Forbidden, NotFound, TooLarge, TooManyRequests, Overloaded),
+    DeadlineExceeded,
+)
+HTTP_CODES = {error.http_status: error.code for error in _COMMON}
+GRPC_CODES = {error.grpc_status: error.code for error in reversed(_COMMON)}

@@ -13,6 +13,7 @@ NEEDED = (
     *("orjson", "prometheus_client", "uvicorn"),
 )
 TOKEN_VARIABLE = "ONEPASS_TOKEN"
+SCHEMES = ("http://", "https://", "grpc://", "grpcs://")  # by which a server is asked
 MIB = 2**20
 
 

@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 import importlib
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
@@ -15,10 +15,10 @@ import numpy as np
 from replicator.runs.errors import UserError
 from serving.bundles.signature import PLAIN, TensorInfo
 from serving.client.retrying import ClientError, Deadline, Retrying
+from serving.settings import SCHEMES
 
 TIMEOUT_SECONDS = 60.0
 RETRIES = 4
-SCHEMES = ("http", "https", "grpc", "grpcs")
 Chunk = TypeVar("Chunk")
 
 
@@ -308,12 +308,22 @@ def checked_address(address: str) -> tuple[str, str]:
     except ValueError:
         raise UserError(f"The address {rule}, got {address}.") from None
     plain = not (parts.query or parts.fragment or parts.username or parts.path.strip("/"))
-    if parts.scheme not in SCHEMES or not parts.hostname or not plain:
+    if f"{parts.scheme}://" not in SCHEMES or not parts.hostname or not plain:
         raise UserError(f"The address {rule}, got {address}.")
     if parts.scheme.startswith("grpc") and port is None:
         raise UserError(f"The address {rule}, got {address} without a port.")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return parts.scheme, host if port is None else f"{host}:{port}"
+
+
+def server_and_name(url: str) -> tuple[str, str]:
+    """The address of the server, and the name of the model, of SCHEME://HOST:PORT/NAME."""
+    scheme, _, rest = url.partition("://")
+    place, _, path = rest.partition("/")
+    name = path.strip("/")
+    if not name or "/" in name:
+        raise UserError(f"The model must be {scheme}://HOST:PORT/NAME, got {url}.")
+    return f"{scheme}://{place}", name
 
 
 def _transport(
@@ -335,6 +345,16 @@ def _transport(
 def _check_name(name: str) -> None:
     if not name or any(c in "/:?#%" or not c.isprintable() or c.isspace() for c in name):
         raise UserError(f"`name` must be the name of a model, got {name!r}.")
+
+
+def whole_images(scales: Iterable[ImageScale]) -> Iterator[list[np.ndarray]]:
+    """For each image all its scales, the smallest first, once the last of them has come."""
+    pixels: list[np.ndarray] = []
+    for scale in scales:
+        pixels.append(scale.pixels)
+        if scale.last:
+            yield pixels
+            pixels = []
 
 
 def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:

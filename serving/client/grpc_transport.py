@@ -16,23 +16,14 @@ from serving.client.client import (
     scales_of,
 )
 from serving.client.retrying import ClientError, Deadline, Retry, Retrying, token_error
-from serving.errors import ServingError
+from serving.errors import GRPC_CODES, ServingError
 from serving.grpc.messages import message, method_types
 from serving.grpc.tensors import DTYPES, decode, encode
 
 PREDICTION = "tensorflow.serving.PredictionService"
 OURS = "onepass.Models"
 MAX_ANSWER_BYTES = 2**30
-CODES = {
-    grpc.StatusCode.INVALID_ARGUMENT: "invalid_input",
-    grpc.StatusCode.UNAUTHENTICATED: "unauthorized",
-    grpc.StatusCode.PERMISSION_DENIED: "forbidden",
-    grpc.StatusCode.NOT_FOUND: "not_found",
-    grpc.StatusCode.RESOURCE_EXHAUSTED: "too_large",
-    grpc.StatusCode.UNAVAILABLE: "overloaded",
-    grpc.StatusCode.DEADLINE_EXCEEDED: "deadline_exceeded",
-    grpc.StatusCode.UNIMPLEMENTED: "protocol",
-}
+CODES = {**GRPC_CODES, "UNIMPLEMENTED": "protocol"}
 OPTIONS = (
     ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -228,7 +219,7 @@ class GrpcTransport:
             limited = status == grpc.StatusCode.RESOURCE_EXHAUSTED
             code = "too_many_requests" if limited else "overloaded"
             return Retry(ClientError(words, code), seconds)
-        return ClientError(words or status.name, CODES.get(status, "internal"))
+        return ClientError(words or status.name, CODES.get(status.name, "internal"))
 
 
 def _input(info: Any) -> TensorInfo:

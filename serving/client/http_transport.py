@@ -16,21 +16,12 @@ from serving.bundles.dtypes import TENSORFLOW_DTYPES, V2_DTYPES, V2_NAMES
 from serving.bundles.signature import TensorInfo
 from serving.client.client import ImageScale, Speech, Stream, check_numbers
 from serving.client.retrying import ClientError, Deadline, Retry, Retrying, token_error
+from serving.errors import HTTP_CODES
 
 HEADER = "Inference-Header-Content-Length"
 MAX_ERROR_BYTES = 64 * 1024
 MAX_SIDE = 8192  # of an image that is decoded
 MIN_SAMPLE_BYTES = 2
-CODES = {
-    400: "invalid_input",
-    401: "unauthorized",
-    403: "forbidden",
-    404: "not_found",
-    413: "too_large",
-    429: "too_many_requests",
-    503: "overloaded",
-    504: "deadline_exceeded",
-}
 
 
 class HttpTransport:
@@ -186,7 +177,7 @@ class HttpTransport:
             raise token_error(self._address, self._has_token)
         if not words:
             self._unexpected_server(status)
-        error = ClientError(words, CODES.get(status, "internal"))
+        error = ClientError(words, HTTP_CODES.get(status, "internal"))
         if status in (429, 503):
             raise Retry(error, _after(response.headers.get("retry-after", "")))
         raise error

@@ -1,16 +1,15 @@
 """Names, versions and signatures as requests say them, looked up in the model registry."""
 
 import contextlib
-import re
 
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
+from serving.engine.version_scanner import VERSION
 from serving.errors import InvalidInput, NotFound, ServingError
 
-VERSION = re.compile(r"[0-9]{1,18}")
 OUTPUTS = {"sound": "sound", "picture": "images"}  # what a kind of model makes, in words
 
 
