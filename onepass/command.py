@@ -8,7 +8,7 @@ import importlib
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -98,33 +98,27 @@ def _quickstart(rest: list[str]) -> int:
 
 
 def _train(rest: list[str]) -> int:
-    from pixelcnn import command as images
-    from pixelcnn.presets import PRESETS as IMAGE_PRESETS
-    from wavenet import command as sounds
-    from wavenet.presets import PRESETS as SOUND_PRESETS
-
-    presets: dict[str, Any] = {**SOUND_PRESETS, **IMAGE_PRESETS}
-    if rest and rest[0] in HELP:
-        print(_help_of_presets("train", "--data DIR --workdir RUN", presets))
-        return 0
-    preset = chosen(rest, presets, "preset", "onepass train")
-    run_train = sounds.run_train if preset in SOUND_PRESETS else images.run_train
-    return run_train(preset, rest[1:], parse_for_tensorflow)
+    return _of_preset("train", "--data DIR --workdir RUN", ("wavenet", "pixelcnn"), rest)
 
 
 def _distill(rest: list[str]) -> int:
-    from distill import command as sounds
-    from distill.images import command as images
-    from distill.images.presets import PRESETS as IMAGE_PRESETS
-    from distill.presets import PRESETS as SOUND_PRESETS
+    return _of_preset("distill", "--teacher RUN --workdir RUN", ("distill", "distill.images"), rest)
 
-    presets: dict[str, Any] = {**SOUND_PRESETS, **IMAGE_PRESETS}
+
+def _of_preset(verb: str, needed: str, packages: Sequence[str], rest: list[str]) -> int:
+    """Runs a verb that trains from the package that the preset belongs to."""
+    presets: dict[str, Any] = {}
+    package_of: dict[str, str] = {}
+    for package in packages:
+        found = importlib.import_module(f"{package}.presets").PRESETS
+        presets |= found
+        package_of |= dict.fromkeys(found, package)
     if rest and rest[0] in HELP:
-        print(_help_of_presets("distill", "--teacher RUN --workdir RUN", presets))
+        print(_help_of_presets(verb, needed, presets))
         return 0
-    preset = chosen(rest, presets, "preset", "onepass distill")
-    run_distill = sounds.run_distill if preset in SOUND_PRESETS else images.run_distill
-    return run_distill(preset, rest[1:], parse_for_tensorflow)
+    preset = chosen(rest, presets, "preset", f"onepass {verb}")
+    module = importlib.import_module(f"{package_of[preset]}.command")
+    return getattr(module, f"run_{verb}")(preset, rest[1:], parse_for_tensorflow)
 
 
 def _plan(rest: list[str]) -> int:
