@@ -59,7 +59,7 @@ def _check_options(given: ServeArguments) -> None:
     """Raises UserError, in the words of the command line, for settings that cannot be."""
     try:
         RaySettings.__post_init__(given)
-    except UserError as error:
+    except ValueError as error:
         named = re.sub(r"`([a-z_]+)`", lambda name: f"`--{name[1].replace('_', '-')}`", str(error))
         raise UserError(named) from error
 

@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from replicator.runs.errors import UserError
+from replicator.runs.field_rules import at_least, require
 from serving.engine.tokens import read_tokens
 from serving.errors import InvalidInput
 from serving.settings import TOKEN_VARIABLE, Settings
@@ -60,10 +61,12 @@ class RaySettings(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        for name, low in _LOWEST.items():
-            value = getattr(self, name)
-            if not (value >= low and math.isfinite(value)):
-                raise UserError(f"`{name}` must be at least {low}, got {value}.")
+        at_least(self, 1, "ray_replicas", "ray_ongoing_requests", "ray_queued_requests")
+        at_least(self, 0, "ray_max_replicas", "ray_cpus", "ray_gpus", "ray_deregister_seconds")
+        at_least(self, 0.1, "ray_target_requests")
+        for name in ("target_requests", "cpus", "gpus", "deregister_seconds"):
+            value = getattr(self, f"ray_{name}")
+            require(math.isfinite(value), f"ray_{name}", "finite", value)
         if self.ray_max_replicas and self.ray_max_replicas < self.ray_replicas:
             raise UserError(
                 f"`ray_max_replicas` must be at least `ray_replicas` ({self.ray_replicas}), got "
@@ -76,18 +79,6 @@ class RaySettings(Settings):
                 "`requests_per_minute_per_client` cannot be counted on Ray, where all come by the "
                 "balancer; limit it there."
             )
-
-
-_LOWEST = {
-    "ray_replicas": 1,
-    "ray_max_replicas": 0,
-    "ray_target_requests": 0.1,
-    "ray_ongoing_requests": 1,
-    "ray_queued_requests": 1,
-    "ray_cpus": 0.0,
-    "ray_gpus": 0.0,
-    "ray_deregister_seconds": 0.0,
-}
 
 
 def environment(settings: RaySettings) -> dict[str, str]:

@@ -212,7 +212,7 @@ def test_without_ray_one_line_says_what_to_install(mistake, monkeypatch, tmp_pat
     [
         (("--ray-replicas", 0), "`--ray-replicas` must be at least 1, got 0"),
         (("--ray-queued-requests", 0), "`--ray-queued-requests` must be at least 1, got 0"),
-        (("--ray-cpus", "nan"), "`--ray-cpus` must be at least 0.0, got nan"),
+        (("--ray-cpus", "nan"), "`--ray-cpus` must be 0 or more, got nan"),
         (("--ray-replicas", 3, "--ray-max-replicas", 2), "at least `--ray-replicas` (3), got 2"),
         (("--requests-per-minute-per-client", 5), "cannot be counted on Ray"),
     ],
