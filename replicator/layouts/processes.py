@@ -12,6 +12,7 @@ import hashlib
 import os
 import re
 import signal
+import socket
 import sys
 import tempfile
 import traceback
@@ -66,12 +67,16 @@ def _join(coordinator: str | None, count: int | None, index: int | None, seconds
     address = None if coordinator == AUTO else coordinator
     if address and not re.fullmatch(r".+:\d+", address):
         raise LayoutError(f"--coordinator must be HOST:PORT or {AUTO}, got {address}.")
+    if address and index == 0:
+        with socket.create_server(("", int(address.rpartition(":")[2]))):
+            pass  # a port that is in use is an OSError here, and a fault of JAX's native code there
     jax.config.update("jax_enable_preemption_service", False)  # it would catch SIGTERM
     try:
         jax.distributed.initialize(address, count, index, initialization_timeout=seconds)
         devices, local = len(jax.devices()), jax.local_device_count()
     except (ValueError, TypeError, RuntimeError) as error:
-        raise LayoutError(f"The processes cannot be connected: {error}") from error
+        reason = str(error).partition("\n")[0]
+        raise LayoutError(f"The processes cannot be connected: {reason}") from error
     if devices != jax.process_count() * local:
         raise LayoutError("Every process must have as many devices as the others.")
 

@@ -166,6 +166,19 @@ def test_what_cannot_be_connected_is_one_line_and_status_2(copied, start):
 
 
 @pytest.mark.slow
+def test_a_port_that_is_in_use_is_one_line_and_status_2(copied, tmp_path):
+    with socket.create_server(("127.0.0.1", 0)) as used:
+        words = ("--coordinator", f"127.0.0.1:{used.getsockname()[1]}", "--processes", "2")
+        script = copied("in_use") / "run.py"
+        process = Process(script, tmp_path / "log", *words, "--process", "0")
+        try:
+            assert process.ended(END_SECONDS) == 2
+        finally:
+            process.kill()
+    assert re.fullmatch(r"error: .*already in use.*\n", process.output())
+
+
+@pytest.mark.slow
 @pytest.mark.timeout(1200)
 def test_processes_of_different_folders_are_refused(copied, start):
     first, second = copied("first"), copied("second")
