@@ -15,7 +15,7 @@ ENOUGH_FREE = 0.9  # of the processor time, so that a profile is one of a quiet 
 
 def run(given: PlanArguments, programs: Programs) -> int:
     """Plans a model's step as the arguments, which are checked, say; the exit status."""
-    with Progress(len(given.meshes), "planning", "mesh") as progress:
+    with Progress(len(given.meshes), "planning", "configuration") as progress:
         store = Store(given.profiles, given.fresh, seconds=given.seconds, say=progress.say)
         planner = Planner(given, programs, store)
         predictions = planner.predictions(progress.advance)
