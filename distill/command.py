@@ -29,8 +29,6 @@ class DistillArguments(TrainingOptions):
 
     teacher: Path
     """Run directory or model folder of a WaveNet, or `shipped-teacher`; read, never written."""
-    workdir: Path
-    """Run directory; one that holds the same configuration is resumed."""
     config: Annotated[DistillConfig, tyro.conf.arg(name="")]
     data: Path | None = None
     """Folder of recordings; None: the one that the teacher was trained on."""
@@ -52,7 +50,6 @@ def run_distill(preset: str, arguments: list[str], parse) -> int:
 
     return run_training(
         given,
-        given.workdir,
         train=lambda replicator: distill(*what(), given.workdir, replicator=replicator),
         export=lambda: export_run(*what(), given.portable, given.workdir),
         adopt=adopt_run,

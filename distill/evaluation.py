@@ -90,14 +90,13 @@ def evaluate(
     figures = compare(compared, items, convention, seed, on_sounds)
     for name, each in figures.items():
         each["density"] = name in exact or name.rsplit("_at_", 1)[0] in exact
-    student = figures.pop("student")
     seconds = sum(synthesised_samples(i, rate_hz) for i in items) / rate_hz
     what = (model, teacher, items[0], speculative_samples, seed)
     speculated = {"speculative": speed_of_speculation(*what)} if speculative_samples else {}
     return {
         **closeness(model, teacher, items, seed),
         **speculated,
-        **student,
+        **figures.pop("student"),
         "against": figures,
         **measured_on(items, part, seconds, corpus),
     }

@@ -8,11 +8,12 @@ import importlib
 import os
 import sys
 import textwrap
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from onepass.arguments import chosen, parse
+from serving.settings import SCHEMES
 
 VERBS = {
     "quickstart": "speak, draw, train and report on what is shipped, in a few minutes",
@@ -97,33 +98,27 @@ def _quickstart(rest: list[str]) -> int:
 
 
 def _train(rest: list[str]) -> int:
-    from pixelcnn import command as images
-    from pixelcnn.presets import PRESETS as IMAGE_PRESETS
-    from wavenet import command as sounds
-    from wavenet.presets import PRESETS as SOUND_PRESETS
-
-    presets: dict[str, Any] = {**SOUND_PRESETS, **IMAGE_PRESETS}
-    if rest and rest[0] in HELP:
-        print(_help_of_presets("train", "--data DIR --workdir RUN", presets))
-        return 0
-    preset = chosen(rest, presets, "preset", "onepass train")
-    run_train = sounds.run_train if preset in SOUND_PRESETS else images.run_train
-    return run_train(preset, rest[1:], parse_for_tensorflow)
+    return _of_preset("train", "--data DIR --workdir RUN", ("wavenet", "pixelcnn"), rest)
 
 
 def _distill(rest: list[str]) -> int:
-    from distill import command as sounds
-    from distill.images import command as images
-    from distill.images.presets import PRESETS as IMAGE_PRESETS
-    from distill.presets import PRESETS as SOUND_PRESETS
+    return _of_preset("distill", "--teacher RUN --workdir RUN", ("distill", "distill.images"), rest)
 
-    presets: dict[str, Any] = {**SOUND_PRESETS, **IMAGE_PRESETS}
+
+def _of_preset(verb: str, needed: str, packages: Sequence[str], rest: list[str]) -> int:
+    """Runs a verb that trains from the package that the preset belongs to."""
+    presets: dict[str, Any] = {}
+    package_of: dict[str, str] = {}
+    for package in packages:
+        found = importlib.import_module(f"{package}.presets").PRESETS
+        presets |= found
+        package_of |= dict.fromkeys(found, package)
     if rest and rest[0] in HELP:
-        print(_help_of_presets("distill", "--teacher RUN --workdir RUN", presets))
+        print(_help_of_presets(verb, needed, presets))
         return 0
-    preset = chosen(rest, presets, "preset", "onepass distill")
-    run_distill = sounds.run_distill if preset in SOUND_PRESETS else images.run_distill
-    return run_distill(preset, rest[1:], parse_for_tensorflow)
+    preset = chosen(rest, presets, "preset", f"onepass {verb}")
+    module = importlib.import_module(f"{package_of[preset]}.command")
+    return getattr(module, f"run_{verb}")(preset, rest[1:], parse_for_tensorflow)
 
 
 def _plan(rest: list[str]) -> int:
@@ -147,7 +142,7 @@ def _evaluate(rest: list[str]) -> int:
 
 
 def _sample(rest: list[str]) -> int:
-    if any(_is_remote(word) for word in rest):
+    if any(word.startswith(SCHEMES) for word in rest):
         return importlib.import_module("serving.client.sampling").run_sample(rest, parse)
     return _of_kind("sample", "--out DIR [--num N] [--seed S]", rest)
 
@@ -176,10 +171,6 @@ def _of_kind(verb: str, needed: str, rest: list[str]) -> int:
     makes_images = next(filter(None, kinds), "sound") == "images"
     module = importlib.import_module("pixelcnn.command" if makes_images else "distill.command")
     return getattr(module, f"run_{verb}")(rest, parse_for_tensorflow)
-
-
-def _is_remote(word: str) -> bool:
-    return word.startswith(("http://", "https://", "grpc://", "grpcs://"))
 
 
 def _positional(words: list[str]) -> list[str]:

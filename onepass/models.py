@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 from onepass.shipped import SHIPPED, folder
 from replicator.runs.errors import UserError
 from replicator.runs.model_spec import SPEC_FILE, kind_of
+from serving.settings import SCHEMES
 
 if TYPE_CHECKING:
     from distill.model import StudentModel
@@ -19,7 +20,6 @@ if TYPE_CHECKING:
 
     Model = SpeechModel | StudentModel | ImageModel | AudioBundle | ImageBundle | RemoteModel
 
-SCHEMES = ("http://", "https://", "grpc://", "grpcs://")
 PROGRAM_FILE = "saved_model.pb"
 
 

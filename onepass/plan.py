@@ -24,7 +24,8 @@ def run_plan(
     given = parse(PlanArguments, rest, "onepass plan")
     check(given)
     package = _package(given.model)
-    import_tensorflow()
+    if package is not None:
+        import_tensorflow()
     command = importlib.import_module("replicator.planning.command")
     with tempfile.TemporaryDirectory() as scratch:
         return command.run(given, _programs(given, package, scratch))

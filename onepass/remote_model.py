@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from replicator.runs.errors import UserError
-from serving.client.client import Client
+from serving.client.client import Client, server_and_name, whole_images
 from serving.settings import TOKEN_VARIABLE
 
 
@@ -22,13 +22,9 @@ class RemoteModel:
     """
 
     def __init__(self, url: str, **options: Any):
-        scheme, _, rest = url.partition("://")
-        place, _, path = rest.partition("/")
-        self.name = path.strip("/")
-        if not self.name or "/" in self.name:
-            raise UserError(f"The model must be {scheme}://HOST:PORT/NAME, got {url}.")
+        address, self.name = server_and_name(url)
         token = os.environ.get(TOKEN_VARIABLE) or None
-        self._client = Client(f"{scheme}://{place}", token=token, **options)
+        self._client = Client(address, token=token, **options)
         self.spec = self._client.spec(self.name)
 
     @property
@@ -68,14 +64,9 @@ class RemoteModel:
         self, condition: Any = None, seed: int = 0, num: int = 1, **given: Any
     ) -> Iterator[list[np.ndarray]]:
         """For each image all its scales, the smallest first, as the server makes them."""
-        scales: list[np.ndarray] = []
         named = {**self._condition(condition), **given}
-        with self._client.draw(self.name, num=num, seed=seed, **named) as pieces:
-            for piece in pieces:
-                scales.append(piece.pixels)
-                if piece.last:
-                    yield scales
-                    scales = []
+        with self._client.draw(self.name, num=num, seed=seed, **named) as scales:
+            yield from whole_images(scales)
 
     def close(self) -> None:
         """Lets the connection go."""

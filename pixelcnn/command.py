@@ -28,8 +28,6 @@ class PixelCNNArguments(TrainingOptions):
     """Folder of images (any format and size; classes by sub-folder or by a table pictures.tsv
     with columns file, class, caption), an npz file or a folder with a *_train.npz and a *_dev.npz,
     or tfds:NAME."""
-    workdir: Path
-    """Run directory; one that holds the same configuration is resumed."""
     config: Annotated[PixelCNNTrainConfig, tyro.conf.arg(name="")]
 
 
@@ -41,8 +39,6 @@ class MultiscaleArguments(TrainingOptions):
     """Folder of images (any format and size; classes by sub-folder or by a table pictures.tsv
     with columns file, class, caption), an npz file or a folder with a *_train.npz and a *_dev.npz,
     or tfds:NAME; for video a folder with episodes, a *_train.npz and a *_dev.npz."""
-    workdir: Path
-    """Run directory; one that holds the same configuration is resumed."""
     config: Annotated[MultiscaleTrainConfig, tyro.conf.arg(name="")]
 
 
@@ -58,7 +54,6 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     what = (preset, given.config, given.data)
     return run_training(
         given,
-        given.workdir,
         train=lambda replicator: train(*what, given.workdir, replicator=replicator),
         export=lambda: export_run(*what, given.portable, given.workdir),
         score="best dev {:.3f} bits/dim",

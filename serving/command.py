@@ -2,6 +2,7 @@
 
 import dataclasses
 import importlib
+import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
@@ -11,6 +12,7 @@ import tyro
 
 from replicator.runs.errors import UserError
 from serving.deploy.ray_settings import RaySettings
+from serving.settings import NEEDED
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
@@ -47,6 +49,7 @@ def run_serve(arguments: list[str], parse, import_tensorflow: Callable[[], None]
     if given.to_print:
         print(_printed(given), end="")
         return 0
+    _check_packages()
     if given.trust or not given.sandbox:
         import_tensorflow()
     return importlib.import_module("serving.server").serve(given, given.models)
@@ -56,9 +59,18 @@ def _check_options(given: ServeArguments) -> None:
     """Raises UserError, in the words of the command line, for settings that cannot be."""
     try:
         RaySettings.__post_init__(given)
-    except UserError as error:
+    except ValueError as error:
         named = re.sub(r"`([a-z_]+)`", lambda name: f"`--{name[1].replace('_', '-')}`", str(error))
         raise UserError(named) from error
+
+
+def _check_packages() -> None:
+    """Raises UserError where one is missing that the server imports."""
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
+    if missing:
+        raise UserError(
+            f"Serving needs more packages ({', '.join(missing)}): pip install 'onepass[serve]'"
+        )
 
 
 def _printed(given: ServeArguments) -> str:

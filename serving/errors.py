@@ -2,6 +2,14 @@
 
 from typing import ClassVar
 
+SHOWN_CHARACTERS = 64
+
+
+def shortened(word: str) -> str:
+    """A word of a request, fit to be shown in a line of an answer or of a log."""
+    printable = "".join(c if c.isprintable() else "?" for c in word[:SHOWN_CHARACTERS])
+    return printable + ("..." if len(word) > SHOWN_CHARACTERS else "")
+
 
 class ServingError(Exception):
     """A request that is not answered; its message may be shown to the client.
@@ -13,15 +21,12 @@ class ServingError(Exception):
     http_status: ClassVar[int] = 500
     grpc_status: ClassVar[str] = "INTERNAL"
     code: ClassVar[str] = "internal"
+    retry_after_seconds: float | None = None
 
     def __init__(self, message: str, retry_after_seconds: float | None = None):
         super().__init__(message)
-        self.retry_after_seconds = retry_after_seconds
-
-    @property
-    def message(self) -> str:
-        """One line or a few, without anything of the server's insides."""
-        return str(self)
+        if retry_after_seconds is not None:
+            self.retry_after_seconds = retry_after_seconds
 
 
 class InvalidInput(ServingError):  # noqa: N818 - the condition, as HTTP and gRPC name it
@@ -58,9 +63,7 @@ class TooManyRequests(ServingError):  # noqa: N818
     """A client over its requests per minute."""
 
     http_status, grpc_status, code = 429, "RESOURCE_EXHAUSTED", "too_many_requests"
-
-    def __init__(self, message: str, retry_after_seconds: float = 1.0):
-        super().__init__(message, retry_after_seconds)
+    retry_after_seconds = 1.0
 
 
 class Cancelled(ServingError):  # noqa: N818
@@ -82,21 +85,26 @@ class Overloaded(ServingError):  # noqa: N818
     """A full queue, or no stream left."""
 
     http_status, grpc_status, code = 503, "UNAVAILABLE", "overloaded"
-
-    def __init__(self, message: str, retry_after_seconds: float = 1.0):
-        super().__init__(message, retry_after_seconds)
+    retry_after_seconds = 1.0
 
 
 class NotReady(ServingError):  # noqa: N818
     """A model that is loading, or a server that is stopping."""
 
     http_status, grpc_status, code = 503, "UNAVAILABLE", "not_ready"
-
-    def __init__(self, message: str, retry_after_seconds: float = 1.0):
-        super().__init__(message, retry_after_seconds)
+    retry_after_seconds = 1.0
 
 
 class DeadlineExceeded(ServingError):  # noqa: N818
     """An answer that did not come within its time."""
 
     http_status, grpc_status, code = 504, "DEADLINE_EXCEEDED", "deadline_exceeded"
+
+
+# What a status tells a client; of two errors with the same one the first.
+_COMMON = (
+    *(InvalidInput, Unauthorized, Forbidden, NotFound, TooLarge, TooManyRequests, Overloaded),
+    DeadlineExceeded,
+)
+HTTP_CODES = {error.http_status: error.code for error in _COMMON}
+GRPC_CODES = {error.grpc_status: error.code for error in reversed(_COMMON)}

@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import functools
 import importlib
-import importlib.util
 import logging
 import os
 import resource
@@ -12,9 +11,8 @@ import signal
 import socket
 import threading
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from replicator.runs.errors import UserError
 from serving.deploy.ray_settings import RaySettings
@@ -23,18 +21,18 @@ from serving.engine.certificates import certificate_of
 from serving.engine.registry import ModelRegistry
 from serving.engine.tokens import read_tokens
 from serving.engine.version_scanner import MANIFEST, VERSION, scan
+from serving.grpc.server import credentials, make_server
+from serving.http.app import make_app
+from serving.http.health import Probes
+from serving.http.server import HttpServer
 from serving.observability import logs, traces
+from serving.observability.metrics import Metrics
 from serving.sandbox.confinement import check_available
-from serving.settings import NEEDED, TOKEN_VARIABLE, Settings
-
-if TYPE_CHECKING:
-    from serving.observability.metrics import Metrics
+from serving.settings import TOKEN_VARIABLE, Settings
 
 LOG = logging.getLogger(__name__)
 ACCELERATOR = Path("/dev/nvidiactl")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
-
-Maker = Callable[[ModelRegistry, Settings, "Metrics", Admission], Any]
 
 
 def serve(settings: RaySettings, models: Path) -> int:
@@ -42,8 +40,6 @@ def serve(settings: RaySettings, models: Path) -> int:
     check(settings, models)
     if settings.ray:
         return importlib.import_module("serving.deploy.ray_command").run_ray(settings, models)
-    from serving.observability.metrics import Metrics
-
     metrics = Metrics()
     log = logs.configure(settings.log_format, settings.log_level, on_lost=metrics.log_line_lost)
     traces.configure()
@@ -59,11 +55,6 @@ def serve(settings: RaySettings, models: Path) -> int:
 
 def check(settings: Settings, models: Path) -> None:
     """Raises UserError, in one line, where the server should not begin at all."""
-    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise UserError(
-            f"Serving needs more packages ({', '.join(missing)}): pip install 'onepass[serve]'"
-        )
     if not read_tokens(settings) and not settings.is_loopback:
         raise UserError(
             f"Listening on {settings.host}, which others can reach, needs a token: --token-file "
@@ -89,22 +80,13 @@ class Server:
     Args:
       registry: neither started nor loaded.
       settings: where to listen.
-      make_app: of an ASGI application; by default `serving.http.app.make_app`.
-      make_grpc: of a grpc.aio.Server; by default `serving.grpc.server.make_server`.
       metrics: handed to all.
     """
 
-    def __init__(
-        self,
-        registry: ModelRegistry,
-        settings: Settings,
-        metrics: "Metrics",
-        make_app: Maker | None = None,
-        make_grpc: Maker | None = None,
-    ):
+    def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics):
         self.registry, self.settings, self._metrics = registry, settings, metrics
-        self._make_app, self._make_grpc = make_app or _app, make_grpc or _grpc
         self._admission = Admission(settings, metrics)
+        self._parts = registry, settings, metrics, self._admission
         self._certificate = certificate_of(settings)
         self._http: Any = None
         self._grpc: Any = None
@@ -114,14 +96,11 @@ class Server:
 
     async def start(self) -> None:
         """Listens, answering that nothing is ready, and begins to load; UserError if it cannot."""
-        from serving.http.health import Probes
-        from serving.http.server import HttpServer
-
         host = self.settings.host
         listener = bind_socket(host, self.settings.port)
         try:
             self._http = HttpServer(
-                self._made(self._make_app),
+                make_app(*self._parts),
                 self._admission.connections,
                 None if self._certificate is None else self._certificate.context,
                 self._admission.proxies,
@@ -137,7 +116,7 @@ class Server:
             listener = bind_socket(host, self.settings.probe_port)
             self.probe_address = address(host, listener.getsockname()[1])
             # With limits of its own: who fills the other port keeps no probe out.
-            limit = Admission(self.settings).connections
+            limit = Admission(self.settings, self._metrics).connections
             self._probes = HttpServer(Probes(self.registry, self._metrics).app(), limit)
             await _begun(self._probes, listener)
         await self.registry.start()
@@ -167,15 +146,12 @@ class Server:
         await self._grpc.stop(seconds)  # which cuts off what is left after so many seconds
         return time.monotonic() - start < seconds
 
-    def _made(self, make: Maker) -> Any:
-        return make(self.registry, self.settings, self._metrics, self._admission)
-
     async def _start_grpc(self) -> None:
         if self.settings.grpc_port < 0:
             return
         host, port = self.settings.host, self.settings.grpc_port
         bind_socket(host, port).close()  # gRPC would say more than one line
-        self._grpc = self._made(self._make_grpc)
+        self._grpc = make_server(*self._parts)
         try:
             port = self._add_grpc_port(address(host, port))
         except RuntimeError as error:
@@ -186,8 +162,6 @@ class Server:
     def _add_grpc_port(self, place: str) -> int:
         if self._certificate is None:
             return self._grpc.add_insecure_port(place)
-        from serving.grpc.server import credentials
-
         return self._grpc.add_secure_port(place, credentials(self._certificate))
 
 
@@ -202,7 +176,7 @@ async def _begun(server: Any, listener: socket.socket) -> asyncio.Task:
 
 
 async def _serve_until_signal(
-    settings: Settings, models: Path, metrics: "Metrics"
+    settings: Settings, models: Path, metrics: Metrics
 ) -> tuple[int, bool]:
     """Serves until a signal comes; the exit status, and whether a thread is still busy."""
     registry = ModelRegistry(models, settings, metrics=metrics)
@@ -283,15 +257,3 @@ def _install_signal_handlers(shutdown: "asyncio.Future[int]") -> None:
 
     for number in SIGNALS:
         asyncio.get_running_loop().add_signal_handler(number, take, number)
-
-
-def _app(*parts: Any) -> Any:
-    from serving.http.app import make_app
-
-    return make_app(*parts)
-
-
-def _grpc(*parts: Any) -> Any:
-    from serving.grpc.server import make_server
-
-    return make_server(*parts)

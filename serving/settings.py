@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Literal
 
 from replicator.runs.errors import UserError
+from replicator.runs.field_rules import at_least, require
 
 # Packages of the extra `serve`, without which no server starts.
 NEEDED = (
@@ -13,6 +14,7 @@ NEEDED = (
     *("orjson", "prometheus_client", "uvicorn"),
 )
 TOKEN_VARIABLE = "ONEPASS_TOKEN"
+SCHEMES = ("http://", "https://", "grpc://", "grpcs://")  # by which a server is asked
 MIB = 2**20
 
 
@@ -87,23 +89,23 @@ class Settings:
     """Lowest level of the log; info has a line a request."""
 
     def __post_init__(self):
-        for name, low in _LOWEST.items():
-            value = getattr(self, name)
-            if not value >= low:  # NaN too
-                raise UserError(f"`{name}` must be at least {low}, got {value}.")
+        at_least(self, 0, "port", "batch_delay_ms", "drain_seconds")
+        at_least(self, 0, "requests_per_minute_per_client")
+        at_least(self, -1, "grpc_port", "probe_port")
+        at_least(self, 1, "max_rows", "queue_rows", "threads", "max_streams")
+        at_least(self, 0.001, "max_body_mib", "queue_mib", "sandbox_memory_gib")
+        at_least(self, 0.001, "timeout_seconds", "load_seconds", "call_seconds")
+        at_least(self, 0.01, "poll_seconds")
         ports: dict[int, str] = {}
         for name in ("port", "grpc_port", "probe_port"):
             value = getattr(self, name)
-            if value > 65535:
-                raise UserError(f"`{name}` must be at most 65535, got {value}.")
+            require(value <= 65535, name, "at most 65535", value)
             if value > 0 and value in ports:
                 raise UserError(f"`{ports[value]}` and `{name}` must differ, both are {value}.")
             ports[value] = name
         for proxy in self.trusted_proxies:
-            if not _is_network(proxy):
-                raise UserError(
-                    f"`trusted_proxies` must be addresses or networks in numbers, got {proxy!r}."
-                )
+            rule = "addresses or networks in numbers"
+            require(_is_network(proxy), "trusted_proxies", rule, repr(proxy))
         if (self.tls_certificate is None) != (self.tls_key is None):
             raise UserError("`tls_certificate` and `tls_key` must be given together.")
 
@@ -126,27 +128,6 @@ class Settings:
             return ipaddress.ip_address(self.host.strip("[]")).is_loopback
         except ValueError:
             return False
-
-
-_LOWEST = {
-    "port": 0,
-    "grpc_port": -1,
-    "probe_port": -1,
-    "max_body_mib": 0.001,
-    "max_rows": 1,
-    "queue_rows": 1,
-    "queue_mib": 0.001,
-    "batch_delay_ms": 0.0,
-    "threads": 1,
-    "timeout_seconds": 0.001,
-    "max_streams": 1,
-    "requests_per_minute_per_client": 0,
-    "poll_seconds": 0.01,
-    "load_seconds": 0.001,
-    "sandbox_memory_gib": 0.001,
-    "call_seconds": 0.001,
-    "drain_seconds": 0.0,
-}
 
 
 def _is_network(text: str) -> bool:

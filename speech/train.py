@@ -13,8 +13,9 @@ import tyro
 from distill.model import load as load_model
 from replicator.runs.atomic_files import write_npz, write_text
 from replicator.runs.errors import UserError
+from replicator.runs.metrics import training_seconds
 from replicator.runs.model_folder import averages, best_or_newest
-from replicator.runs.provenance import machine_name, training_seconds
+from replicator.runs.provenance import machine_name
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import to_json
 from speech.card import card

@@ -100,14 +100,18 @@ def videos() -> Path:
 def config_of(kind: str, **loop):
     """The configuration of a run of `SIDES`; `loop` replaces fields of its loop.
 
-    The multiscale models are of type A, that of captions of type B.
+    The multiscale models are of type A; that of captions, which reads words, of type B.
     """
     colours = 3 if kind == "video" else 1
     once = {"num_steps": 3, "evaluate_every_steps": 1000, "report_every_steps": 1}
     config = dict(
         output=dataclasses.replace(GREY, channels=colours),
         conditioning=ConditioningConfig(
-            CONDITIONS.get(kind, kind), text_channels=4, map_channels=4
+            CONDITIONS.get(kind, kind),
+            text_unit="word",
+            text_channels=4,
+            text_map_channels=2,
+            map_channels=4,
         ),
         data=DataConfig(SIDES[kind], colours, batch_size=4),
         # A few large steps make what frames and actions say matter.

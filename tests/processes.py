@@ -124,6 +124,14 @@ class ForkServer:
 fork_server = functools.cache(ForkServer)
 
 
+def wait_until(condition, seconds=120):
+    """Returns when the condition holds, or fails; the default is for a start of TensorFlow."""
+    deadline = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < deadline, "waited in vain"
+        time.sleep(0.02)
+
+
 def run_together(script, folder, environments, timeout_seconds, words=()):
     """Runs the script once for each environment; returns [(exit status, output)]."""
     processes = []

@@ -28,8 +28,6 @@ class TrainArguments(TrainingOptions):
 
     data: Path
     """Folder of recordings (wav, flac, ogg, mp3; any rate, any channels), searched to any depth."""
-    workdir: Path
-    """Run directory; one that holds the same configuration is resumed."""
     config: Annotated[TrainConfig, tyro.conf.arg(name="")]
 
 
@@ -69,7 +67,6 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
     what = (preset, given.config, given.data)
     return run_training(
         given,
-        given.workdir,
         train=lambda replicator: train(*what, given.workdir, replicator=replicator),
         export=lambda: export_run(*what, given.portable, given.workdir),
         score="best dev {:.3f} bits/sample",

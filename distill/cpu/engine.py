@@ -16,7 +16,7 @@ from distill.cpu.weights import FLOW, LAYER, SIZES, TILE_ROWS, PackedFlows, pack
 from distill.flows import Flow
 from distill.residual import Prediction
 from likelihoods.affine import FlowOutput
-from wavenet.samplers.numba import as_compiled, available_cores, check_shape
+from wavenet.samplers.numba import as_compiled, check_shape, cores
 from wavenet.samplers.numba.kernels import LANES, aligned
 
 
@@ -61,9 +61,7 @@ class FlowEngine:
     def __init__(self, flows: list[Flow], threads: int | None = None):
         if not flows:
             raise ValueError("`flows` must be at least one, got none.")
-        if threads is not None and threads < 1:
-            raise ValueError(f"`threads` must be at least 1, got {threads}.")
-        self.threads = threads or available_cores()
+        self.threads = cores(threads)
         self._packed = pack(flows)
 
     def initial_state(self, batch: int) -> FlowState:

@@ -21,8 +21,6 @@ class DistillImagesArguments(TrainingOptions):
     teacher: Path
     """Run directory or model folder of an image model, or a shipped one such as shipped-digits;
     read, never written."""
-    workdir: Path
-    """Run directory; one that holds the same configuration is resumed."""
     config: Annotated[DistillConfig, tyro.conf.arg(name="")]
     data: str | None = None
     """Images, as for `train`; None: the ones that the teacher was trained on."""
@@ -70,7 +68,6 @@ def run_distill(preset: str, arguments: list[str], parse) -> int:
         raise UserError(f"The student needs a --workdir of its own, {given.workdir} is not.")
     return run_training(
         given,
-        given.workdir,
         train=lambda replicator: distill(*what, given.workdir, replicator=replicator),
         export=lambda: export_run(*what, given.portable, given.workdir),
         score="best dev KL {:.4f} bits/dim",

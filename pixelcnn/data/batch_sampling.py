@@ -158,8 +158,8 @@ def video_batch(
     return {**batch, "seed": example_seeds(example_words(seed, step, batch_size, 1)[0, rows])}
 
 
-def open_batches(folder: Path, settings: Mapping) -> Callable[[int], Arrays]:
-    """A function from a step to its batch, of an npz file.
+def open_batches(folder: Path, settings: Mapping) -> Callable[..., Arrays]:
+    """A function from a step, `shard_index` and `num_shards` to a batch or part, of an npz file.
 
     settings: its "kind", "images" or "video", its name "file" inside the folder, and the keyword
     arguments and the seed of `image_batch` or `video_batch`.
@@ -169,4 +169,10 @@ def open_batches(folder: Path, settings: Mapping) -> Callable[[int], Arrays]:
     make = kinds[rest.pop("kind")]
     with np.load(Path(folder) / rest.pop("file"), allow_pickle=False) as file:
         stored = dict(file)
-    return functools.partial(make, stored, rest.pop("seed"), **rest)
+    seed = rest.pop("seed")
+
+    def batch(step: int, shard_index: int = 0, num_shards: int = 1) -> Arrays:
+        rows = shard_rows(rest["batch_size"], shard_index, num_shards)
+        return make(stored, seed, step, rows=rows, **rest)
+
+    return batch

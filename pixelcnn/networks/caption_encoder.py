@@ -20,11 +20,11 @@ RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
 ROWS, HASHES = 8192, 2  # of the table of words, and how many of them a word has
 UNTRAINED = 0.1  # standard deviation of the vector of a word that was never seen: it says little
 LONGEST = 32  # characters of a word that are told apart by their place
-LETTERS = [*map(CODES.get, string.ascii_lowercase + string.digits), UNKNOWN]
+LETTERS = [*(CODES[letter] for letter in string.ascii_lowercase + string.digits), UNKNOWN]
 IS_LETTER = np.isin(np.arange(NUM_CODES), LETTERS)
 # What a character adds to its word's hashes, by place and code. Models depend on these numbers.
-HASHED = np.random.Philox(key=0).random_raw(LONGEST * NUM_CODES * HASHES) % ROWS
-HASHED = HASHED.astype(np.int32).reshape(LONGEST * NUM_CODES, HASHES)
+DRAWN = np.random.Philox(key=0).random_raw(LONGEST * NUM_CODES * HASHES)
+HASHED = (DRAWN % ROWS).astype(np.int32).reshape(LONGEST * NUM_CODES, HASHES)
 
 
 class CharacterCNN(tf.Module):

@@ -1,6 +1,8 @@
 """The devices of a mesh, the part of every array that each has, and the choice of a layout."""
 
 import argparse
+import functools
+import inspect
 import math
 import re
 from collections.abc import Callable
@@ -12,6 +14,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from .layout import GIB, MODEL, ROWS, Cut, Layout, LayoutError, Step, Tensor, whole
+from .processes import is_first
 
 AUTO, FILE = "auto", "layout.json"
 
@@ -24,8 +27,7 @@ class Devices:
     """
 
     def __init__(self, step: Step, layout: Layout):
-        found = jax.devices()
-        self.used, self._num_found = found[: layout.num_devices], len(found)
+        self.layout, self.used = layout, _used(layout.num_devices)
         sizes = tuple(layout.mesh.values())
         self._mesh = Mesh(np.array(self.used).reshape(sizes), tuple(layout.mesh))
         self.everywhere = self._place(())
@@ -36,16 +38,35 @@ class Devices:
 
     def put(self, state: dict, frozen: dict) -> tuple[dict, Any, dict]:
         """The state, a true `alive` and the frozen variables, each device with its part."""
-        given = state | frozen
-        places = {name: self._captured[name].sharding for name in given}
-        placed = jax.device_put(given, places)
-        alive = jax.device_put(np.bool_(True), self.everywhere)
+        placed = _placed(state | frozen, self._captured)
+        alive = jax.make_array_from_process_local_data(self.everywhere, np.array(True))
         return {n: placed[n] for n in state}, alive, {n: placed[n] for n in frozen}
 
     def shard(self, batch: dict[str, np.ndarray]) -> dict:
-        """The inputs of the step from a batch, each device with its rows."""
-        places = {name: shape.sharding for name, shape in self._batch.items()}
-        return jax.device_put({name: batch[name] for name in places}, places)
+        """The inputs of the step from a batch or `own_rows` of it, each device with its rows."""
+        return _placed({name: batch[name] for name in self._batch}, self._batch)
+
+    def own_rows(self, make: Callable[..., dict]) -> Callable[[int], dict]:
+        """`make`, which maps a step to its batch, for rows alone that this process needs.
+
+        All rows where it has no arguments `shard_index` and `num_shards`, or where what is needed
+        is no shard.
+        """
+        index, count = self._shard()
+        if count == 1 or "num_shards" not in inspect.signature(make).parameters:
+            return make
+        return functools.partial(make, shard_index=index, num_shards=count)
+
+    def _shard(self) -> tuple[int, int]:
+        """Which of how many equal parts of every batch the devices of this process need."""
+        spans = set()
+        for shape in (each for each in self._batch.values() if each.shape):
+            slices = shape.sharding.addressable_devices_indices_map(shape.shape).values()
+            rows = [each[0].indices(shape.shape[0]) for each in slices]
+            spans.add((min(r[0] for r in rows), max(r[1] for r in rows), shape.shape[0]))
+        first, last, total = spans.pop() if len(spans) == 1 else (0, 1, 1)
+        is_shard = first % (last - first) == 0 and total % (last - first) == 0
+        return (first // (last - first), total // (last - first)) if is_shard else (0, 1)
 
     def jit(self, advance: Callable) -> Any:
         """From (state, alive, frozen, batch) to (state, alive, metrics), over the mesh."""
@@ -60,9 +81,9 @@ class Devices:
         frozen = {n: shape for n, shape in self._captured.items() if n not in self._slots}
         return state, alive, frozen, self._batch
 
-    def compiled(self, advance: Callable) -> Any:
-        """The function of `jit`, compiled."""
-        return self.jit(advance).lower(*self.arguments()).compile()
+    def compiled(self, advance: Callable, options: dict[str, Any] | None = None) -> Any:
+        """The function of `jit`, compiled; options: of XLA, by name."""
+        return self.jit(advance).lower(*self.arguments()).compile(compiler_options=options)
 
     def _shapes(self, tensors: list[Tensor], cuts: tuple[Cut, ...]) -> dict[str, Any]:
         return {
@@ -76,8 +97,25 @@ class Devices:
         return NamedSharding(self._mesh, PartitionSpec(*(axes or None for axes in cut)))
 
     def __str__(self) -> str:
-        among = f" of {self._num_found}" if len(self.used) < self._num_found else ""
-        return f"{len(self.used)}{among} x {self.used[0].device_kind}"
+        found = len(jax.devices())
+        among = f" of {found}" if len(self.used) < found else ""
+        processes = f" in {jax.process_count()} processes" if jax.process_count() > 1 else ""
+        return f"{len(self.used)}{among} x {self.used[0].device_kind}{processes}"
+
+
+def _placed(arrays: dict[str, np.ndarray], shapes: dict[str, Any]) -> dict[str, jax.Array]:
+    """The arrays among the devices; of those that are cut, its own rows are enough in a process."""
+    put = jax.make_array_from_process_local_data
+    return {n: put(shapes[n].sharding, array, shapes[n].shape) for n, array in arrays.items()}
+
+
+def _used(count: int) -> list[jax.Device]:
+    """So many devices, as many of each process."""
+    found, processes = jax.devices(), jax.process_count()
+    if count % processes:
+        raise LayoutError(f"{count} devices cannot be divided among {processes} processes.")
+    each, local = count // processes, len(found) // processes
+    return [found[start + i] for start in range(0, len(found), local) for i in range(each)]
 
 
 def chosen(
@@ -120,8 +158,13 @@ def chosen(
 def by_rows(step: Step, wanted: int | None = None) -> Layout:
     """The rows of every batch divided among so many devices, or as many as divide them."""
     rows = sorted({tensor.shape[0] for tensor in step.batch if tensor.shape})
-    found = len(jax.devices())
-    fitting = [n for n in range(1, found + 1) if all(row % n == 0 for row in rows)]
+    found, processes = len(jax.devices()), jax.process_count()
+    counts = range(processes, found + 1, processes)
+    fitting = [n for n in counts if all(row % n == 0 for row in rows)]
+    if not fitting:
+        raise LayoutError(
+            f"{processes} processes cannot share batches of {', '.join(map(str, rows))} rows."
+        )
     if wanted is not None and wanted not in fitting:
         raise LayoutError(
             f"--devices must be one of {fitting}, got {wanted}: there are {found}, and "
@@ -155,7 +198,7 @@ def memory_bytes(given_gib: float | None) -> float | None:
     """Of a device: as given, or as it says itself; None where nobody does."""
     if given_gib is not None:
         return given_gib * GIB
-    return (jax.devices()[0].memory_stats() or {}).get("bytes_limit")
+    return (jax.local_devices()[0].memory_stats() or {}).get("bytes_limit")
 
 
 def _searched(
@@ -176,7 +219,8 @@ def _searched(
         return Devices(step, Layout(mesh, cuts)).compiled(advance)
 
     found = Search(step, text(), mesh, machine, compiled).best()
-    found.layout.write(folder / FILE, step, found.cost.described())
+    if is_first():
+        found.layout.write(folder / FILE, step, found.cost.described())
     say(f"{folder / FILE}: {found}")
     return Devices(step, found.layout), found.compiled
 

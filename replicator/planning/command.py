@@ -8,15 +8,17 @@ from replicator.planning.plan import Planner, Prediction
 from replicator.planning.programs import Programs
 from replicator.planning.report import lines, to_json, write_plot, write_trace
 from replicator.runs.atomic_files import write_text
+from replicator.runs.progress import Progress
 
 ENOUGH_FREE = 0.9  # of the processor time, so that a profile is one of a quiet machine
 
 
 def run(given: PlanArguments, programs: Programs) -> int:
     """Plans a model's step as the arguments, which are checked, say; the exit status."""
-    store = Store(given.profiles, given.fresh, seconds=given.seconds)
-    planner = Planner(given, programs, store)
-    predictions = planner.predictions()
+    with Progress(len(given.meshes), "planning", "configuration") as progress:
+        store = Store(given.profiles, given.fresh, seconds=given.seconds, say=progress.say)
+        planner = Planner(given, programs, store)
+        predictions = planner.predictions(progress.advance)
     fitting = [each for each in predictions if planner.fits(each)]
     print("\n".join([*_assumptions(given, programs), "", *lines(predictions, fitting)]))
     if planner.free_share < ENOUGH_FREE:

@@ -78,10 +78,18 @@ class Store:
       folder: made if missing.
       fresh: measure again what is there.
       rounds, seconds: how often, and for how long at least each time, a step is timed.
+      say: called with what is measured, as that may take minutes.
     """
 
-    def __init__(self, folder: Path, fresh: bool = False, rounds: int = 3, seconds: float = 0.5):
-        self.folder, self._fresh = make_folder(folder), fresh
+    def __init__(
+        self,
+        folder: Path,
+        fresh: bool = False,
+        rounds: int = 3,
+        seconds: float = 0.5,
+        say: Callable[[str], object] = lambda _: None,
+    ):
+        self.folder, self._fresh, self._say = make_folder(folder), fresh, say
         self.rounds, self.seconds = rounds, seconds
         self._made: set[str] = set()
 
@@ -118,7 +126,13 @@ class Store:
         request = {"rows": rows, "model": model, "rounds": rounds, "trace": rows * model == 1}
         key = f"{program_digest(folder)}-{rows}x{model}-{'run' if rounds else 'compiled'}"
         asked = {"folder": str(Path(folder).absolute()), "seconds": self.seconds, **request}
-        return Measurement.read(self.kept(key, lambda: ask(asked)))
+        what = "is profiled" if rounds else "is compiled"
+
+        def measure() -> dict[str, Any]:
+            self._say(f"planning: the step {what}, devices: {rows * model}")
+            return ask(asked)
+
+        return Measurement.read(self.kept(key, measure))
 
 
 def step_of(folder: Path) -> dict[str, Any]:

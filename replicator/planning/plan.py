@@ -2,7 +2,7 @@
 
 import dataclasses
 import itertools
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from replicator.layouts.network import Network
 from replicator.layouts.program import COMPUTE, LINK, combined
@@ -90,9 +90,11 @@ class Planner:
         self._network = network or Network(1e-6 * given.latency_us, given.link / 8e-9)
         self.free_share = 1.0
 
-    def predictions(self) -> list[Prediction]:
+    def predictions(self, advance: Callable[[], object] = lambda: None) -> list[Prediction]:
         """Of every mesh asked for, and of pipelines; of more microbatches and cuts of the state
         where none fits.
+
+        advance: called after every mesh.
 
         Raises:
           UserError: a mesh does not divide the batch, or no configuration fits the memory.
@@ -100,7 +102,10 @@ class Planner:
         for rows, _ in self._given.meshes:
             self._check_rows(rows)
         microbatches = self._programs.microbatches
-        found = [self.predicted(*mesh, microbatches) for mesh in self._given.meshes]
+        found = []
+        for mesh in self._given.meshes:
+            found.append(self.predicted(*mesh, microbatches))
+            advance()
         found += self._pipelines()
         if any(map(self.fits, found)):
             return found

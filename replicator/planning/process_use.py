@@ -18,7 +18,6 @@ _STATUS, _CLEAR, _STAT = (
     Path("/proc/stat"),
 )
 _GPUS = Path("/proc/driver/nvidia/gpus")
-_LEAST_STEPS = 3
 
 
 def this_machine() -> dict[str, Any]:
@@ -45,11 +44,16 @@ def _version(package: str) -> str:
 def timed(step: Callable[[], object], rounds: int, least_seconds: float) -> dict[str, Any]:
     """Seconds of a step, the median of each round, and the share of cores that it keeps busy.
 
+    A round takes a step, and more until `least_seconds` are over; `rounds` times those are enough,
+    so that of a long step there are fewer rounds.
+
     busy_share: of the processor time that other processes leave over, from 0 to 1; 1 where the
     system does not count. free_share: what they left over, of all.
     """
     own, idle, start = time.process_time(), _idle_seconds(), time.perf_counter()
-    seconds = [_median(step, least_seconds) for _ in range(rounds)]
+    seconds = [_median(step, least_seconds)]
+    while len(seconds) < rounds and time.perf_counter() - start < rounds * least_seconds:
+        seconds.append(_median(step, least_seconds))
     own = time.process_time() - own
     idle = max(_idle_seconds() - idle, 0.0)
     all_cores = (os.cpu_count() or 1) * (time.perf_counter() - start)
@@ -63,7 +67,7 @@ def timed(step: Callable[[], object], rounds: int, least_seconds: float) -> dict
 
 def _median(step: Callable[[], object], least_seconds: float) -> float:
     taken: list[float] = []
-    while len(taken) < _LEAST_STEPS or sum(taken) < least_seconds:
+    while not taken or sum(taken) < least_seconds:
         start = time.perf_counter()
         step()
         taken.append(time.perf_counter() - start)

@@ -99,7 +99,8 @@ def export_training(
       loss_fn: of a batch.
       batch_spec: static shape and dtype of every entry of a batch.
       batch_module: the module that becomes batches.py. It imports NumPy only, and its
-        `open_batches(folder, settings)` returns a function from a step to its batch.
+        `open_batches(folder, settings)` returns a function from a step to its batch; of several
+        processes each draws its own rows where it takes `shard_index` and `num_shards`.
       batches: those settings, as JSON values.
       config: of the run; `adopt` compares it with that of the run directory.
       changeable: top-level keys of `config` in which the two may differ.

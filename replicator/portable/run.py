@@ -4,9 +4,9 @@
 
 A copy of it lies beside an exported `manifest.json` and `batches.py`. It resumes from the newest
 checkpoint, samples the batches that the exported run would have sampled, divides their rows among
-all devices (or what `--mesh` and `--layout` say, with the folder `layouts` beside it), and writes
-checkpoints that `--adopt` copies back into the run directory. In Python, `load(folder, name)`
-returns any exported function, a sampler for example.
+all devices of all processes (or what `--mesh` and `--layout` say, with the folder `layouts` beside
+it), and writes checkpoints that `--adopt` copies back into the run directory. In Python,
+`load(folder, name)` returns any exported function, a sampler for example.
 """
 
 import argparse
@@ -29,17 +29,16 @@ from pathlib import Path
 import jax.export
 import numpy as np
 
-layouts = importlib.import_module(
-    "replicator.layouts.devices" if __package__ else "layouts.devices"
-)
+LAYOUTS = "replicator.layouts" if __package__ else "layouts"
+layouts = importlib.import_module(f"{LAYOUTS}.devices")
+processes = importlib.import_module(f"{LAYOUTS}.processes")
+UserError = layouts.LayoutError  # a mistake that its message explains in one line
 FORMAT = 1
 SLOT, AVERAGE = "slot/", "average/"
 STEPS_AHEAD, BATCHES_AHEAD = 8, 4  # steps: dispatched before the metrics of the first are read
 LINE_SECONDS = 10.0
-
-
-class UserError(Exception):
-    """A mistake that its message explains in one line."""
+GO_ON, SAVE, TIME = "", "save", "time"
+REQUESTS = (GO_ON, SAVE, TIME, "SIGINT", "SIGTERM")
 
 
 def load(folder, name: str, weights: dict | None = None):
@@ -177,14 +176,13 @@ class Training:
         described = manifest["functions"][self.settings["step"]]
         program, options = exported(folder, described), options or parsed([])
         advance = advance_function(program.call, described)
-        try:
-            choice = layouts.chosen(folder, options, program.mlir_module, advance, say)
-        except layouts.LayoutError as error:
-            raise UserError(str(error)) from error
+        choice = layouts.chosen(folder, options, program.mlir_module, advance, say)
         self.devices, self._advance = choice
-        self.batch = open_batches(folder, self.settings["batches"])
+        processes.check_equal(manifest, self.devices.layout, options.steps)
+        self.batch = self.devices.own_rows(open_batches(folder, self.settings["batches"]))
         self.checkpoints = Checkpoints(Path(folder) / "checkpoints")
-        start, frozen = self._restored(), read_weights(folder, described)
+        start = processes.of_first(self._restored, self.settings["slots"])
+        frozen = read_weights(folder, described)
         self.state, self.alive, self._frozen = self.devices.put(start, frozen)
 
     def advance(self, batch: dict[str, np.ndarray]) -> dict:
@@ -197,13 +195,15 @@ class Training:
         return metrics
 
     def arrays(self) -> dict[str, np.ndarray]:
-        """A copy of the state; waits for the device."""
-        return {s["name"]: np.array(self.state[s["name"]]) for s in self.settings["slots"]}
+        """A copy of the state; waits for the device, and for other processes."""
+        names = (slot["name"] for slot in self.settings["slots"])
+        return {name: processes.whole(self.state[name]) for name in names}
 
     def save(self, keep: int) -> int:
         """The step whose checkpoint is now on disk."""
         arrays = self.arrays()
-        self.checkpoints.save(int(arrays["step"]), arrays, keep)
+        if processes.is_first():
+            self.checkpoints.save(int(arrays["step"]), arrays, keep)
         return int(arrays["step"])
 
     def _restored(self) -> dict[str, np.ndarray]:
@@ -281,7 +281,8 @@ def train(folder: Path, options: argparse.Namespace, stop_signals: Sequence[str]
     first = int(training.state["step"])
     total = training.settings["num_steps"] if options.steps is None else options.steps
     say(f"{training.devices}: from step {first} to {total}; the first one compiles.")
-    report = Report(Path(folder) / "metrics.jsonl", first, total, options.report_steps)
+    path = Path(folder) / "metrics.jsonl" if processes.is_first() else Path(os.devnull)
+    report = Report(path, first, total, options.report_steps)
     reason = _steps(training, first, report, options, stop_signals)
     step = training.save(options.keep)
     say(f"{reason}: step {step} is saved.")
@@ -293,19 +294,24 @@ def train(folder: Path, options: argparse.Namespace, stop_signals: Sequence[str]
 def _steps(training: Training, first: int, report: Report, options, stop_signals) -> str:
     pending: deque = deque()
     start = saved = time.monotonic()
+    request, agreed = GO_ON, processes.Agreement(REQUESTS)
     for step, batch in ahead(training.batch, first, report.num_steps):
         pending.append((step + 1, training.advance(batch)))
         if len(pending) >= STEPS_AHEAD and not _report_oldest(pending, report):
             return "diverged"
-        if time.monotonic() - saved > 60 * options.save_minutes:
+        now = time.monotonic()
+        own = SAVE if now - saved > 60 * options.save_minutes else GO_ON
+        own = TIME if 0 < 60 * options.minutes < now - start else own
+        request = agreed(stop_signals[0] if stop_signals else own)
+        if request == SAVE:
             training.save(options.keep)
             saved = time.monotonic()
-        if stop_signals or 0 < 60 * options.minutes < time.monotonic() - start:
+        elif request != GO_ON:
             break
     if not all(_report_oldest(pending, report) for _ in range(len(pending))):
         return "diverged"
     done = int(training.state["step"]) >= report.num_steps
-    return "done" if done else stop_signals[0] if stop_signals else "time"
+    return "done" if done else request
 
 
 def _report_oldest(pending: deque, report: Report) -> bool:
@@ -340,8 +346,9 @@ def catch_stop_signals() -> list[str]:
 
 
 def say(text: str) -> None:
-    """Prints a line to stderr."""
-    print(text, file=sys.stderr, flush=True)
+    """Prints a line to stderr, in the first process."""
+    if processes.is_first():
+        print(text, file=sys.stderr, flush=True)
 
 
 OPTIONS = (
@@ -353,6 +360,10 @@ OPTIONS = (
     ("--layout", str, None, "auto: search one and write layout.json; or such a file"),
     ("--memory", float, None, "GiB of a device; default: as it says"),
     ("--link", float, None, "Gbit/s between devices, for --layout auto; default: by their kind"),
+    ("--coordinator", str, None, "HOST:PORT of process 0; auto: as Slurm or Open MPI say"),
+    ("--processes", int, None, "that train together; default: one, or as the environment says"),
+    ("--process", int, None, "which of them this is, from 0"),
+    ("--wait-seconds", int, 300, "in which all processes must come"),
     ("--keep", int, 2, "newest checkpoints kept"),
     ("--report-steps", int, 20, "steps between two lines of metrics.jsonl"),
     ("--folder", Path, Path(__file__).resolve().parent, "where manifest.json is"),
@@ -366,8 +377,8 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
         shown = "" if default is None else " (default: %(default)s)"
         parser.add_argument(name, type=kind, default=default, help=meaning + shown)
     options = parser.parse_args(arguments)
-    if min(options.keep, options.report_steps) < 1:
-        parser.error("--keep and --report-steps must be at least 1")
+    if min(options.keep, options.report_steps, options.wait_seconds) < 1:
+        parser.error("--keep, --report-steps and --wait-seconds must be at least 1")
     return options
 
 
@@ -375,9 +386,10 @@ def main(arguments: list[str] | None = None) -> int:
     """The exit status: 0, or 2 after a mistake that was explained in one line."""
     options = parsed(arguments)
     try:
-        train(options.folder, options, catch_stop_signals())
+        with processes.together(options):
+            train(options.folder, options, catch_stop_signals())
     except (UserError, OSError) as error:
-        say(f"error: {error}")
+        print(f"error: {error}", file=sys.stderr, flush=True)
         return 2
     return 0
 

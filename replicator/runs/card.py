@@ -9,9 +9,10 @@ import tensorflow as tf
 from numpy.typing import DTypeLike
 
 from replicator.runs.atomic_files import write_text
+from replicator.runs.metrics import training_seconds
 from replicator.runs.model_folder import save
 from replicator.runs.progress import duration
-from replicator.runs.provenance import git_revision, machine_name, training_seconds
+from replicator.runs.provenance import git_revision, machine_name
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,7 @@ def require(holds: bool, field: str, rule: str, value: Any) -> None:
         raise ValueError(f"`{field}` must be {rule}, got {value}.")
 
 
-def at_least(config: Any, least: int, *fields: str) -> None:
+def at_least(config: Any, least: float, *fields: str) -> None:
     """Returns nothing; raises ValueError for a field that is below `least`, or no number (NaN)."""
     rule = f"at least {least}" if least else "0 or more"
     for field in fields:

@@ -13,6 +13,8 @@ import tensorflow as tf
 from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
 
+LONGEST_STEP_SECONDS = 600.0  # between two reports; longer means that the run was stopped
+
 
 class MetricsLog:
     """Appends to RUN/metrics.jsonl and RUN/events; records after `first_step` are removed.
@@ -70,6 +72,13 @@ def read_metrics(folder: Path) -> list[dict]:
         return []
     records = [_record(line) for line in path.read_text().splitlines()]
     return [record for record in records if record is not None]
+
+
+def training_seconds(run: Path) -> float:
+    """The time that a run has trained, from the times in its metrics, without pauses."""
+    times = np.array([record["time"] for record in read_metrics(run)])
+    steps = np.diff(times)
+    return float(steps[(steps > 0) & (steps < LONGEST_STEP_SECONDS)].sum())
 
 
 def _record(line: str) -> dict | None:

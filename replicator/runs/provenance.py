@@ -1,22 +1,9 @@
-"""Where figures and models come from: training time, git revision and machine."""
+"""Where figures and models come from: git revision and machine."""
 
 import os
 import platform
 import subprocess
 from pathlib import Path
-
-import numpy as np
-
-from replicator.runs.metrics import read_metrics
-
-LONGEST_STEP_SECONDS = 600.0  # between two reports; longer means that the run was stopped
-
-
-def training_seconds(run: Path) -> float:
-    """The time that a run has trained, from the times in its metrics, without pauses."""
-    times = np.array([record["time"] for record in read_metrics(run)])
-    steps = np.diff(times)
-    return float(steps[(steps > 0) & (steps < LONGEST_STEP_SECONDS)].sum())
 
 
 def git_revision() -> str:

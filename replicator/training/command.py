@@ -23,6 +23,8 @@ if TYPE_CHECKING:
 class TrainingOptions:
     """The options of every verb that trains, beside its data and its configuration."""
 
+    workdir: Path
+    """Run directory; one that holds the same configuration is resumed."""
     portable: Path | None = None
     """Do not train: write the step, its weights and its data to this folder, for `python
     DIR/run.py` on a machine with JAX and without TensorFlow."""
@@ -39,18 +41,17 @@ def parse_training(kind, words: Sequence[str], arguments: list[str], parse, pres
     """The options of a verb that trains, a `kind` of `TrainingOptions`.
 
     Args:
-      kind: with data (or teacher), workdir and config first.
+      kind: with data (or teacher) and config first.
       words: the verb and the preset's name.
       arguments: the rest of the command line. parse: reads a dataclass from it.
       preset: whose configuration the options change.
     """
-    default = kind(tyro.MISSING, tyro.MISSING, preset.config)
+    default = kind(tyro.MISSING, preset.config, workdir=tyro.MISSING)
     return parse(kind, arguments, " ".join(["onepass", *words]), default, preset.about)
 
 
 def run_training(
     options: TrainingOptions,
-    workdir: Path,
     *,
     train: "Callable[[Replicator], Outcome]",
     export: Callable[[], Any],
@@ -61,7 +62,7 @@ def run_training(
     """Exports, or adopts and trains, as the options say; returns the exit status.
 
     Args:
-      options, workdir: of the command line.
+      options: of the command line.
       train: with a replicator. export: with `--portable`, in place of it.
       score: what the best score is, with a place for it, as in "best dev {:.3f} bits/sample".
       samples: the folder that the next step is suggested to write to.
@@ -76,12 +77,12 @@ def run_training(
         export()
         return 0
     if options.adopt and replicator.is_chief:
-        step = (adopt or adopt_checkpoint)(options.adopt, workdir)
-        print(f"{workdir} is at step {step} now.")
+        step = (adopt or adopt_checkpoint)(options.adopt, options.workdir)
+        print(f"{options.workdir} is at step {step} now.")
     outcome = train(replicator)
     if replicator.is_chief:
-        following = f"Next: onepass sample {workdir} --out {samples}"
-        print(outcome.summary(workdir, score, following))
+        following = f"Next: onepass sample {options.workdir} --out {samples}"
+        print(outcome.summary(options.workdir, score, following))
     return outcome.exit_status
 
 

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 
 from replicator.runs.errors import UserError
-from serving.bundles.bundle import COMPILED, PLAIN, Backend, Bundle
+from serving.bundles.bundle import Backend, Bundle
 from serving.bundles.numba_engine import Engine, EngineRequest, engine_for
 from serving.bundles.program import Program
-from serving.bundles.signature import Arrays, checked, example
+from serving.bundles.signature import COMPILED, PLAIN, Arrays, checked, example
 from serving.errors import InvalidInput
 
 CHUNK, STATE = "chunk", "state_"

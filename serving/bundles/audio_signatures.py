@@ -23,8 +23,8 @@ from serving.bundles.audio_chunks import (
     synthesize,
     trim_to_lengths,
 )
-from serving.bundles.bundle import COMPILED, FORMAT, PLAIN
-from serving.bundles.signature import Signature, TensorInfo
+from serving.bundles.bundle import FORMAT
+from serving.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo
 from serving.bundles.streaming_models import (
     NoiseSource,
     StreamingModel,
@@ -154,7 +154,7 @@ def _streaming_spec(streaming: StreamingModel, chunk: Signature) -> dict[str, An
         "state": {
             name: {
                 "dtype": info.dtype.name,
-                "shape": [-1 if size is None else size for size in info.shape],
+                "shape": info.sizes,
                 "fill": info.default,
             }
             for name, info in state.items()

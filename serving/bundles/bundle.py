@@ -8,12 +8,11 @@ from typing import Any, ClassVar, Literal
 import numpy as np
 
 from serving.bundles.program import Program
-from serving.bundles.signature import Arrays, Signature, check, example
+from serving.bundles.signature import COMPILED, Arrays, Signature, check, example
 from serving.errors import NotFound
 
 FORMAT = 1
 SPEC_FILE = "model.json"
-COMPILED, PLAIN = "compiled", "serving_default"
 Backend = Literal["auto", "tensorflow", "numba"]
 
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 
 from replicator.runs.errors import UserError
-from serving.bundles.bundle import COMPILED, PLAIN, Backend, Bundle
+from serving.bundles.bundle import Backend, Bundle
 from serving.bundles.program import Program
-from serving.bundles.signature import Arrays, checked, example, scale_name
+from serving.bundles.signature import COMPILED, PLAIN, Arrays, checked, example, scale_name
 from serving.errors import InvalidInput
 
 Condition = int | str | np.ndarray | dict[str, np.ndarray] | None

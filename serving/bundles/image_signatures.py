@@ -26,8 +26,8 @@ from pixelcnn.sampling.generation import (
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from pixelcnn.sampling.pixelcnn_sampler import Given, sample
 from replicator.runs.errors import UserError
-from serving.bundles.bundle import COMPILED, FORMAT, PLAIN
-from serving.bundles.signature import Signature, TensorInfo, scale_name
+from serving.bundles.bundle import FORMAT
+from serving.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo, scale_name
 
 BATCHES = tuple(range(1, 9))  # a row costs the same in any batch: none is ever padded
 ROWS_AT_ONCE = 4

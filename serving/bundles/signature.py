@@ -1,15 +1,21 @@
 """What a signature takes and gives, and the check of a request against it."""
 
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import Any
 
 import numpy as np
 
-from serving.errors import InvalidInput
+from serving.errors import InvalidInput, shortened
 
 Arrays = dict[str, np.ndarray]
+COMPILED, PLAIN = "compiled", "serving_default"
 NUMBERS = "iuf"  # NumPy's kinds of what a tensor may be made from
+
+
+def fastest(signatures: Container[str]) -> str:
+    """The signature to make whole sounds or images with: the compiled one, where there is one."""
+    return COMPILED if COMPILED in signatures else PLAIN
 
 
 def scale_name(side: int) -> str:
@@ -42,11 +48,16 @@ class TensorInfo:
             raise ValueError("an input of any size can have no default")
         return cls(np.dtype(stored["dtype"]), shape, stored.get("low"), stored.get("high"), default)
 
+    @property
+    def sizes(self) -> list[int]:
+        """Its shape as model.json and the protocols write it: -1 for any size."""
+        return [-1 if size is None else size for size in self.shape]
+
     def to_dict(self) -> dict[str, Any]:
         """As model.json says it: -1 for any size, and no word of rules that there are not."""
         stored = {
             "dtype": self.dtype.name,
-            "shape": [-1 if size is None else size for size in self.shape],
+            "shape": self.sizes,
             "low": self.low,
             "high": self.high,
             "optional_default": self.default,
@@ -86,16 +97,20 @@ def check(signature: Signature, inputs: Mapping[str, Any]) -> Arrays:
     Raises InvalidInput, which names the field and the rule, for an input that is missing, unknown,
     not rectangular, of another dtype or shape, out of range or not finite.
     """
-    for name in inputs:
-        if name not in signature.inputs:
-            known = ", ".join(signature.inputs)
-            raise InvalidInput(f"There is no input `{_short(name)}`; there are {known}.")
-    arrays = {name: checked(name, signature.inputs[name], inputs[name]) for name in inputs}
+    infos = {name: input_info(signature.inputs, name) for name in inputs}
+    arrays = {name: checked(name, infos[name], inputs[name]) for name in inputs}
     rows = _rows(arrays)
     for name, info in signature.inputs.items():
         if name not in arrays:
             arrays[name] = _default(name, info, rows)
     return {name: arrays[name] for name in signature.inputs}
+
+
+def input_info(inputs: Mapping[str, TensorInfo], name: str) -> TensorInfo:
+    """What a signature says of an input; InvalidInput, with the names there are, if it has none."""
+    if name not in inputs:
+        raise InvalidInput(f"`{shortened(name)}` is no input; there are {', '.join(inputs)}.")
+    return inputs[name]
 
 
 def checked(name: str, info: TensorInfo, value: Any) -> np.ndarray:
@@ -210,7 +225,3 @@ def _default(name: str, info: TensorInfo, rows: int) -> np.ndarray:
         raise InvalidInput(f"`{name}` must be given.")
     shape = (rows, *(size or 0 for size in info.shape[1:]))  # of known size: it has a default
     return np.full(shape, info.default, info.dtype)
-
-
-def _short(name: str) -> str:
-    return name if len(name) <= 40 else f"{name[:40]}..."

@@ -255,17 +255,24 @@ class StreamingTeacher:
         blocks = state.get("blocks")
         if blocks is None:
             blocks = tf.zeros([tf.shape(noise)[0], 0, 0])
-        queues = tf.transpose(tf.cast(state["queues"], network.dtype), [1, 0, 2])
-        before = SamplerState(tf.constant(0), state["past"], queues, blocks)
+        before = SamplerState(tf.constant(0), state["past"], self._queues(state), blocks)
         levels, _, after = self._sampler.chunk(before, channels, noise, source.temperature)
-        queues = tf.gather(after.queues, self._turned(samples))
-        queues = tf.cast(tf.transpose(queues, [1, 0, 2]), storable(network.dtype))
-        stored = {"past": after.past, "queues": queues, "blocks": after.blocks}
-        later = {
-            name: tf.ensure_shape(stored[name], [None, *shape])
+        stored = {"past": after.past, "blocks": after.blocks}
+        return network.likelihood.decode(levels), self._stored(stored, after.queues, samples)
+
+    def _queues(self, state: State) -> Any:
+        """Those of a state as the sampler has them, [slots, batch, channels]."""
+        return tf.transpose(tf.cast(state["queues"], self._network.dtype), [1, 0, 2])
+
+    def _stored(self, stored: State, queues, steps: int) -> State:
+        """The state after so many steps, in the shapes that are declared."""
+        queues = tf.gather(queues, self._turned(steps))
+        queues = tf.cast(tf.transpose(queues, [1, 0, 2]), storable(self._network.dtype))
+        later = {**stored, "queues": queues}
+        return {
+            name: tf.ensure_shape(later[name], [None, *shape])
             for name, (_, shape, _) in self.state().items()
         }
-        return network.likelihood.decode(levels), later
 
     def _turned(self, steps: int) -> np.ndarray:
         """Where each slot's content is after so many steps, for the next one to be number 0.
@@ -303,17 +310,11 @@ class StreamingVocoder(StreamingTeacher):
         network = self._network
         noise = network.likelihood.noise(source.key, source.row, source.start, samples)
         wave, residual, scaled = (tf.transpose(state[name]) for name in PASTS)
-        queues = tf.transpose(tf.cast(state["queues"], network.dtype), [1, 0, 2])
-        before = VocoderState(tf.constant(0), wave, residual, scaled, queues)
+        before = VocoderState(tf.constant(0), wave, residual, scaled, self._queues(state))
         levels, _, after = self._sampler.chunk(before, channels, noise, source.temperature)
-        queues = tf.gather(after.queues, self._turned(samples // network.config.bunch_samples))
         stored = {name: tf.transpose(getattr(after, name)) for name in PASTS}
-        stored["queues"] = tf.cast(tf.transpose(queues, [1, 0, 2]), storable(network.dtype))
-        later = {
-            name: tf.ensure_shape(stored[name], [None, *shape])
-            for name, (_, shape, _) in self.state().items()
-        }
-        return network.likelihood.decode(levels), later
+        steps = samples // network.config.bunch_samples
+        return network.likelihood.decode(levels), self._stored(stored, after.queues, steps)
 
 
 def streaming_model(

@@ -6,8 +6,7 @@ from typing import Any
 
 import tensorflow as tf
 
-from serving.bundles.bundle import PLAIN
-from serving.bundles.signature import Signature, example
+from serving.bundles.signature import PLAIN, Signature, example
 
 WARMUP = Path("assets.extra") / "tf_serving_warmup_requests"
 

@@ -5,7 +5,7 @@ import dataclasses
 import difflib
 import importlib
 import math
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Generic, Protocol, Self, TypeVar
 from urllib.parse import urlsplit
@@ -13,21 +13,13 @@ from urllib.parse import urlsplit
 import numpy as np
 
 from replicator.runs.errors import UserError
+from serving.bundles.signature import PLAIN, TensorInfo
 from serving.client.retrying import ClientError, Deadline, Retrying
+from serving.settings import SCHEMES
 
 TIMEOUT_SECONDS = 60.0
 RETRIES = 4
-SCHEMES = ("http", "https", "grpc", "grpcs")
-DEFAULT_SIGNATURE, COMPILED = "serving_default", "compiled"
 Chunk = TypeVar("Chunk")
-
-
-@dataclasses.dataclass(frozen=True)
-class Input:
-    """What an input of a signature must be; None in its shape: any size."""
-
-    dtype: np.dtype
-    shape: tuple[int | None, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,7 +90,7 @@ class Transport(Protocol):
 
     def signatures(
         self, name: str, version: int | None, deadline: Deadline
-    ) -> dict[str, dict[str, Input]]:
+    ) -> dict[str, dict[str, TensorInfo]]:
         """The inputs of every signature."""
 
     def predict(
@@ -183,7 +175,7 @@ class Client:
 
     def signatures(
         self, name: str, version: int | None = None, *, timeout_seconds: float | None = None
-    ) -> dict[str, dict[str, Input]]:
+    ) -> dict[str, dict[str, TensorInfo]]:
         """The inputs of every signature of a model."""
         with self._named(name):
             return self._transport.signatures(name, version, self._deadline(timeout_seconds))
@@ -192,7 +184,7 @@ class Client:
         self,
         name: str,
         inputs: Mapping[str, Any],
-        signature: str = DEFAULT_SIGNATURE,
+        signature: str = PLAIN,
         version: int | None = None,
         *,
         timeout_seconds: float | None = None,
@@ -316,12 +308,22 @@ def checked_address(address: str) -> tuple[str, str]:
     except ValueError:
         raise UserError(f"The address {rule}, got {address}.") from None
     plain = not (parts.query or parts.fragment or parts.username or parts.path.strip("/"))
-    if parts.scheme not in SCHEMES or not parts.hostname or not plain:
+    if f"{parts.scheme}://" not in SCHEMES or not parts.hostname or not plain:
         raise UserError(f"The address {rule}, got {address}.")
     if parts.scheme.startswith("grpc") and port is None:
         raise UserError(f"The address {rule}, got {address} without a port.")
     host = f"[{parts.hostname}]" if ":" in parts.hostname else parts.hostname
     return parts.scheme, host if port is None else f"{host}:{port}"
+
+
+def server_and_name(url: str) -> tuple[str, str]:
+    """The address of the server, and the name of the model, of SCHEME://HOST:PORT/NAME."""
+    scheme, _, rest = url.partition("://")
+    place, _, path = rest.partition("/")
+    name = path.strip("/")
+    if not name or "/" in name:
+        raise UserError(f"The model must be {scheme}://HOST:PORT/NAME, got {url}.")
+    return f"{scheme}://{place}", name
 
 
 def _transport(
@@ -345,6 +347,16 @@ def _check_name(name: str) -> None:
         raise UserError(f"`name` must be the name of a model, got {name!r}.")
 
 
+def whole_images(scales: Iterable[ImageScale]) -> Iterator[list[np.ndarray]]:
+    """For each image all its scales, the smallest first, once the last of them has come."""
+    pixels: list[np.ndarray] = []
+    for scale in scales:
+        pixels.append(scale.pixels)
+        if scale.last:
+            yield pixels
+            pixels = []
+
+
 def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
     """The scales of one image of a batch, the smallest first, the whole image last."""
     whole = outputs["picture"][row]
@@ -353,7 +365,7 @@ def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
     return [*sorted(smaller, key=len), whole]
 
 
-def _array(name: str, value: Any, known: Mapping[str, Input]) -> np.ndarray:
+def _array(name: str, value: Any, known: Mapping[str, TensorInfo]) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
     wanted = known[name].dtype if name in known else None

@@ -7,34 +7,23 @@ from typing import Any, NoReturn
 import grpc
 import numpy as np
 
+from serving.bundles.signature import TensorInfo, fastest
 from serving.client.client import (
-    COMPILED,
-    DEFAULT_SIGNATURE,
     ImageScale,
-    Input,
     Speech,
     Stream,
     check_numbers,
     scales_of,
 )
 from serving.client.retrying import ClientError, Deadline, Retry, Retrying, token_error
-from serving.errors import ServingError
+from serving.errors import GRPC_CODES, ServingError
 from serving.grpc.messages import message, method_types
 from serving.grpc.tensors import DTYPES, decode, encode
 
 PREDICTION = "tensorflow.serving.PredictionService"
 OURS = "onepass.Models"
 MAX_ANSWER_BYTES = 2**30
-CODES = {
-    grpc.StatusCode.INVALID_ARGUMENT: "invalid_input",
-    grpc.StatusCode.UNAUTHENTICATED: "unauthorized",
-    grpc.StatusCode.PERMISSION_DENIED: "forbidden",
-    grpc.StatusCode.NOT_FOUND: "not_found",
-    grpc.StatusCode.RESOURCE_EXHAUSTED: "too_large",
-    grpc.StatusCode.UNAVAILABLE: "overloaded",
-    grpc.StatusCode.DEADLINE_EXCEEDED: "deadline_exceeded",
-    grpc.StatusCode.UNIMPLEMENTED: "protocol",
-}
+CODES = {**GRPC_CODES, "UNIMPLEMENTED": "protocol"}
 OPTIONS = (
     ("grpc.max_receive_message_length", MAX_ANSWER_BYTES),
     ("grpc.initial_reconnect_backoff_ms", 100),
@@ -85,7 +74,7 @@ class GrpcTransport:
 
     def signatures(
         self, name: str, version: int | None, deadline: Deadline
-    ) -> dict[str, dict[str, Input]]:
+    ) -> dict[str, dict[str, TensorInfo]]:
         """From the metadata."""
         request = message("tensorflow.serving.GetModelMetadataRequest")(
             metadata_field=["signature_def"]
@@ -140,7 +129,7 @@ class GrpcTransport:
         if "caption" in arguments:
             raise _over_http("`caption`")
         signatures = self.signatures(name, None, deadline)
-        signature = COMPILED if COMPILED in signatures else DEFAULT_SIGNATURE
+        signature = fastest(signatures)
         known = signatures[signature]
         if "temperature" not in known or len(known["temperature"].shape) != len(("row", "scale")):
             raise ClientError(f"The model `{name}` draws no images.", "not_found")
@@ -230,12 +219,12 @@ class GrpcTransport:
             limited = status == grpc.StatusCode.RESOURCE_EXHAUSTED
             code = "too_many_requests" if limited else "overloaded"
             return Retry(ClientError(words, code), seconds)
-        return ClientError(words or status.name, CODES.get(status, "internal"))
+        return ClientError(words or status.name, CODES.get(status.name, "internal"))
 
 
-def _input(info: Any) -> Input:
+def _input(info: Any) -> TensorInfo:
     sides = [dim.size for dim in info.tensor_shape.dim]
-    return Input(DTYPES[info.dtype], tuple(None if side < 0 else side for side in sides))
+    return TensorInfo(DTYPES[info.dtype], tuple(None if side < 0 else side for side in sides))
 
 
 def _specify(spec: Any, name: str, version: int | None) -> None:

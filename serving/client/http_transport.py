@@ -13,23 +13,15 @@ import numpy as np
 from PIL import Image
 
 from serving.bundles.dtypes import TENSORFLOW_DTYPES, V2_DTYPES, V2_NAMES
-from serving.client.client import ImageScale, Input, Speech, Stream, check_numbers
+from serving.bundles.signature import TensorInfo
+from serving.client.client import ImageScale, Speech, Stream, check_numbers
 from serving.client.retrying import ClientError, Deadline, Retry, Retrying, token_error
+from serving.errors import HTTP_CODES
 
 HEADER = "Inference-Header-Content-Length"
 MAX_ERROR_BYTES = 64 * 1024
 MAX_SIDE = 8192  # of an image that is decoded
 MIN_SAMPLE_BYTES = 2
-CODES = {
-    400: "invalid_input",
-    401: "unauthorized",
-    403: "forbidden",
-    404: "not_found",
-    413: "too_large",
-    429: "too_many_requests",
-    503: "overloaded",
-    504: "deadline_exceeded",
-}
 
 
 class HttpTransport:
@@ -68,7 +60,7 @@ class HttpTransport:
 
     def signatures(
         self, name: str, version: int | None, deadline: Deadline
-    ) -> dict[str, dict[str, Input]]:
+    ) -> dict[str, dict[str, TensorInfo]]:
         """From TensorFlow Serving's metadata, which has every signature."""
         parsed = self._json("GET", f"/v1/models/{_versioned(name, version)}/metadata", deadline)
         try:
@@ -185,7 +177,7 @@ class HttpTransport:
             raise token_error(self._address, self._has_token)
         if not words:
             self._unexpected_server(status)
-        error = ClientError(words, CODES.get(status, "internal"))
+        error = ClientError(words, HTTP_CODES.get(status, "internal"))
         if status in (429, 503):
             raise Retry(error, _after(response.headers.get("retry-after", "")))
         raise error
@@ -284,12 +276,12 @@ def _json_of(fields: Mapping[str, Any]) -> Any:
     return lambda: (content, {"content-type": "application/json"})
 
 
-def _inputs(parsed: Mapping[str, Any]) -> dict[str, Input]:
+def _inputs(parsed: Mapping[str, Any]) -> dict[str, TensorInfo]:
     inputs = {}
     for name, info in parsed.items():
         sides = [int(dim["size"]) for dim in info["tensor_shape"]["dim"]]
         shape = tuple(None if side < 0 else side for side in sides)
-        inputs[name] = Input(TENSORFLOW_DTYPES[info["dtype"]], shape)
+        inputs[name] = TensorInfo(TENSORFLOW_DTYPES[info["dtype"]], shape)
     return inputs
 
 

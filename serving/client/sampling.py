@@ -14,15 +14,15 @@ from pixelcnn.data.captions import encode_caption
 from pixelcnn.sampling.grids import write_png, write_sheets
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
+from serving.bundles.signature import fastest
 from serving.client.client import (
-    COMPILED,
-    DEFAULT_SIGNATURE,
     RETRIES,
-    SCHEMES,
     Client,
     scales_of,
+    server_and_name,
+    whole_images,
 )
-from serving.settings import TOKEN_VARIABLE
+from serving.settings import SCHEMES, TOKEN_VARIABLE
 from wavenet.data import audio
 from wavenet.plots import spectrogram_png
 
@@ -88,17 +88,12 @@ class DrawArguments(Connection):
     """npy file [side, side] of labels, for a model of maps."""
 
 
-def is_remote(word: str) -> bool:
-    """Whether a word of the command line is the address of a server."""
-    return word.startswith(tuple(f"{scheme}://" for scheme in SCHEMES))
-
-
 def run_sample(arguments: list[str], parse: Callable) -> int:
     """Parses the rest of `onepass sample URL ...`, whose options the model's kind decides.
 
     Ctrl-C keeps what has come.
     """
-    address, name = _server_and_name(next(word for word in arguments if is_remote(word)))
+    address, name = server_and_name(next(w for w in arguments if w.startswith(SCHEMES)))
     with Client(address, token=os.environ.get(TOKEN_VARIABLE) or None) as client:
         spec = client.spec(name)
     if spec.get("kind") not in ("sound", "picture"):
@@ -115,16 +110,6 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
     limits: dict[str, Any] = {"timeout_seconds": given.timeout, "retries": given.retries}
     with Client(address, token=token, **limits) as client:
         return (_speak if speaks else _draw)(client, name, spec, given)
-
-
-def _server_and_name(url: str) -> tuple[str, str]:
-    """The address of the server, and the name of the model."""
-    scheme, _, rest = url.partition("://")
-    place, _, path = rest.partition("/")
-    name = path.strip("/")
-    if not name or "/" in name:
-        raise UserError(f"The model must be {scheme}://HOST:PORT/NAME, got {url}.")
-    return f"{scheme}://{place}", name
 
 
 def _state(spec: dict[str, Any]) -> str:
@@ -242,7 +227,7 @@ def _image_scales(
 ) -> Iterator[list[np.ndarray]]:
     """The scales of each image, of all classes in turn without a label, or of several captions."""
     signatures = client.signatures(name)
-    signature = COMPILED if COMPILED in signatures else DEFAULT_SIGNATURE
+    signature = fastest(signatures)
     inputs = signatures.get(signature, {})
     captions = given.caption or (None,)
     if (given.label is None and "label" in inputs) or len(captions) > 1:
@@ -253,13 +238,8 @@ def _image_scales(
     labels = _array(given.map) if given.map else None
     arguments: dict[str, Any] = {"label": given.label, "caption": captions[0], "map": labels}
     arguments |= {"temperature": one, "guidance": given.guidance}
-    scales: list[np.ndarray] = []
-    with client.draw(name, num=given.num, seed=given.seed, **arguments) as chunks:
-        for scale in chunks:
-            scales.append(scale.pixels)
-            if scale.last:
-                yield scales
-                scales = []
+    with client.draw(name, num=given.num, seed=given.seed, **arguments) as scales:
+        yield from whole_images(scales)
 
 
 def _conditions_in_turn(

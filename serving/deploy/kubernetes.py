@@ -59,28 +59,14 @@ def kubernetes(models: Path, settings: Settings, cluster: ClusterOptions) -> str
     ports = {"http": settings.port, "grpc": settings.grpc_port}
     pod = _pod(models, settings, cluster, {**ports, "probes": settings.probe_port})
     deployment = {
-        "apiVersion": "apps/v1",
-        "kind": "Deployment",
-        "metadata": {"name": NAME},
-        "spec": {
-            "replicas": REPLICAS,
-            "selector": {"matchLabels": labels},
-            "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
-            "template": {"metadata": {"labels": labels}, "spec": pod},
-        },
+        "replicas": REPLICAS,
+        "selector": {"matchLabels": labels},
+        "strategy": {"rollingUpdate": {"maxUnavailable": 0, "maxSurge": 1}},
+        "template": {"metadata": {"labels": labels}, "spec": pod},
     }
-    service = {
-        "apiVersion": "v1",
-        "kind": "Service",
-        "metadata": {"name": NAME},
-        "spec": {
-            "selector": labels,
-            "ports": [
-                {"name": name, "port": port, "targetPort": name} for name, port in ports.items()
-            ],
-        },
-    }
-    return f"# {SECRET_HELP}\n" + yaml_text(service) + "---\n" + yaml_text(deployment)
+    targets = [{"name": name, "port": port, "targetPort": name} for name, port in ports.items()]
+    service = _object("v1", "Service", {"selector": labels, "ports": targets})
+    return f"# {SECRET_HELP}\n{service}---\n" + _object("apps/v1", "Deployment", deployment)
 
 
 def ray(models: Path, settings: RaySettings) -> str:
@@ -105,21 +91,23 @@ def kuberay(models: Path, settings: RaySettings, cluster: ClusterOptions) -> str
         **_ray_pod(models, settings, cluster, {}),
     }
     service = {
-        "apiVersion": "ray.io/v1",
-        "kind": "RayService",
-        "metadata": {"name": NAME},
-        "spec": {
-            "serveConfigV2": yaml_text(_serve_config(models, settings, SERVE_PORT)),
-            "rayClusterConfig": {
-                "rayVersion": RAY_VERSION,
-                "authOptions": {"mode": "token"},
-                "enableInTreeAutoscaling": bool(settings.ray_max_replicas),
-                "headGroupSpec": head,
-                "workerGroupSpecs": [workers],
-            },
+        "serveConfigV2": yaml_text(_serve_config(models, settings, SERVE_PORT)),
+        "rayClusterConfig": {
+            "rayVersion": RAY_VERSION,
+            "authOptions": {"mode": "token"},
+            "enableInTreeAutoscaling": bool(settings.ray_max_replicas),
+            "headGroupSpec": head,
+            "workerGroupSpecs": [workers],
         },
     }
-    return f"# KubeRay 1.5.1 or newer. {SECRET_HELP}\n" + yaml_text(service)
+    head_line = f"# KubeRay 1.5.1 or newer. {SECRET_HELP}\n"
+    return head_line + _object("ray.io/v1", "RayService", service)
+
+
+def _object(version: str, kind: str, spec: dict[str, Any]) -> str:
+    """An object of Kubernetes as YAML."""
+    named = {"apiVersion": version, "kind": kind, "metadata": {"name": NAME}}
+    return yaml_text({**named, "spec": spec})
 
 
 def serve_flags(settings: Settings) -> list[str]:

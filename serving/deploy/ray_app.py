@@ -9,7 +9,6 @@ from typing import Any
 
 from ray import serve
 from ray.serve import Application
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.bundles.protocols import Servable
 from serving.deploy.ray_settings import (
@@ -21,30 +20,13 @@ from serving.deploy.ray_settings import (
 )
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
+from serving.http.middleware import RewrittenHeaders
 from serving.observability import logs, traces
 from serving.observability.metrics import Metrics
 
 
 class NothingLoaded(RuntimeError):  # noqa: N818 - the condition, as the other errors
     """Of all models that were found, none can be served."""
-
-
-class OneRequestId:
-    """An ASGI application whose answers leave the header X-Request-ID to Ray, which adds it."""
-
-    def __init__(self, app: ASGIApp):
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request."""
-
-        async def send_on(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                headers = [pair for pair in message["headers"] if pair[0] != b"x-request-id"]
-                message = {**message, "headers": headers}
-            await send(message)
-
-        await self._app(scope, receive, send_on)
 
 
 @serve.ingress()
@@ -78,7 +60,9 @@ class Replica:
             raise NothingLoaded(f"None of the models in {models} can be loaded.")
 
     def __serve_build_asgi_app__(self) -> Any:
-        return OneRequestId(make_app(self._registry, self._settings, self._metrics))
+        app = make_app(self._registry, self._settings, self._metrics)
+        # Ray adds a header X-Request-ID of its own.
+        return RewrittenHeaders(app, lambda found: [h for h in found if h[0] != b"x-request-id"])
 
     async def check_health(self) -> None:
         """Raises NothingLoaded when there is nothing to be served."""

@@ -2,13 +2,14 @@
 
 import dataclasses
 import math
-import typing
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from replicator.runs.errors import UserError
+from replicator.runs.field_rules import at_least, require
 from serving.engine.tokens import read_tokens
+from serving.errors import InvalidInput
 from serving.settings import TOKEN_VARIABLE, Settings
 
 EVERY_INTERFACE = "0.0.0.0"
@@ -28,12 +29,6 @@ CLUSTER = {  # variables that every machine of the cluster must have
     "RAY_USAGE_STATS_ENABLED": "0",
 }
 ELSEWHERE = {"host", "port", "grpc_port", "probe_port"}  # than in the arguments of the application
-KINDS: dict[Any, tuple[type, ...]] = {  # of a value in YAML, by that of the field
-    int: (int,),
-    float: (int, float),
-    bool: (bool,),
-    tuple[str, ...]: (list,),
-}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,10 +61,12 @@ class RaySettings(Settings):
 
     def __post_init__(self):
         super().__post_init__()
-        for name, low in _LOWEST.items():
-            value = getattr(self, name)
-            if not (value >= low and math.isfinite(value)):
-                raise UserError(f"`{name}` must be at least {low}, got {value}.")
+        at_least(self, 1, "ray_replicas", "ray_ongoing_requests", "ray_queued_requests")
+        at_least(self, 0, "ray_max_replicas", "ray_cpus", "ray_gpus", "ray_deregister_seconds")
+        at_least(self, 0.1, "ray_target_requests")
+        for name in ("target_requests", "cpus", "gpus", "deregister_seconds"):
+            value = getattr(self, f"ray_{name}")
+            require(math.isfinite(value), f"ray_{name}", "finite", value)
         if self.ray_max_replicas and self.ray_max_replicas < self.ray_replicas:
             raise UserError(
                 f"`ray_max_replicas` must be at least `ray_replicas` ({self.ray_replicas}), got "
@@ -82,18 +79,6 @@ class RaySettings(Settings):
                 "`requests_per_minute_per_client` cannot be counted on Ray, where all come by the "
                 "balancer; limit it there."
             )
-
-
-_LOWEST = {
-    "ray_replicas": 1,
-    "ray_max_replicas": 0,
-    "ray_target_requests": 0.1,
-    "ray_ongoing_requests": 1,
-    "ray_queued_requests": 1,
-    "ray_cpus": 0.0,
-    "ray_gpus": 0.0,
-    "ray_deregister_seconds": 0.0,
-}
 
 
 def environment(settings: RaySettings) -> dict[str, str]:
@@ -151,17 +136,20 @@ def from_arguments(arguments: Mapping[str, Any]) -> tuple[Path, RaySettings]:
 
     Raises UserError for a name that is none, or a value of another kind.
     """
+    from serving.http.fields import as_model  # which needs the extra `serve`, as no help text does
+
     given = {name: value for name, value in arguments.items() if name != "rollout"}
     models = given.pop("models", None)
     if not isinstance(models, str):
         raise UserError(f"`models` must be the path of a folder, got {models!r}.")
-    kinds = typing.get_type_hints(RaySettings)
-    for name, value in given.items():
-        if name not in kinds:
-            known = ", ".join(["models", "rollout", *kinds])
-            raise UserError(f"There is no setting `{name}`; there are {known}.")
-        given[name] = _converted(name, value, kinds[name])
-    return Path(models), RaySettings(**given)
+    known = ["models", "rollout", *(field.name for field in dataclasses.fields(RaySettings))]
+    for name in given:
+        if name not in known:
+            raise UserError(f"There is no setting `{name}`; there are {', '.join(known)}.")
+    try:
+        return Path(models), as_model(given, RaySettings)
+    except InvalidInput as error:
+        raise UserError(str(error)) from error
 
 
 def to_arguments(models: Path, settings: RaySettings) -> dict[str, Any]:
@@ -193,17 +181,3 @@ def _yaml_value(value: Any) -> Any:
     if isinstance(value, tuple):
         return list(value)
     return str(value) if isinstance(value, Path) else value
-
-
-def _converted(name: str, value: Any, kind: Any) -> Any:
-    """The value as a field of that kind holds it; UserError if it is of another."""
-    choices = typing.get_args(kind) if typing.get_origin(kind) is Literal else ()
-    wanted = KINDS.get(kind, (str,))
-    if not isinstance(value, wanted) or (isinstance(value, bool) and kind is not bool):
-        kinds = " or ".join(one.__name__ for one in wanted)
-        raise UserError(f"`{name}` must be of type {kinds}, got {value!r}.")
-    if choices and value not in choices:
-        raise UserError(f"`{name}` must be one of {', '.join(choices)}, got {value!r}.")
-    if isinstance(value, list):
-        return tuple(map(str, value))
-    return Path(str(value)) if kind == Path | None else value

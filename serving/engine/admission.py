@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import ctypes
 import functools
-from typing import TYPE_CHECKING
 
 from serving.engine.auth import TokenAuth
 from serving.engine.clients import Address, Client, begin_client, current_client
@@ -13,11 +12,9 @@ from serving.engine.quotas import Quota
 from serving.engine.rate_limits import Buckets, RateLimiter, is_unlimited
 from serving.engine.shared_limits import SharedLimit
 from serving.engine.tokens import CurrentTokens
+from serving.observability.metrics import Metrics
 from serving.observability.refusals import Refusals
 from serving.settings import Settings
-
-if TYPE_CHECKING:
-    from serving.observability.metrics import Metrics
 
 BODIES_AT_ONCE = 16  # of the largest size: what all requests together may hold
 MAX_CONNECTIONS = 1024  # of HTTP
@@ -34,7 +31,7 @@ class Admission:
     believed who asks.
     """
 
-    def __init__(self, settings: Settings, metrics: "Metrics | None" = None):
+    def __init__(self, settings: Settings, metrics: Metrics):
         self._tokens = CurrentTokens(settings)
         self._auth = TokenAuth(self._tokens)
         self._quota_of = functools.partial(Quota, Buckets(), metrics)

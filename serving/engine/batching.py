@@ -25,6 +25,7 @@ from serving.errors import (
     TooLarge,
 )
 from serving.observability.logs import request_id
+from serving.observability.metrics import ModelMetrics
 
 LOG = logging.getLogger(__name__)
 MAX_RETRY_SECONDS = 60.0
@@ -49,28 +50,6 @@ class Limits:
     request_rows: int = 64
     delay_seconds: float = 0.001
     threads: int = 1
-
-
-class BatchObserver:
-    """Called by a batcher for its metrics; does nothing here."""
-
-    def rows_queued(self, rows: int) -> None:
-        """Rows join (positive) or leave (negative) the queue."""
-
-    def waited(self, seconds: float) -> None:
-        """A row has waited so long for its call."""
-
-    def call_started(self) -> None:
-        """A call begins."""
-
-    def call_finished(self, rows: int, seconds: float) -> None:
-        """A call ends."""
-
-    def batch_retried(self) -> None:
-        """A failed batch is retried row by row."""
-
-    def request_ended(self, version: int, status: str) -> None:
-        """A request of a version ends: "ok" or the `code` of a ServingError."""
 
 
 @dataclasses.dataclass(eq=False)
@@ -131,7 +110,7 @@ class Batcher:
     Args:
       call: (signature, inputs) -> outputs; it runs in a thread.
       padding: of the model.
-      limits, watch: see there.
+      limits, metrics: see there.
     """
 
     def __init__(
@@ -139,10 +118,10 @@ class Batcher:
         call: Call,
         padding: Padding,
         limits: Limits,
-        observer: BatchObserver,
+        metrics: ModelMetrics,
         name: str = "model",
     ):
-        self._call, self._padding, self._limits, self._observer = call, padding, limits, observer
+        self._call, self._padding, self._limits, self._metrics = call, padding, limits, metrics
         self._pool = ThreadPoolExecutor(limits.threads + 1, thread_name_prefix=f"call-{name}")
         self._waiting: dict[_Request, None] = {}
         self._waiting_rows = self._waiting_bytes = self.running = self._running_long = 0
@@ -248,7 +227,7 @@ class Batcher:
     def _count(self, request: _Request, rows: int) -> None:
         self._waiting_rows += rows
         self._waiting_bytes += rows * request.bytes_per_row
-        self._observer.rows_queued(rows)
+        self._metrics.rows_queued(rows)
 
     def _retry_seconds(self) -> float:
         return min(max(1.0, _seconds(self._waiting) / self._limits.threads), MAX_RETRY_SECONDS)
@@ -324,13 +303,13 @@ class Batcher:
         loop = asyncio.get_running_loop()
         start = loop.time()
         for row in rows:
-            self._observer.waited(start - row.request.arrived)
-        self._observer.call_started()
+            self._metrics.waited(start - row.request.arrived)
+        self._metrics.call_started()
         results = await loop.run_in_executor(self._pool, self._outputs, rows)
         seconds, first = loop.time() - start, rows[0].request
         size = max(len(rows), self._padding.size(len(rows)))
         self._times.note(first.fitted.key, first.signature, first.fitted.cost, seconds / size)
-        self._observer.call_finished(len(rows), seconds)
+        self._metrics.call_finished(len(rows), seconds)
         for row, result in zip(rows, results, strict=True):
             if isinstance(result, ServingError):
                 _fail(row.request, result)
@@ -359,7 +338,7 @@ class Batcher:
         except Exception as error:
             if len(rows) == 1:
                 return [_failure(error, request.id)]
-            self._observer.batch_retried()
+            self._metrics.batch_retried()
             failed: dict[int, ServingError] = {}
             return [self._retry_row(row, failed) for row in rows]
 

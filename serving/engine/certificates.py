@@ -2,11 +2,11 @@
 
 import dataclasses
 import logging
-import os
 import ssl
 from pathlib import Path
 
 from replicator.runs.errors import UserError
+from serving.bundles.plain_files import stamp_of
 from serving.settings import Settings
 
 LOG = logging.getLogger(__name__)
@@ -29,14 +29,14 @@ class Certificate:
 
     def __init__(self, certificate: Path, key: Path):
         self._paths = certificate, key
-        self._seen = self._stamp()
+        self._seen = stamp_of(self._paths)
         self._current = self._loaded()
         self.context = self._loaded().context
         self.context.sni_callback = self._show
 
     def current(self) -> LoadedCertificate:
         """The one that there is now; files that cannot be used leave the one before."""
-        if (stamp := self._stamp()) != self._seen:
+        if (stamp := stamp_of(self._paths)) != self._seen:
             self._seen = stamp
             try:
                 self._current = self._loaded()
@@ -57,13 +57,6 @@ class Certificate:
             paths = " and ".join(map(str, self._paths))
             raise UserError(f"Cannot use {paths} for TLS: {error.strerror or error}.") from error
         return LoadedCertificate(context, (key, certificate))
-
-    def _stamp(self) -> tuple[int, ...]:
-        try:
-            found = [os.stat(path) for path in self._paths]
-        except OSError:
-            return ()
-        return tuple(n for s in found for n in (s.st_mtime_ns, s.st_size, s.st_ino))
 
 
 def certificate_of(settings: Settings) -> Certificate | None:

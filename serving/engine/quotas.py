@@ -1,14 +1,11 @@
 """What those who bear a token may use: requests a minute, seconds of sound and images a day."""
 
 import math
-from typing import TYPE_CHECKING
 
 from serving.engine.rate_limits import MINUTE_SECONDS, Buckets
 from serving.engine.tokens import Token
 from serving.errors import TooLarge, TooManyRequests
-
-if TYPE_CHECKING:
-    from serving.observability.metrics import Metrics
+from serving.observability.metrics import Metrics
 
 DAY_SECONDS = 86_400.0
 PERIODS = {  # seconds in which what was used comes back, and the words for what is counted
@@ -25,10 +22,10 @@ class Quota:
     servers counts for itself.
 
     Args:
-      buckets: of all tokens. metrics: count by name; None: nothing is counted.
+      buckets: of all tokens. metrics: count by name.
     """
 
-    def __init__(self, buckets: Buckets, metrics: "Metrics | None", name: str, token: Token):
+    def __init__(self, buckets: Buckets, metrics: Metrics, name: str, token: Token):
         self._buckets, self._metrics, self._name, self._token = buckets, metrics, name, token
 
     def check(self, limit: str, amount: float) -> None:
@@ -42,8 +39,7 @@ class Quota:
             seconds = self._buckets.wait_seconds((self._name, limit), amount, most, period)
         if amount <= most and not seconds:
             return
-        if self._metrics:
-            self._metrics.token_refused(self._name, limit)
+        self._metrics.token_refused(self._name, limit)
         if amount > most:
             raise TooLarge(f"This token is good for {most:g} {words}, got {amount:g} at once.")
         raise TooManyRequests(f"This token is good for {most:g} {words}.", seconds)
@@ -53,5 +49,4 @@ class Quota:
         most, (period, _) = getattr(self._token, limit), PERIODS[limit]
         if most < math.inf:
             self._buckets.take((self._name, limit), amount, most, period)
-        if self._metrics:
-            self._metrics.token_used(self._name, limit, amount)
+        self._metrics.token_used(self._name, limit, amount)

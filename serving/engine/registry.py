@@ -8,7 +8,7 @@ import time
 from collections.abc import Callable, Coroutine
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable
@@ -18,11 +18,9 @@ from serving.engine.version_scanner import FoundVersion, ScanResult, scan
 from serving.engine.version_set import MAX_ENDED, BrokenVersion, VersionSet, VersionStatus
 from serving.errors import NotFound, NotReady, ServingError
 from serving.observability.logs import event, request_id
+from serving.observability.metrics import Metrics
 from serving.sandbox.sandboxed_bundle import ModelEnded
 from serving.settings import Settings
-
-if TYPE_CHECKING:
-    from serving.observability.metrics import Metrics
 
 LOG = logging.getLogger(__name__)
 MAX_DELAY_SECONDS = 60.0
@@ -41,7 +39,7 @@ class ModelRegistry:
       root: of NAME/VERSION/.
       settings: `poll_seconds` between two looks, and what each model may take.
       load: makes a bundle of a version's folder; None: as the settings say.
-      metrics: counts loads and requests; None: nothing is counted.
+      metrics: counts loads and requests; None: ones of its own.
     """
 
     def __init__(
@@ -49,10 +47,10 @@ class ModelRegistry:
         root: Path,
         settings: Settings,
         load: Callable[[Path], Servable] | None = None,
-        metrics: "Metrics | None" = None,
+        metrics: Metrics | None = None,
     ):
         self.root, self.settings = Path(root), settings
-        self._loader, self._metrics = ModelLoader(settings, load), metrics
+        self._loader, self._metrics = ModelLoader(settings, load), metrics or Metrics()
         self._version_sets: dict[str, VersionSet] = {}
         self._canaries: dict[str, VersionSet] = {}
         self._initial_names: set[str] | None = None  # names that lay there at the start
@@ -222,9 +220,8 @@ class ModelRegistry:
         for name in self._canaries.keys() - seen.canaries.keys():
             if seen.versions.get(name) or name not in self._version_sets:  # else it cannot be seen
                 self._remove(self._canaries, name)
-        if self._metrics:
-            for name in self._version_sets:
-                self._metrics.canary(name, (self.canary(name) or (0, 0.0))[1])
+        for name in self._version_sets:
+            self._metrics.canary(name, (self.canary(name) or (0, 0.0))[1])
 
     async def _take_out_ended(self) -> None:
         """Takes out versions whose process has ended, to be loaded again, ever less often."""
@@ -262,9 +259,8 @@ class ModelRegistry:
             version_set.current = ServedModel(bundle, self.settings, self._metrics, name)
             version_set.current_stamp = found.stamp
             version_set.mend(found.number, time.monotonic())
-            if self._metrics:
-                is_canary = version_set is self._canaries.get(name)
-                self._metrics.loaded(name, found.number, getattr(bundle, "pid", None), is_canary)
+            is_canary = version_set is self._canaries.get(name)
+            self._metrics.loaded(name, found.number, getattr(bundle, "pid", None), is_canary)
             seconds = time.monotonic() - start
             event(LOG, "ready", model=name, version=found.number, seconds=seconds)
         version_set.loading = None
@@ -286,8 +282,7 @@ class ModelRegistry:
         version_set.broken[found.number] = BrokenVersion(
             text, found.stamp, delay_seconds, retry_at, attempt
         )
-        if self._metrics:
-            self._metrics.load_failed(name)
+        self._metrics.load_failed(name)
         again = "when it changes" if delay_seconds == math.inf else f"in {delay_seconds:g} s"
         LOG.error(
             "cannot be loaded: %s",

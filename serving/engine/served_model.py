@@ -4,23 +4,28 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Any, cast
+from typing import Any, cast
 
 import numpy as np
 
 from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable, SpeechServable
-from serving.bundles.signature import Signature, scale_name
-from serving.engine.batching import LARGE_BYTES, Batcher, BatchObserver, Limits
+from serving.bundles.signature import PLAIN, Signature, scale_name
+from serving.engine.batching import LARGE_BYTES, Batcher, Limits
 from serving.engine.clients import current_client
 from serving.engine.padding import Arrays, Padding
 from serving.engine.streams import Streams
-from serving.errors import DeadlineExceeded, Internal, InvalidInput, ServingError, TooLarge
+from serving.errors import (
+    DeadlineExceeded,
+    Internal,
+    InvalidInput,
+    ServingError,
+    TooLarge,
+    shortened,
+)
 from serving.observability import traces
+from serving.observability.metrics import Metrics
 from serving.settings import Settings
-
-if TYPE_CHECKING:
-    from serving.observability.metrics import Metrics
 
 LOG = logging.getLogger(__name__)
 
@@ -31,7 +36,7 @@ class ServedModel:
     Args:
       bundle: loaded and warm.
       settings: how much at once.
-      metrics: counts requests; None: nothing is counted.
+      metrics: counts requests; None: ones of its own.
       name: that it is served under; the bundle's own if not given.
     """
 
@@ -39,7 +44,7 @@ class ServedModel:
         self,
         bundle: Servable,
         settings: Settings,
-        metrics: "Metrics | None" = None,
+        metrics: Metrics | None = None,
         name: str | None = None,
     ):
         self.bundle = bundle
@@ -49,8 +54,7 @@ class ServedModel:
         self.spec: dict[str, Any] = bundle.spec
         self.signatures: dict[str, Signature] = bundle.signatures
         self._seconds, self._most_bytes = settings.timeout_seconds, settings.max_body_bytes
-        observer = metrics.for_model(self.name) if metrics else None
-        self._observer = observer or BatchObserver()
+        self._metrics = (metrics or Metrics()).for_model(self.name)
         self._batcher = Batcher(
             bundle.call,
             Padding(_serving(bundle)),
@@ -61,11 +65,12 @@ class ServedModel:
                 settings.batch_delay_ms / 1000,
                 settings.threads,
             ),
-            self._observer,
+            self._metrics,
             f"{self.name}-{self.version}",
         )
-        changed = observer.streaming if observer else lambda number: None
-        self._streams = Streams(settings.max_streams, settings.timeout_seconds, changed)
+        self._streams = Streams(
+            settings.max_streams, settings.timeout_seconds, self._metrics.streaming
+        )
         self._active = 0
         self._idle = asyncio.Event()
         self._idle.set()
@@ -82,6 +87,13 @@ class ServedModel:
             raise InvalidInput(f"`{self.name}` makes images, not sound.")
         return cast(SpeechServable, self.bundle)
 
+    def signature(self, name: str) -> Signature:
+        """The signature of that name; InvalidInput, with the names there are, if there is none."""
+        if name not in self.signatures:
+            known = ", ".join(self.signatures)
+            raise InvalidInput(f"There is no signature `{shortened(name)}`; there are {known}.")
+        return self.signatures[name]
+
     async def wait_idle(self) -> None:
         """Returns when no request is being answered."""
         await self._idle.wait()
@@ -93,7 +105,7 @@ class ServedModel:
     async def predict(
         self,
         inputs: Mapping[str, Any],
-        signature: str = "serving_default",
+        signature: str = PLAIN,
         *,
         timeout_seconds: float | None = None,
     ) -> Arrays:
@@ -209,9 +221,7 @@ class ServedModel:
         return min(timeout_seconds, self._seconds)
 
     async def _checked(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
-        if signature not in self.signatures:
-            known = ", ".join(self.signatures)
-            raise InvalidInput(f"There is no signature `{signature[:64]}`; there are {known}.")
+        self.signature(signature)
         large = sum(getattr(value, "nbytes", 0) for value in inputs.values()) > LARGE_BYTES
         try:
             if large:  # it may take longer than others should wait
@@ -227,13 +237,13 @@ class ServedModel:
 
     async def _checked_row(self, given: Mapping[str, Any]) -> Arrays:
         """Checks one row's inputs by what `serving_default` says of those that it has."""
-        known = self.signatures["serving_default"].inputs
+        known = self.signatures[PLAIN].inputs
         inputs = {
             name: np.asarray(value)[None]
             for name, value in given.items()
             if name in known and value is not None
         }
-        return await self._checked("serving_default", inputs)
+        return await self._checked(PLAIN, inputs)
 
     @contextlib.contextmanager
     def _counted(self) -> Iterator[None]:
@@ -247,7 +257,7 @@ class ServedModel:
             status = error.code
             raise
         finally:
-            self._observer.request_ended(self.version, status)
+            self._metrics.request_ended(self.version, status)
             self._active -= 1
             if not self._active:
                 self._idle.set()

@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from replicator.runs.errors import UserError
+from serving.bundles.plain_files import stamp_of
 from serving.observability.logs import event
 from serving.settings import TOKEN_VARIABLE, Settings
 
@@ -86,10 +87,9 @@ class CurrentTokens:
             return ()
         try:
             inside = sorted(path.iterdir()) if path.is_dir() else []
-            found = [os.stat(place) for place in (path, *inside)]
         except OSError:
             return ()
-        return tuple(n for s in found for n in (s.st_mtime_ns, s.st_size, s.st_ino))
+        return stamp_of([path, *inside])
 
 
 def _token(text: str, where: str) -> Token:

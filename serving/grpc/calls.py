@@ -44,7 +44,7 @@ class Call:
         method: str,
         metadata: dict[str, Any],
         context: grpc.aio.ServicerContext,
-        metrics: Metrics | None,
+        metrics: Metrics,
     ):
         self.method, self._context, self._metrics = method, context, metrics
         given = metadata.get(REQUEST_ID)
@@ -145,7 +145,7 @@ class Call:
             trailing.append(("retry-after", str(max(1, math.ceil(seconds)))))
             trailing.append(("grpc-retry-pushback-ms", str(math.ceil(1000 * seconds))))
         status = getattr(grpc.StatusCode, error.grpc_status)
-        await self._context.abort(status, error.message, tuple(trailing))
+        await self._context.abort(status, str(error), tuple(trailing))
 
     def _record(self, status: str) -> None:
         seconds = time.perf_counter() - self._start
@@ -153,12 +153,11 @@ class Call:
         fields = {"method": self.method, "model": self._model, "status": status}
         fields["client"] = self.address[0] if self.address else ""
         event(_LOG, "answered", level, **fields, seconds=seconds, bytes=self._sent)
-        if self._metrics is not None:
-            sizes = {"received_bytes": self._received, "sent_bytes": self._sent}
-            first = None if self._first_byte_at is None else self._first_byte_at - self._start
-            self._metrics.request(
-                self._model or None, PROTOCOL, status, seconds, first_byte_seconds=first, **sizes
-            )
+        sizes = {"received_bytes": self._received, "sent_bytes": self._sent}
+        first = None if self._first_byte_at is None else self._first_byte_at - self._start
+        self._metrics.request(
+            self._model or None, PROTOCOL, status, seconds, first_byte_seconds=first, **sizes
+        )
 
 
 def client_of(peer: str) -> tuple[str, int] | None:

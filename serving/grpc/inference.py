@@ -8,13 +8,13 @@ import numpy as np
 from google.protobuf.message import Message
 
 from serving.bundles.dtypes import V2_DTYPES, V2_NAMES
+from serving.bundles.signature import PLAIN, TensorInfo, input_info
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.errors import InvalidInput, NotFound, ServingError
+from serving.errors import InvalidInput, NotFound, ServingError, shortened
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import message
-from serving.grpc.prediction import DEFAULT_SIGNATURE, signature_of
-from serving.grpc.tensors import check_name, checked_count, from_bytes, shortened
+from serving.grpc.tensors import checked_count, from_bytes
 from serving.settings import Settings
 
 # The field of InferTensorContents that holds values of a type one by one; FP16 has none.
@@ -81,25 +81,21 @@ class Inference:
             for status in self._registry.versions(served.name)
             if status.state == "AVAILABLE"
         )
-        signature = signature_of(served, DEFAULT_SIGNATURE)
+        signature = served.signature(PLAIN)
         for place, tensors in (
             (response.inputs, signature.inputs),
             (response.outputs, signature.outputs),
         ):
             for name, info in tensors.items():
-                place.add(
-                    name=name,
-                    datatype=V2_NAMES[np.dtype(info.dtype)],
-                    shape=[-1 if side is None else side for side in info.shape],
-                )
+                place.add(name=name, datatype=V2_NAMES[info.dtype], shape=info.sizes)
         return response
 
     async def model_infer(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """The outputs for the request's inputs; they come as raw bytes."""
         served = self._resolve_model(request.model_name, request.model_version)
         name = request.parameters[SIGNATURE].string_param if SIGNATURE in request.parameters else ""
-        name = name or DEFAULT_SIGNATURE
-        signature = signature_of(served, name)
+        name = name or PLAIN
+        signature = served.signature(name)
         inputs = _inputs(request, signature.inputs, self._settings.max_body_bytes)
         wanted = [output.name for output in request.outputs]
         for output in wanted:
@@ -123,7 +119,9 @@ class Inference:
         return self._registry.for_request(name, int(version) if version else None)
 
 
-def _inputs(request: Message, known: dict[str, Any], limit_bytes: int) -> dict[str, np.ndarray]:
+def _inputs(
+    request: Message, known: dict[str, TensorInfo], limit_bytes: int
+) -> dict[str, np.ndarray]:
     """The arrays of a request, `limit_bytes` at most of all together."""
     raw = request.raw_input_contents
     if len(raw) and len(raw) != len(request.inputs):
@@ -134,7 +132,7 @@ def _inputs(request: Message, known: dict[str, Any], limit_bytes: int) -> dict[s
     arrays: dict[str, np.ndarray] = {}
     left = limit_bytes
     for place, tensor in enumerate(request.inputs):
-        check_name(tensor.name, known)
+        input_info(known, tensor.name)
         if tensor.name in arrays:
             raise InvalidInput(f"`{tensor.name}` must be given once.")
         array = _array(tensor, raw[place] if len(raw) else None, left)

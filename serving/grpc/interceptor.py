@@ -31,8 +31,8 @@ SMALL_BYTES = 2**18  # that a message counts as until it is late, and then as th
 class RequestInterceptor(grpc.aio.ServerInterceptor):
     """Admits calls, and maps whatever they raise to a status with a message.
 
-    admission: who may come in, and what all requests hold. metrics: a `Metrics` that counts every
-    call, or None. is_stopping: whether the server is stopping; messages that have not come by then
+    admission: who may come in, and what all requests hold. metrics: counts every call.
+    is_stopping: whether the server is stopping; messages that have not come by then
     are waited for no more.
     """
 
@@ -40,7 +40,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         self,
         settings: Settings,
         admission: Admission,
-        metrics: Metrics | None = None,
+        metrics: Metrics,
         is_stopping: Callable[[], bool] = lambda: False,
     ):
         self._settings, self._admission = settings, admission
@@ -57,32 +57,24 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             return None
         method = handler_call_details.method
         metadata = dict(handler_call_details.invocation_metadata or ())
-        if handler.response_streaming:
-            return grpc.stream_stream_rpc_method_handler(self._stream(method, handler, metadata))
-        return grpc.stream_unary_rpc_method_handler(self._unary(method, handler, metadata))
+        kind = "stream" if handler.response_streaming else "unary"
+        make = getattr(grpc, f"stream_{kind}_rpc_method_handler")
+        return make(self._answering(method, handler, metadata))
 
-    def _unary(self, method: str, handler: Any, metadata: dict[str, Any]) -> Callable:
+    def _answering(self, method: str, handler: Any, metadata: dict[str, Any]) -> Callable:
         async def answered(
             messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext
-        ) -> bytes:
+        ) -> bytes | None:
             async with Call(method, metadata, context, self._metrics) as call:
                 await self._admit(call, metadata)
                 with traces.span("grpc", _headers(metadata), method=method):
-                    async with asyncio.timeout(self._seconds_left(context)):
+                    if handler.response_streaming:
+                        await self._forward_stream(call, handler, messages, context)
+                        return None
+                    async with asyncio.timeout(seconds_left(context, self._settings)):
                         request = await self._single_message(call, handler, messages)
                         response = await handler.unary_unary(request, context)
                 return call.serialised(handler, response, self._settings.max_body_bytes)
-
-        return answered
-
-    def _stream(self, method: str, handler: Any, metadata: dict[str, Any]) -> Callable:
-        async def answered(
-            messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext
-        ) -> None:
-            async with Call(method, metadata, context, self._metrics) as call:
-                await self._admit(call, metadata)
-                with traces.span("grpc", _headers(metadata), method=method):
-                    await self._forward_stream(call, handler, messages, context)
 
         return answered
 
@@ -90,7 +82,7 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         self, call: Call, handler: Any, messages: Any, context: grpc.aio.ServicerContext
     ) -> None:
         """Writes what a method that streams yields; a slow reader meets the deadline too."""
-        async with asyncio.timeout(self._seconds_left(context)):
+        async with asyncio.timeout(seconds_left(context, self._settings)):
             if handler.request_streaming:
                 each = self._each_message(call, handler, messages)
                 responses = handler.stream_stream(each, context)
@@ -163,9 +155,6 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         )
         await self._admission.admit(call.method, given, call.address)
         call.enter(self._admission)
-
-    def _seconds_left(self, context: grpc.aio.ServicerContext) -> float:
-        return seconds_left(context, self._settings)
 
 
 def seconds_left(context: grpc.aio.ServicerContext, settings: Settings, times: int = 1) -> float:

@@ -3,19 +3,17 @@
 from typing import Any
 
 import grpc
-import numpy as np
 from google.protobuf.message import Message
 
-from serving.bundles.signature import Signature
+from serving.bundles.signature import PLAIN, TensorInfo
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.errors import InvalidInput, NotFound
+from serving.errors import InvalidInput, NotFound, shortened
 from serving.grpc.interceptor import seconds_left
 from serving.grpc.messages import enum_values, message
-from serving.grpc.tensors import decode_all, encode, enum_of, shortened
+from serving.grpc.tensors import decode_all, encode, enum_of
 from serving.settings import Settings
 
-DEFAULT_SIGNATURE = "serving_default"
 METHOD_NAME = "tensorflow/serving/predict"
 METADATA = "signature_def"
 STATES = enum_values("tensorflow.serving.ModelVersionStatus.State")
@@ -24,14 +22,6 @@ STATES = enum_values("tensorflow.serving.ModelVersionStatus.State")
 def resolve_model(registry: ModelRegistry, spec: Any) -> ServedModel:
     """The served model that a ModelSpec names; InvalidInput, NotFound or NotReady otherwise."""
     return registry.for_request(_name(spec), _version(spec))
-
-
-def signature_of(served: ServedModel, name: str) -> Signature:
-    """A model's signature by name; InvalidInput, with the names there are, if it has none such."""
-    if name not in served.signatures:
-        known = ", ".join(served.signatures)
-        raise InvalidInput(f"There is no signature `{shortened(name)}`; there are {known}.")
-    return served.signatures[name]
 
 
 def fill_spec(spec: Any, served: ServedModel, signature: str = "") -> None:
@@ -49,8 +39,8 @@ class Prediction:
     async def predict(self, request: Message, context: grpc.aio.ServicerContext) -> Any:
         """The outputs of a signature for the request's inputs."""
         served = resolve_model(self._registry, request.model_spec)
-        name = request.model_spec.signature_name or DEFAULT_SIGNATURE
-        signature = signature_of(served, name)
+        name = request.model_spec.signature_name or PLAIN
+        signature = served.signature(name)
         wanted = _wanted(request.output_filter, signature.outputs)
         inputs = decode_all(request.inputs, signature.inputs, self._settings.max_body_bytes)
         seconds = seconds_left(context, self._settings)
@@ -78,16 +68,11 @@ class Prediction:
         return response
 
     async def classify(self, request: Message, context: grpc.aio.ServicerContext) -> None:
-        """Not implemented."""
-        await _refuse(context, "Classify")
-
-    async def regress(self, request: Message, context: grpc.aio.ServicerContext) -> None:
-        """Not implemented."""
-        await _refuse(context, "Regress")
-
-    async def multi_inference(self, request: Message, context: grpc.aio.ServicerContext) -> None:
-        """Not implemented."""
-        await _refuse(context, "MultiInference")
+        """Not implemented, nor are other methods of tf.Example."""
+        await context.abort(
+            grpc.StatusCode.UNIMPLEMENTED,
+            "This method is for tf.Example models, of which there are none here: use Predict.",
+        )
 
 
 class Models:
@@ -134,16 +119,9 @@ def _wanted(output_filter: Any, outputs: dict[str, Any]) -> list[str]:
     return list(dict.fromkeys(output_filter))
 
 
-def _describe(place: Any, signature: str, tensors: dict[str, Any]) -> None:
+def _describe(place: Any, signature: str, tensors: dict[str, TensorInfo]) -> None:
     for name, info in tensors.items():
         place[name].name = f"{signature}_{name}:0"
-        place[name].dtype = enum_of(np.dtype(info.dtype))
-        for side in info.shape:
-            place[name].tensor_shape.dim.add(size=-1 if side is None else side)
-
-
-async def _refuse(context: grpc.aio.ServicerContext, method: str) -> None:
-    await context.abort(
-        grpc.StatusCode.UNIMPLEMENTED,
-        f"{method} is for tf.Example models, of which there are none here: use Predict.",
-    )
+        place[name].dtype = enum_of(info.dtype)
+        for size in info.sizes:
+            place[name].tensor_shape.dim.add(size=size)

@@ -31,7 +31,7 @@ ONLY_IDENTITY = 1  # a compressed message could unfold without end
 def make_server(
     registry: ModelRegistry,
     settings: Settings,
-    metrics: Metrics | None = None,
+    metrics: Metrics,
     admission: Admission | None = None,
 ) -> grpc.aio.Server:
     """A gRPC server of the registry's models, neither bound to a port nor started.
@@ -40,7 +40,7 @@ def make_server(
       table: a `serving.engine.registry.ModelRegistry`.
       settings: of it are used the token, `max_body_mib` (of a message, both ways),
         `timeout_seconds` and `requests_per_minute_per_client`.
-      metrics: a `serving.observability.metrics.Metrics`, or None.
+      metrics: counts every call.
       admission: to share with HTTP; None: of gRPC alone.
 
     Must be called where the event loop runs.
@@ -75,9 +75,7 @@ def _services(registry: ModelRegistry, settings: Settings) -> dict[str, Mapping[
         "tensorflow.serving.PredictionService": {
             "Predict": prediction.predict,
             "GetModelMetadata": prediction.get_model_metadata,
-            "Classify": prediction.classify,
-            "Regress": prediction.regress,
-            "MultiInference": prediction.multi_inference,
+            **dict.fromkeys(("Classify", "Regress", "MultiInference"), prediction.classify),
         },
         "tensorflow.serving.ModelService": {"GetModelStatus": models.get_model_status},
         "inference.GRPCInferenceService": Inference(registry, settings).methods(),
@@ -89,12 +87,9 @@ def _handler(service: str, methods: Mapping[str, Callable]) -> grpc.GenericRpcHa
     handlers = {}
     for name, method in methods.items():
         request, response, streams = method_types(service, name)
-        kind = (
-            grpc.unary_stream_rpc_method_handler
-            if streams
-            else (grpc.unary_unary_rpc_method_handler)
-        )
-        handlers[name] = kind(method, request.FromString, response.SerializeToString)
+        kind = "stream" if streams else "unary"
+        handler = getattr(grpc, f"unary_{kind}_rpc_method_handler")
+        handlers[name] = handler(method, request.FromString, response.SerializeToString)
     return grpc.method_handlers_generic_handler(service, handlers)
 
 

@@ -25,6 +25,7 @@ from serving.http.synthesis_requests import (
     is_conditional,
     signature,
     synthesis_request,
+    synthesize,
 )
 from serving.settings import Settings
 
@@ -62,15 +63,8 @@ class Speech:
             raise InvalidInput(f"`{served.name}` draws images, it does not speak.")
         rate_hz = served.spec["sample_rate_hz"]
         synthesis = _synthesis_request(served, request, self._settings.max_body_bytes)
-        chunks = served.stream(
-            synthesis.frames,
-            seed=synthesis.seed,
-            row=synthesis.row,
-            num_samples=synthesis.num_samples,
-            speaker=synthesis.speaker,
-            temperature=synthesis.temperature,
-            timeout_seconds=seconds_left(context, self._settings, STREAM_TIMEOUT_FACTOR),
-        )
+        seconds = seconds_left(context, self._settings, STREAM_TIMEOUT_FACTOR)
+        chunks = synthesize(served, synthesis, seconds)
         response = message("onepass.SpeakResponse")
         async with contextlib.aclosing(chunks):
             async for chunk in chunks:

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from serving.bundles.dtypes import TENSORFLOW_DTYPES
+from serving.bundles.signature import TensorInfo, input_info
 from serving.errors import InvalidInput, TooLarge
 from serving.grpc.messages import enum_values
 
@@ -49,7 +50,7 @@ def encode(array: np.ndarray, proto: Any) -> None:
 
 
 def decode_all(
-    protos: Mapping[str, Any], known: Mapping[str, Any], limit_bytes: int
+    protos: Mapping[str, Any], known: Mapping[str, TensorInfo], limit_bytes: int
 ) -> dict[str, np.ndarray]:
     """The arrays of a request, which together take at most `limit_bytes`.
 
@@ -59,18 +60,12 @@ def decode_all(
       limit_bytes: of all arrays together, however short the message is.
     """
     for name in protos:
-        check_name(name, known)
+        input_info(known, name)
     arrays, left = {}, limit_bytes
     for name, proto in protos.items():
         arrays[name] = decode(proto, name, left)
         left -= arrays[name].nbytes
     return arrays
-
-
-def check_name(name: str, known: Mapping[str, Any]) -> None:
-    """InvalidInput, with the names there are, for one that is no input."""
-    if name not in known:
-        raise InvalidInput(f"`{shortened(name)}` is no input; there are {', '.join(known)}.")
 
 
 def decode(proto: Any, name: str, limit_bytes: int) -> np.ndarray:
@@ -130,12 +125,6 @@ def from_bytes(name: str, content: Any, shape: Sequence[int], dtype: np.dtype) -
     if (numbers > 1).any():
         raise InvalidInput(f"`{name}` must have bytes of 0 or 1, got {numbers.max()}.")
     return numbers.view(np.bool_).reshape(shape)
-
-
-def shortened(word: str) -> str:
-    """A word of a request, fit to be shown in a line of an answer or of a log."""
-    printable = "".join(c if c.isprintable() else "?" for c in word[:64])
-    return printable + ("..." if len(word) > 64 else "")
 
 
 def _many_dimensions(name: str, count: int) -> InvalidInput:

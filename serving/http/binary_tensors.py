@@ -14,10 +14,10 @@ import orjson
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from serving.bundles.dtypes import V2_NAMES
-from serving.bundles.signature import Signature, TensorInfo
+from serving.bundles.signature import Signature, TensorInfo, input_info
 from serving.errors import InvalidInput
 from serving.http.fields import Name, as_model, invalid_field, json_object
-from serving.http.json_tensors import flat_tensor, input_info
+from serving.http.json_tensors import flat_tensor
 
 MAX_SIDE = 2**31 - 1
 LENGTH = re.compile(r"[0-9]{1,10}")
@@ -103,7 +103,7 @@ def read_inputs(
         name = tensor.name
         if name in inputs:
             raise InvalidInput(f"`{name}` must be given once.")
-        info = input_info(signature, name)
+        info = input_info(signature.inputs, name)
         shape = _shape(tensor, info)
         size = tensor.parameters.binary_data_size if tensor.parameters else None
         if size is None:
@@ -126,8 +126,7 @@ def _shape(tensor: InputTensor, info: TensorInfo) -> tuple[int, ...]:
         raise InvalidInput(f"`{tensor.name}.shape` must be a list of {rank} sizes.")
     for side, want in zip(tensor.shape, info.shape, strict=True):
         if want not in (None, side):
-            declared = [-1 if side is None else side for side in info.shape]
-            raise InvalidInput(f"`{tensor.name}.shape` must be {declared}, got {side} in it.")
+            raise InvalidInput(f"`{tensor.name}.shape` must be {info.sizes}, got {side} in it.")
     return tuple(tensor.shape)
 
 

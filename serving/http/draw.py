@@ -83,7 +83,7 @@ async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[byt
     except ServingError as error:
         if not started:
             raise
-        yield orjson.dumps({"error": error.message}) + b"\n"
+        yield orjson.dumps({"error": str(error)}) + b"\n"
 
 
 async def _image_scales(

@@ -68,7 +68,7 @@ def as_model(fields: Mapping[str, Any], model: type[Model], *, strict: bool = Tr
     strict: numbers are numbers, and not texts as those of a query are.
     """
     try:
-        return msgspec.convert(fields, model, strict=strict)
+        return msgspec.convert(fields, model, strict=strict, dec_hook=_path)
     except msgspec.ValidationError as error:
         raise _invalid(model, fields, str(error)) from error
 
@@ -78,11 +78,18 @@ def invalid_field(name: str, rule: str, value: object) -> InvalidInput:
     return InvalidInput(f"`{name}` must be {rule}, got {excerpt(value)}.")
 
 
+def _path(kind: type, value: object) -> Any:
+    """A path, the one type of models that JSON and YAML have no other for."""
+    return kind(value)
+
+
 def _invalid(model: type, fields: Mapping[str, Any], message: str) -> InvalidInput:
-    (schema,), components = msgspec.json.schema_components([model], ref_template="{name}")
+    (schema,), components = msgspec.json.schema_components(
+        [model], schema_hook=lambda kind: {"type": "string"}, ref_template="{name}"
+    )
     found = PLACE.search(message)
     if found is None:
-        return InvalidInput(f"{message}.")
+        return InvalidInput(f"{message.removesuffix('.')}.")
     if found["missing"]:
         return InvalidInput(f"`{found['missing']}` must be given.")
     schemas, value = [*_alternatives(schema, components)], fields

@@ -8,12 +8,11 @@ import numpy as np
 from PIL import Image
 
 from replicator.runs.errors import UserError
-from serving.bundles.signature import Signature, scale_name
+from serving.bundles.signature import Signature, fastest, scale_name
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
 from serving.http.fields import excerpt, invalid_field
 from serving.http.json_tensors import json_tensor
-from serving.http.model_lookup import preferred_signature
 
 SCALE = re.compile(r"picture_([0-9]{1,5})")
 CONDITIONS = {"label": "class", "caption": "caption", "map": "map"}
@@ -23,7 +22,7 @@ WHOLE = "picture"
 
 def signature(served: ServedModel) -> Signature:
     """What images are drawn with."""
-    return served.signatures[preferred_signature(served)]
+    return served.signatures[fastest(served.signatures)]
 
 
 def condition_input(served: ServedModel) -> str | None:
@@ -45,9 +44,8 @@ def scale_signatures(served: ServedModel) -> list[str]:
     All but the first of several take the image before as `start`.
     """
     names = [scale_name(side) for side, _ in scales(served)]
-    return (
-        names if all(name in served.signatures for name in names) else [preferred_signature(served)]
-    )
+    there = all(name in served.signatures for name in names)
+    return names if there else [fastest(served.signatures)]
 
 
 def number_of_images(field: str, num: int | None, most: int) -> int:

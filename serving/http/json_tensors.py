@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from serving.bundles.signature import Signature, TensorInfo
+from serving.bundles.signature import Signature, TensorInfo, input_info
 from serving.errors import InvalidInput
 from serving.http.fields import excerpt, invalid_field
 
@@ -117,7 +117,7 @@ def from_columns(inputs: object, signature: Signature) -> dict[str, np.ndarray]:
     if not isinstance(inputs, dict) or _is_base64(inputs):
         inputs = {only_input(signature): inputs}
     return {
-        name: json_tensor(name, value, input_info(signature, name))
+        name: json_tensor(name, value, input_info(signature.inputs, name))
         for name, value in inputs.items()
     }
 
@@ -128,12 +128,3 @@ def only_input(signature: Signature) -> str:
     if len(needed) != 1:
         raise InvalidInput(f"Inputs must be named; there are {', '.join(signature.inputs)}.")
     return needed[0]
-
-
-def input_info(signature: Signature, name: str) -> TensorInfo:
-    """What the signature says of an input; InvalidInput if it has none of that name."""
-    info = signature.inputs.get(name)
-    if info is None:
-        known = ", ".join(signature.inputs)
-        raise InvalidInput(f"`{name[:80]}` is no input of the signature; there are {known}.")
-    return info

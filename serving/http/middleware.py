@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from typing import ClassVar
 
 from starlette.exceptions import HTTPException
@@ -33,6 +34,7 @@ DEFAULT_HEADERS = {
 
 CONNECTION_HOLD = "onepass.connection"  # of a scope: the connection's place, None without one
 LOG = logging.getLogger(__name__)
+Headers = list[tuple[bytes, bytes]]
 
 
 class UnsupportedEncoding(ServingError):  # noqa: N818 - the condition, as the other errors
@@ -75,6 +77,23 @@ class ResponseRecorder:
             self.sent_bytes += len(message.get("body", b""))
             self.first_byte_at = self.first_byte_at or time.perf_counter()
         await self._send(message)
+
+
+class RewrittenHeaders:
+    """An ASGI application around another one, whose answers' headers go through a function."""
+
+    def __init__(self, app: ASGIApp, rewrite: Callable[[Headers], Headers]):
+        self._app, self._rewrite = app, rewrite
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message = {**message, "headers": self._rewrite([*message.get("headers", ())])}
+            await send(message)
+
+        await self._app(scope, receive, send_on)
 
 
 class RequestMiddleware:
@@ -206,7 +225,7 @@ async def _send_error(
         named["allow"] = error.allowed
     if not body.ended:
         named["connection"] = "close"
-    content = error_body(scope["path"], error.http_status, error.message, error.code)
+    content = error_body(scope["path"], error.http_status, str(error), error.code)
     named["content-length"] = str(len(content))
     encoded = [(name.encode(), value.encode("latin-1")) for name, value in named.items()]
     start = {"type": "http.response.start", "status": error.http_status, "headers": encoded}

@@ -21,8 +21,8 @@ from serving.http.tensorflow_rest import VersionStatus, statuses
 
 LOG = logging.getLogger(__name__)
 OWNER = "onepass"
-FACTS = ("preset", "data_licence", "quality", "size", "channels", "sample_rate_hz", "hop_samples")
-FACTS += ("temperature",)
+FACTS: tuple[str, ...] = ("preset", "data_licence", "quality", "size", "channels")
+FACTS += ("sample_rate_hz", "hop_samples", "temperature")
 RENAMED = {"data_licence": "licence"}
 
 

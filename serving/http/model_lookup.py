@@ -1,17 +1,15 @@
 """Names, versions and signatures as requests say them, looked up in the model registry."""
 
 import contextlib
-import re
 
 from starlette.convertors import Convertor, register_url_convertor
 from starlette.requests import Request
 
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
+from serving.engine.version_scanner import VERSION
 from serving.errors import InvalidInput, NotFound, ServingError
 
-VERSION = re.compile(r"[0-9]{1,18}")
-COMPILED, DEFAULT = "compiled", "serving_default"
 OUTPUTS = {"sound": "sound", "picture": "images"}  # what a kind of model makes, in words
 
 
@@ -76,8 +74,3 @@ def available_models(registry: ModelRegistry) -> list[ServedModel]:
         with contextlib.suppress(ServingError):  # one that is loading, or has just gone
             found.append(registry.get(name))
     return found
-
-
-def preferred_signature(served: ServedModel) -> str:
-    """The signature to draw with: the compiled one, where there is one."""
-    return COMPILED if COMPILED in served.signatures else DEFAULT

@@ -12,6 +12,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from serving.bundles.signature import fastest
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
@@ -27,7 +28,7 @@ from serving.http.image_requests import (
     scales,
 )
 from serving.http.json_responses import json_response
-from serving.http.model_lookup import model_named, preferred_signature
+from serving.http.model_lookup import model_named
 from serving.http.request_bodies import body_of, read_with
 from serving.settings import Settings
 
@@ -89,7 +90,7 @@ class OpenaiImages:
         seed = secrets.randbits(SEED_BITS) if asked.seed is None else asked.seed
         batch = inputs(served, _condition(served, asked.prompt), seed, range(num))
         drawn = await cancel_on_disconnect(
-            request.receive, served.predict(batch, preferred_signature(served))
+            request.receive, served.predict(batch, fastest(served.signatures))
         )
         data = await asyncio.to_thread(_encoded, drawn[output], FILES[file])
         return json_response(_response(data, side, file))

@@ -9,7 +9,7 @@ from collections.abc import Container, Iterator
 from typing import Any
 
 import uvicorn
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
+from starlette.types import ASGIApp
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 from uvicorn.protocols.utils import get_remote_addr
 
@@ -18,7 +18,7 @@ from serving.engine.clients import Client, network_of
 from serving.engine.shared_limits import Hold, SharedLimit
 from serving.errors import Overloaded
 from serving.http.accept_backlog import SETTLE_SECONDS, reject_new_connections
-from serving.http.middleware import CONNECTION_HOLD
+from serving.http.middleware import CONNECTION_HOLD, Headers, RewrittenHeaders
 from serving.http.tls import TlsConnection
 
 HEAD_BYTES = 64 * 1024
@@ -182,25 +182,6 @@ class Connection(HttpToolsProtocol):
             self.transport.close()
 
 
-class GracefulShutdown:
-    """The application; while `shutting_down`, every response asks the client to disconnect."""
-
-    def __init__(self, app: ASGIApp):
-        self._app = app
-        self.shutting_down = False
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request."""
-
-        async def send_on(message: Message) -> None:
-            if self.shutting_down and message["type"] == "http.response.start":
-                headers = [*message.get("headers", ()), (b"connection", b"close")]
-                message = {**message, "headers": headers}
-            await send(message)
-
-        await self._app(scope, receive, send_on)
-
-
 class HttpServer(uvicorn.Server):
     """Uvicorn in an event loop of others: it handles no signals, and ends idle connections.
 
@@ -216,7 +197,7 @@ class HttpServer(uvicorn.Server):
         context: ssl.SSLContext | None = None,
         proxies: Container[str] = (),
     ):
-        self._app, self._context = GracefulShutdown(app), context
+        self._context, self._is_draining = context, False
         limit = limit or SharedLimit("connections", MAX_CONNECTIONS)
         spare = SharedLimit("connections without a place", limit.total)
         self._make_connection = functools.partial(
@@ -228,7 +209,7 @@ class HttpServer(uvicorn.Server):
         ] = {}  # since when, of connections
         super().__init__(
             uvicorn.Config(
-                self._app,
+                RewrittenHeaders(app, self._closing),
                 http=self._connection,  # type: ignore[arg-type]
                 ws="none",
                 lifespan="off",
@@ -274,7 +255,7 @@ class HttpServer(uvicorn.Server):
         """
         loop = asyncio.get_running_loop()
         end = loop.time() + seconds
-        self._app.shutting_down = True
+        self._is_draining = True
         for listener in self._listeners:
             reject_new_connections(listener)
         await asyncio.sleep(min(SETTLE_SECONDS, seconds))
@@ -295,6 +276,10 @@ class HttpServer(uvicorn.Server):
         self.config.timeout_graceful_shutdown = 1 if is_answered else 0
         self.should_exit = True
         return is_answered
+
+    def _closing(self, headers: Headers) -> Headers:
+        """Those of an answer, which asks the client to disconnect once the server stops."""
+        return [*headers, (b"connection", b"close")] if self._is_draining else headers
 
     def _accept_backlog(self) -> list[socket.socket]:
         """Clients that the system has connected already; closing the listener would reset them."""

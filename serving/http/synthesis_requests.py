@@ -13,13 +13,12 @@ from msgspec import Meta, Struct
 
 from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable
-from serving.bundles.signature import Signature
+from serving.bundles.signature import PLAIN, Signature
 from serving.engine.clients import current_client
 from serving.engine.served_model import ServedModel
 from serving.engine.streams import PROCESSORS
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
 from serving.http.fields import Name, Seed, excerpt
-from serving.http.model_lookup import DEFAULT
 from speech.phonemes import MAX_CHARACTERS
 
 LOG = logging.getLogger(__name__)
@@ -57,7 +56,7 @@ class SynthesisRequest:
 
 def signature(served: ServedModel) -> Signature:
     """What the whole sound is made from."""
-    return served.signatures[DEFAULT]
+    return served.signatures[PLAIN]
 
 
 def is_conditional(served: ServedModel) -> bool:
@@ -118,9 +117,9 @@ def _speaker(served: ServedModel, name: str | None) -> str | None:
 
 
 def synthesize(
-    served: ServedModel, synthesis: SynthesisRequest
+    served: ServedModel, synthesis: SynthesisRequest, timeout_seconds: float | None = None
 ) -> AsyncGenerator[np.ndarray, None]:
-    """The sound in chunks float32 [samples], as it is made."""
+    """The sound in chunks float32 [samples], as it is made; see `ServedModel.stream`."""
     return served.stream(
         synthesis.frames,
         seed=synthesis.seed,
@@ -128,6 +127,7 @@ def synthesize(
         num_samples=synthesis.num_samples,
         speaker=synthesis.speaker,
         temperature=synthesis.temperature,
+        timeout_seconds=timeout_seconds,
     )
 
 

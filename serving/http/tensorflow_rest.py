@@ -14,7 +14,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from serving.bundles.dtypes import TENSORFLOW_NAMES
-from serving.bundles.signature import Signature, TensorInfo
+from serving.bundles.signature import PLAIN, Signature, TensorInfo
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
@@ -22,7 +22,7 @@ from serving.http.disconnects import cancel_on_disconnect
 from serving.http.fields import Name, json_model
 from serving.http.json_responses import json_response
 from serving.http.json_tensors import from_columns, from_rows
-from serving.http.model_lookup import DEFAULT, model_from_path, version_at
+from serving.http.model_lookup import model_from_path, version_at
 from serving.http.request_bodies import body_of, read_with
 from serving.settings import Settings
 
@@ -92,15 +92,6 @@ class TensorflowRest:
         )
 
 
-def signature_of(served: ServedModel, name: str) -> Signature:
-    """The signature of that name; InvalidInput if there is none."""
-    signature = served.signatures.get(name)
-    if signature is None:
-        known = ", ".join(served.signatures)
-        raise InvalidInput(f"There is no signature `{name}`; there are {known}.")
-    return signature
-
-
 def statuses(registry: ModelRegistry, request: Request) -> list[VersionStatus]:
     """`model_version_status` of the model, or of the version, that the path names."""
     name, wanted = request.path_params["name"], version_at(request)
@@ -128,8 +119,8 @@ def _asked(body: bytes, served: ServedModel) -> _Asked:
     asked = json_model(body, PredictRequest)
     if (asked.instances is UNSET) == (asked.inputs is UNSET):
         raise InvalidInput("The body must have either `instances` or `inputs`.")
-    name = asked.signature_name or DEFAULT
-    signature = signature_of(served, name)
+    name = asked.signature_name or PLAIN
+    signature = served.signature(name)
     if isinstance(asked.instances, list):
         return _Asked(name, from_rows(asked.instances, signature), by_rows=True)
     return _Asked(name, from_columns(asked.inputs, signature), by_rows=False)
@@ -157,6 +148,6 @@ def _described(signature: Signature) -> dict[str, Any]:
 
 
 def _tensor(name: str, info: TensorInfo) -> dict[str, Any]:
-    sides = [{"size": str(-1 if side is None else side), "name": ""} for side in info.shape]
+    sides = [{"size": str(size), "name": ""} for size in info.sizes]
     shape = {"dim": sides, "unknown_rank": False}
     return {"dtype": TENSORFLOW_NAMES[info.dtype], "tensor_shape": shape, "name": f"{name}:0"}

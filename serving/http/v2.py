@@ -9,7 +9,7 @@ from starlette.responses import Response
 from starlette.routing import Route
 
 from serving.bundles.dtypes import V2_NAMES
-from serving.bundles.signature import TensorInfo
+from serving.bundles.signature import PLAIN, TensorInfo
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotReady
@@ -23,9 +23,8 @@ from serving.http.binary_tensors import (
 )
 from serving.http.disconnects import cancel_on_disconnect
 from serving.http.json_responses import json_response
-from serving.http.model_lookup import DEFAULT, model_from_path
+from serving.http.model_lookup import model_from_path
 from serving.http.request_bodies import body_of, read_with
-from serving.http.tensorflow_rest import signature_of
 from serving.settings import Settings
 
 PLATFORM = "tensorflow_savedmodel"
@@ -97,7 +96,7 @@ class V2:
     async def metadata(self, request: Request) -> Response:
         """What `serving_default` takes and gives."""
         served = model_from_path(self._registry, request)
-        signature = signature_of(served, DEFAULT)
+        signature = served.signature(PLAIN)
         statuses = self._registry.versions(served.name)
         return json_response(
             Metadata(
@@ -150,8 +149,8 @@ def _asked(
 ) -> tuple[InferRequest, str, dict[str, np.ndarray]]:
     """The JSON of a request, the signature that it names, and the inputs."""
     asked, tail = split(body, length)
-    name = (asked.parameters or NO_PARAMETERS).signature_name or DEFAULT
-    return asked, name, read_inputs(asked.inputs, tail, signature_of(served, name))
+    name = (asked.parameters or NO_PARAMETERS).signature_name or PLAIN
+    return asked, name, read_inputs(asked.inputs, tail, served.signature(name))
 
 
 def _wanted(asked: InferRequest, served: ServedModel, name: str) -> dict[str, bool]:
@@ -186,5 +185,4 @@ def _response(
 
 
 def _tensor(name: str, info: TensorInfo) -> Tensor:
-    shape = [-1 if side is None else side for side in info.shape]
-    return {"name": name, "datatype": V2_NAMES[info.dtype], "shape": shape}
+    return {"name": name, "datatype": V2_NAMES[info.dtype], "shape": info.sizes}

@@ -6,7 +6,6 @@ from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, Proc
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
 from prometheus_client.metrics_core import Metric, UnknownMetricFamily
 
-from serving.engine.batching import BatchObserver
 from serving.observability.processes import ModelProcesses
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
@@ -154,7 +153,7 @@ class Metrics:
         return generate_latest(self.registry), CONTENT_TYPE_LATEST
 
 
-class ModelMetrics(BatchObserver):
+class ModelMetrics:
     """The metrics of one model."""
 
     def __init__(self, metrics: Metrics, model: str):

@@ -2,13 +2,10 @@
 
 import logging
 import time
-from typing import TYPE_CHECKING
 
+from serving.engine.clients import Client
 from serving.observability.logs import event
-
-if TYPE_CHECKING:
-    from serving.engine.clients import Client
-    from serving.observability.metrics import Metrics
+from serving.observability.metrics import Metrics
 
 LOG = logging.getLogger(__name__)
 SECONDS_BETWEEN_LINES = 1.0
@@ -21,12 +18,12 @@ class Refusals:
       metrics: where it is counted; None: it is only logged.
     """
 
-    def __init__(self, metrics: "Metrics | None" = None):
+    def __init__(self, metrics: Metrics | None = None):
         self._metrics = metrics
         self._unsaid: dict[str, int] = {}
         self._next_line: dict[str, float] = {}
 
-    def note(self, what: str, client: "Client") -> None:
+    def note(self, what: str, client: Client) -> None:
         """Counts a refusal."""
         if self._metrics is not None:
             self._metrics.refused(what)

@@ -87,7 +87,7 @@ class SandboxedBundle:
         self._end_lock, self._has_ended = threading.Lock(), False
         self._stop = weakref.finalize(self, _stop, fork_server, self.pid, sockets)
         facts, _ = self._answer(
-            self._control, limits.load_seconds, most_head_bytes=2 * MOST_SPEC_BYTES
+            self._control, limits.load_seconds, most_head_bytes=MOST_FACTS_BYTES
         )
         self.kind: str = facts["kind"]
         self.spec: dict[str, Any] = facts["spec"]

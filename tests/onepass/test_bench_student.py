@@ -137,7 +137,7 @@ def test_the_teacher_is_measured_once_and_only_for_students(tiny):
             "there is no student `papre`; there are paper, residual-16k",
         ),
         (["--networks", "z"], "there is no network `z`; there are a, b, p"),
-        (["--seconds", "1", "0"], "`--seconds` must be above 0, got 1 0"),
+        (["--seconds", "1", "0"], "`--seconds` must be above 0, got 0"),
         (["--rounds", "0"], "`--rounds` must be at least 1, got 0"),
     ],
 )

@@ -119,7 +119,7 @@ PLACES = ["--data", "a", "--workdir", "b"]
 @pytest.mark.parametrize(
     ("words", "line"),
     [
-        (SMOKE, "--data PATH and --workdir PATH must be given"),
+        (SMOKE, "--workdir PATH and --data PATH must be given"),
         (["sample", "run"], "--out PATH must be given"),
         (["evaluate"], "MODEL must be given"),
         ([*SMOKE, "--data"], "Missing value for argument '--data'. Expected 1 values"),

@@ -82,7 +82,7 @@ def test_a_command_is_understood(page, line, understood, monkeypatch, capsys):
         assert understood(words)
         launched = words[words.index("--") + 1 :]
         words = launched[1:] if launched[0] == "onepass" else ["--help"]
-    if words[:1] == ["sample"] and any(command._is_remote(word) for word in words):
+    if words[:1] == ["sample"] and any(word.startswith(command.SCHEMES) for word in words):
         assert of_a_served_model(words[1:])
     elif words[:1] in (["sample"], ["evaluate"]):
         assert of_any_kind(words, understood, monkeypatch), capsys.readouterr().err

@@ -13,7 +13,7 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import ROOT, Process, TensorflowProcess
+from processes import ROOT, Process, TensorflowProcess, wait_until
 from runs import assert_same, newest, steps_of
 
 from replicator.launch.cluster_shape import Shape
@@ -23,13 +23,6 @@ SCRIPT = ROOT / "tests" / "line_run.py"
 START_SECONDS = 120  # of TensorFlow in every process, on a machine that has other things to do
 STEPS, STEP_SECONDS = 40, 0.1
 GONE_SECONDS, STOPPED_SECONDS = 30, 100  # to notice that a peer is gone, or does not answer
-
-
-def wait_until(condition, seconds=START_SECONDS):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.05)
 
 
 def step_of(run):

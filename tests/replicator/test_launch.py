@@ -11,7 +11,7 @@ import time
 from pathlib import Path
 
 import pytest
-from processes import ROOT, Process
+from processes import ROOT, Process, wait_until
 
 import onepass
 from replicator.launch.cluster_shape import Shape, gpu_shares, with_strategy
@@ -22,13 +22,6 @@ HEADER = "import json, os, sys; config = json.loads(os.environ['TF_CONFIG'])\nme
 READY = "os.write(1, b'ready\\n')\n"
 SLEEP = READY + "import time; time.sleep(600)\n"
 STUBBORN = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
-
-
-def wait_until(condition, seconds=LIMIT_SECONDS):
-    deadline = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < deadline, "waited in vain"
-        time.sleep(0.02)
 
 
 def with_word(word):

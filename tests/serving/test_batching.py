@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from fake_bundle import HOP, SOUND, FakeImages, FakeSound
 
-from serving.engine.batching import Batcher, BatchObserver, Limits
+from serving.engine.batching import Batcher, Limits
 from serving.engine.padding import Padding
 from serving.engine.served_model import ServedModel
 from serving.errors import (
@@ -16,12 +16,13 @@ from serving.errors import (
     Overloaded,
     TooLarge,
 )
+from serving.observability.metrics import Metrics, ModelMetrics
 from serving.settings import Settings
 
 
 def batcher(bundle, watch=None, **limits):
     padding = Padding(bundle.spec["serving"])
-    return Batcher(bundle.call, padding, Limits(**limits), watch or BatchObserver())
+    return Batcher(bundle.call, padding, Limits(**limits), watch or Metrics().for_model("voice"))
 
 
 def sound(bundle, seeds, lengths, rows=0, signature="serving_default"):
@@ -214,7 +215,7 @@ def test_forty_clients_at_a_small_queue_are_all_answered():
     bundle.control.seconds = 0.002
     most = []
 
-    class Peak(BatchObserver):
+    class Peak(ModelMetrics):
         rows = 0
 
         def rows_queued(self, rows):
@@ -234,7 +235,7 @@ def test_forty_clients_at_a_small_queue_are_all_answered():
         return results
 
     async def run():
-        engine = batcher(bundle, Peak(), rows=16)
+        engine = batcher(bundle, Peak(Metrics(), "voice"), rows=16)
         return await asyncio.gather(*(client(engine, number) for number in range(40)))
 
     results = [answer for answers in asyncio.run(run()) for answer in answers]
@@ -298,14 +299,14 @@ def test_one_bad_row_fails_alone(caplog):
     bundle, quiet = FakeSound(), FakeSound()
     bundle.control.fails_on = 13
 
-    class Retries(BatchObserver):
+    class Retries(ModelMetrics):
         count = 0
 
         def batch_retried(self):
             Retries.count += 1
 
     async def run():
-        engine = batcher(bundle, Retries())
+        engine = batcher(bundle, Retries(Metrics(), "voice"))
         first = await held(bundle, engine)
         tasks = [submitted(engine, bundle, seed) for seed in (11, 12, 13, 14)]
         await asyncio.sleep(0)
@@ -332,7 +333,7 @@ def test_a_failure_says_nothing_of_its_reason():
 
     with pytest.raises(Internal) as failed:
         asyncio.run(run())
-    assert "secret" not in failed.value.message and failed.value.__cause__ is None
+    assert "secret" not in str(failed.value) and failed.value.__cause__ is None
 
 
 def test_a_row_that_was_given_up_is_not_tried_again():

@@ -77,8 +77,8 @@ def test_what_is_left_out_is_filled_in_for_every_row():
         ({"heat": np.ones([2, 3]) * 1j}, "`heat` must be float32, got complex128."),
         ({"picture": [[256], [0]]}, "`picture` must be uint8, got 256."),
         ({"picture": [[0], [-1]]}, "`picture` must be uint8, got -1."),
-        ({"else": 1}, "There is no input `else`; there are frames, num, seed, heat, picture."),
-        ({"x" * 99: 1}, f"There is no input `{'x' * 40}...`; there are frames"),
+        ({"else": 1}, "`else` is no input; there are frames, num, seed, heat, picture."),
+        ({"x" * 99: 1}, f"`{'x' * 64}...` is no input; there are frames"),
     ],
 )
 def test_a_broken_rule_is_named_with_its_field(changed, complaint):

@@ -26,8 +26,9 @@ from onepass.remote_model import RemoteModel
 from pixelcnn.data.captions import encode_caption
 from replicator.runs.errors import UserError
 from serving import Client
+from serving.bundles.signature import PLAIN
 from serving.client import sampling
-from serving.client.client import DEFAULT_SIGNATURE, Stream
+from serving.client.client import Stream
 from serving.client.retrying import ClientError, Deadline, Retry, Retrying
 
 TOKEN = "a token of sixteen characters"
@@ -582,7 +583,7 @@ def test_captions_are_asked_for_in_turn():
 
     class Captions:
         def signatures(self, name):
-            return {DEFAULT_SIGNATURE: {"caption": None, "temperature": np.zeros([1, 2])}}
+            return {PLAIN: {"caption": None, "temperature": np.zeros([1, 2])}}
 
         def predict(self, name, inputs, signature):
             asked.append(inputs)

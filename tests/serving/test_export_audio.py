@@ -25,7 +25,8 @@ from tensorflow.core.protobuf import saved_model_pb2
 import onepass
 import serving
 from replicator.runs.errors import UserError
-from serving.bundles.bundle import COMPILED, PLAIN, Bundle
+from serving.bundles.bundle import Bundle
+from serving.bundles.signature import COMPILED, PLAIN
 from serving.errors import InvalidInput
 
 ROOT = Path(__file__).resolve().parents[2]

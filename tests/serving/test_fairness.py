@@ -6,11 +6,12 @@ import numpy as np
 import pytest
 from fake_bundle import FakeSound
 
-from serving.engine.batching import CALL_SECONDS, Batcher, BatchObserver, Limits
+from serving.engine.batching import CALL_SECONDS, Batcher, Limits
 from serving.engine.call_times import CallTimes
 from serving.engine.clients import begin_client
 from serving.engine.padding import Padding
 from serving.errors import Overloaded, TooLarge
+from serving.observability.metrics import Metrics
 
 ANNA, BEN = "10.0.0.1", "10.0.0.2"
 
@@ -21,7 +22,8 @@ class Engine:
     def __init__(self, allowed=(1,), **limits):
         self.bundle = FakeSound(allowed_batches=list(allowed))
         padding = Padding(self.bundle.spec["serving"])
-        self.batcher = Batcher(self.bundle.call, padding, Limits(**limits), BatchObserver())
+        metrics = Metrics().for_model("voice")
+        self.batcher = Batcher(self.bundle.call, padding, Limits(**limits), metrics)
         self.bundle.control.open.clear()
 
     def inputs(self, seeds, frames):

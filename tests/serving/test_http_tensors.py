@@ -60,7 +60,7 @@ def test_lists_become_the_array_that_numpy_makes_of_them(info, value):
 def test_what_is_no_tensor_is_refused_with_the_field_and_the_rule(value, rule):
     with pytest.raises(InvalidInput, match=rule) as caught:
         json_tensor("frames", value, F32)
-    assert "`frames`" in caught.value.message
+    assert "`frames`" in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [2**31, -(2**31) - 1, 2**64 - 1])

@@ -17,6 +17,7 @@ from serving.engine.tokens import Token, read_tokens
 from serving.errors import TooLarge, TooManyRequests
 from serving.grpc.messages import message
 from serving.grpc.tensors import encode
+from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
 ANNA, BEN = "token-of-anna-0001", "token-of-ben-00002"
@@ -75,7 +76,7 @@ def test_a_limit_that_cannot_be_is_one_line_that_names_it(folder, line, said):
 
 def test_what_was_used_comes_back_steadily_and_what_was_owed_is_waited_off():
     seconds = [0.0]
-    quota = Quota(Buckets(lambda: seconds[0]), None, "anna", Token(ANNA, images_per_day=100))
+    quota = Quota(Buckets(lambda: seconds[0]), Metrics(), "anna", Token(ANNA, images_per_day=100))
     quota.check("images_per_day", 100)
     quota.use("images_per_day", 60)
     quota.use("images_per_day", 60)  # of a request that was under way at the same time

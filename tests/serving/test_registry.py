@@ -657,7 +657,7 @@ def test_a_request_is_checked_before_it_waits(store):
         ({**FRAMES, "frames": np.full([1, 3, 3], np.nan, np.float32)}, "`frames` must be finite"),
         ({"seed": np.array([1])}, "`frames` must be given"),
         ({**FRAMES, "temperature": np.array([-1], np.float32)}, "`temperature` must be"),
-        ({**FRAMES, "extra": np.array([1])}, "no input `extra`"),
+        ({**FRAMES, "extra": np.array([1])}, "`extra` is no input"),
     ]:
         with pytest.raises(InvalidInput, match=words):
             asyncio.run(run(inputs))

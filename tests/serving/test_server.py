@@ -7,6 +7,7 @@ import signal
 import socket
 import threading
 import time
+from unittest import mock
 
 import grpc
 import numpy as np
@@ -232,8 +233,9 @@ async def echo(scope, receive, send):
 async def serving(store, app=echo, **settings):
     given = Settings(port=0, grpc_port=-1, poll_seconds=1000.0, **settings)
     registry = ModelRegistry(store.root, given, store.load)
-    server = Server(registry, given, Metrics(), lambda *parts: app)
-    await server.start()
+    server = Server(registry, given, Metrics())
+    with mock.patch("serving.server.make_app", lambda *parts: app):
+        await server.start()
     host, port = server.http_address.split(":")
     try:
         yield server, lambda: asyncio.open_connection(host, int(port))

@@ -10,7 +10,6 @@ layers. Weights are random: the work does not depend on them.
 
 import dataclasses
 import functools
-import math
 import time
 
 import numpy as np
@@ -21,7 +20,6 @@ from onepass.bench.audio import students
 from onepass.bench.audio.arguments import BenchArguments
 from onepass.bench.options import check_names
 from onepass.bench.report import Measures, Row, finished, measured
-from replicator.runs.errors import UserError
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
 from wavenet.network import WaveNet
@@ -60,9 +58,7 @@ def run(given: BenchArguments) -> int:
 def _check(given: BenchArguments) -> None:
     check_names("network", given.networks, list(NETWORKS))
     check_names("student", given.students, list(students.STUDENTS))
-    if not all(0 < seconds < math.inf for seconds in given.seconds):
-        shown = " ".join(f"{seconds:g}" for seconds in given.seconds)
-        raise UserError(f"`--seconds` must be above 0, got {shown}.")
+    given.check_numbers("seconds", least=0, above=True)
     given.check_numbers("rounds")
 
 

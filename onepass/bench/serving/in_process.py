@@ -11,8 +11,8 @@ import numpy as np
 
 from onepass.bench.worker_process import median_seconds, serve
 from serving.bundles import loading
-from serving.bundles.bundle import COMPILED, Backend
-from serving.bundles.signature import Arrays
+from serving.bundles.bundle import Backend
+from serving.bundles.signature import COMPILED, Arrays
 
 
 class Bare:

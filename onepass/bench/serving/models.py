@@ -13,12 +13,12 @@ import speech.phonemes
 from onepass.bench.serving.arguments import DIGITS, SHIPPED, STUDENT
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
-from serving.bundles.bundle import COMPILED, FORMAT, PLAIN, SPEC_FILE
+from serving.bundles.bundle import FORMAT, SPEC_FILE
 from serving.bundles.export import export
 from serving.bundles.export_arguments import ExportArguments
 from serving.bundles.feature_extractor import feature_extractor
 from serving.bundles.manifest import write_manifest
-from serving.bundles.signature import Arrays, Signature, TensorInfo
+from serving.bundles.signature import COMPILED, PLAIN, Arrays, Signature, TensorInfo
 from serving.http.example_recordings import examples
 from serving.http.uploaded_recordings import decode_recording
 

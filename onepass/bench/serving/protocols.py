@@ -15,9 +15,8 @@ import grpc
 import numpy as np
 import orjson
 
-from serving.bundles.bundle import COMPILED
 from serving.bundles.dtypes import V2_DTYPES, V2_NAMES
-from serving.bundles.signature import Arrays
+from serving.bundles.signature import COMPILED, Arrays
 from serving.grpc.messages import message
 from serving.grpc.tensors import decode, encode
 from serving.http.binary_tensors import HEADER

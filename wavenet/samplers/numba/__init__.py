@@ -4,14 +4,14 @@ from wavenet.samplers.numba.sampler import (
     NumbaSampler,
     NumbaVocoderSampler,
     as_compiled,
-    available_cores,
     check_shape,
+    cores,
 )
 
 __all__ = [
     "NumbaSampler",
     "NumbaVocoderSampler",
     "as_compiled",
-    "available_cores",
     "check_shape",
+    "cores",
 ]

@@ -12,6 +12,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from replicator.runs.field_rules import require
 from wavenet.network import WaveNet
 from wavenet.networks import Network
 from wavenet.samplers.numba import bunches, samples
@@ -30,9 +31,7 @@ class CompiledSampler(abc.ABC):
     """
 
     def __init__(self, network: Network, program: Program, threads: int | None):
-        if threads is not None and threads < 1:
-            raise ValueError(f"`threads` must be at least 1, got {threads}.")
-        self.threads = threads or available_cores()
+        self.threads = cores(threads)
         self.program = program
         self._likelihood, self._config = network.likelihood, network.config
         self._paces: dict[int, Pace] = collections.defaultdict(Pace)
@@ -194,8 +193,11 @@ def check_shape(name: str, array: np.ndarray, expected: tuple[int | None, ...]) 
         raise ValueError(f"`{name}` must be [{wanted}], got {list(array.shape)}.")
 
 
-def available_cores() -> int:
-    """Processor cores that this process may run on."""
+def cores(threads: int | None) -> int:
+    """The processor cores to use, by default all that this process may run on."""
+    if threads is not None:
+        require(threads >= 1, "threads", "at least 1", threads)
+        return threads
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
