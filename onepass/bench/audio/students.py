@@ -81,7 +81,7 @@ def _measures_of_sound(
     row = Row(whole, name, batch, "samples/s", flows)
     yield row, functools.partial(whole_speed, student, samples, batch)
     yield _real_time(row, student)
-    row = Row(f"first chunk of a stream, {seconds:g} s", name, batch, "s")
+    row = Row(f"first chunk, {seconds:g} s", name, batch, "s")
     yield row, functools.partial(first_chunk_seconds, student, samples, batch)
     if student.residual is not None:
         for part, measure in parts(student, samples, batch).items():
