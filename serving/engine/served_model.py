@@ -207,7 +207,7 @@ class ServedModel:
                 lengths, unit = inputs["num_frames"], self.spec["hop_samples"]
             seconds = float(lengths.sum()) * unit / self.spec["sample_rate_hz"]
             return "sound_seconds_per_day", seconds
-        return "images_per_day", len(inputs["seed"])
+        return "images_per_day", len(next(iter(inputs.values())))
 
     def _is_part(self, signature: str) -> bool:
         """Whether it makes a smaller scale, of an image that counts when its last one is made."""

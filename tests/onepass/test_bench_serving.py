@@ -1,5 +1,6 @@
 """`onepass bench serving`: that its clients ask what they say, and its rows and verdicts hold."""
 
+import asyncio
 import json
 import os
 import sys
@@ -40,7 +41,9 @@ from onepass.bench.serving.protocols import (
 from onepass.bench.serving.rows import Added, Looped, batch_rows
 from onepass.bench.serving.server_process import Server
 from replicator.runs.errors import UserError
+from serving.engine.served_model import ServedModel
 from serving.http.audio_formats import wav_header
+from serving.settings import Settings
 
 STARTED = ("reaper.py", "bench.serving.client", "bare_fakes")  # in their command lines
 TESTS = ROOT / "tests"
@@ -68,6 +71,9 @@ def test_the_null_bundle_is_one_and_gives_back_what_it_is_given(tmp_path):
         outputs = bundle.call("compiled", bundle.check("compiled", inputs[name]))
         np.testing.assert_array_equal(outputs["values"], inputs[name]["values"])
     assert inputs[serving_models.LARGE]["values"].nbytes == 64_000
+    given = inputs[serving_models.NULL]  # which has no seed
+    answer = ServedModel(bundle, Settings()).predict(given, "compiled")
+    np.testing.assert_array_equal(asyncio.run(answer)["values"], given["values"])
 
 
 # Ways to ask
