@@ -28,19 +28,21 @@ class Client:
 
     def __init__(self, http_address: str, grpc_address: str, token: str = ""):
         self._http_address, self._grpc_address, self._token = http_address, grpc_address, token
-        self._kept: dict[tuple[str, str], Way] = {}
 
     def call(self, way: str, model: str, inputs: str, count: int) -> dict[str, float]:
         """Seconds of a call from arrays to arrays, the median of `count` after one more."""
-        if (way, model) not in self._kept:
-            self._kept[way, model] = self._connected(way, model)
-        connection, arrays = self._kept[way, model], arrays_of(inputs)
+        arrays = arrays_of(inputs)
+        # A new one for each measurement: the server closes those that fell silent in between.
+        connection = self._connected(way, model)
 
         def call() -> None:
             connection.outputs(connection.ask(connection.request(arrays)))
 
-        call()  # wakes the server up
-        return {"seconds": median_seconds(call, count)}
+        try:
+            call()  # wakes the server up
+            return {"seconds": median_seconds(call, count)}
+        finally:
+            connection.close()
 
     def closed_loop(
         self, way: str, model: str, inputs: str, clients: int, seconds: float
