@@ -19,7 +19,9 @@ MOST_STRETCH = 1.5
 class Vocoder(Protocol):
     """A model that speaks mel frames."""
 
-    sample_rate_hz: int
+    @property
+    def sample_rate_hz(self) -> int:
+        """Of its sounds."""
 
     def generate(self, condition: np.ndarray, *, seed: int) -> np.ndarray:
         """Sounds, float32 [1, samples]."""

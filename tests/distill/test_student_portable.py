@@ -1,5 +1,6 @@
 """Students exported: distilled by JAX beside a frozen teacher, and drawn in one pass by it."""
 
+import dataclasses
 import functools
 from pathlib import Path
 
@@ -22,8 +23,9 @@ from replicator.portable.manifest import read_manifest
 from wavenet import training as wavenet_training
 from wavenet.data import audio
 
+DRAFT_PASSES = 2
 OPTIONS = f"""--student.flows 1 2 --student.residual-channels 4 --student.gate-channels 4
-    --student.front-width 4 --student.condition-channels 6 --student.draft-passes 2
+    --student.front-width 4 --student.condition-channels 6 --student.draft-passes {DRAFT_PASSES}
     --loss.draws 2 --loss.squared 1 --loss.feature 1 --loss.contrastive 0.3
     --clips.clip-samples 2560 --clips.batch-size 2 --optimizer.warmup-steps 3
     --loop.num-steps 4 --loop.evaluate-every-steps {NEVER} --pitch-steps 2"""
@@ -66,6 +68,8 @@ def test_run_py_draws_the_clips_of_the_distillation(exported, places):
     out, _ = exported
     data, path, _ = places
     teacher, config = load_teacher(path), PRESETS["student-smoke"].config
+    student = dataclasses.replace(config.student, draft_passes=DRAFT_PASSES)
+    config = dataclasses.replace(config, student=student)
     drawn = portable_run.open_batches(out, read_manifest(out)["training"]["batches"])
     corpus = training.corpus_for(config, teacher, data, None, lambda line: None)
     clips = training.clips(

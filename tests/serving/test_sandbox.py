@@ -182,7 +182,8 @@ class Programs:
     ("what", "error", "says"),
     [
         ("write", ModelFailed, "PermissionDeniedError: "),
-        ("allocate", ModelFailed, "ResourceExhaustedError: "),
+        # Which of the two depends on which thread asks for memory when there is none.
+        ("allocate", (ModelFailed, ModelEnded), "ResourceExhaustedError: |ended"),
         ("hang", ModelEnded, "ended"),
     ],
 )
@@ -199,10 +200,10 @@ def test_real_programs_that_do_what_none_may(fork_server, tmp_path, what, error,
     tf.saved_model.save(Module(), str(path), signatures=Module().__call__)
     limits = SandboxLimits(2**30, 120.0, 2.0 if what == "hang" else 120.0, 3)
     bundle = SandboxedBundle(path, fork_server, limits, {}, "hostile_bundles:load_program")
-    with pytest.raises(error, match=says):
+    with pytest.raises(error, match=says) as raised:
         call(bundle, 13)
     assert not place.exists()
-    if what != "hang":
+    if raised.type is ModelFailed:
         assert call(bundle)["sound"].shape == (1, 3 * HOP)
 
 
