@@ -97,7 +97,8 @@ def dev_corpus(model: SpeechModel, data: Path) -> Corpus:
     """The dev recordings of a folder, prepared as the model needs them."""
     report = scan_folder(data, model.config)
     report = dataclasses.replace(report, recordings=report.of("dev"))
-    return prepare_corpus(report, model.config, None, gain_db=model.gain_db)
+    config = dataclasses.replace(model.config, pitch_steps=0)  # nothing learns to read F0
+    return prepare_corpus(report, config, None, gain_db=model.gain_db)
 
 
 def _bits(model: SpeechModel, items: list[dict]) -> tuple[np.ndarray, np.ndarray]:

@@ -214,7 +214,7 @@ def prepare_corpus(
     """The recordings with their frames, cached beside the run when there is one."""
     hop = config.network.hop_samples
     pitch = config.data.pitch(hop)
-    if pitch is None and config.network.pitch_taps:  # for the reader to learn from
+    if pitch is None and config.network.pitch_taps and config.pitch_steps:  # the reader learns
         pitch = PitchConvention(config.data.sample_rate_hz, hop)
     return prepare(
         report,

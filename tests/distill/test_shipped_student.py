@@ -12,7 +12,8 @@ from distill.model import load_student, teacher_of
 from distill.teacher import load_teacher
 from onepass import quickstart_images
 from wavenet import shipped
-from wavenet.data import audio
+from wavenet.data import audio, corpus
+from wavenet.evaluation import dev_corpus
 from wavenet.measures import measure
 
 STEP = 1.0 / 32768.0
@@ -71,6 +72,15 @@ def test_it_speaks_at_the_temperature_that_it_declares(student, recordings):
     np.testing.assert_array_equal(
         student.generate(frames, seed=1), student.generate(frames, seed=1, temperature=0.8)
     )
+
+
+def test_dev_recordings_need_no_package_that_estimates_f0(student, monkeypatch):
+    def missing(*_, **__):
+        raise AssertionError("F0 was estimated.")
+
+    monkeypatch.setattr(corpus, "fundamental_frequency", missing)
+    teacher = load_teacher(teacher_of(student))
+    assert len(dev_corpus(teacher, shipped.recordings_folder()).splits["dev"]) > 1
 
 
 def test_its_card_says_where_it_comes_from(student):
