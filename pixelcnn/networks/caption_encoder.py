@@ -19,7 +19,7 @@ STRIDES = (1, 2, 2)
 RELU_GAIN = math.sqrt(2.0)  # keeps the variance through a ReLU (He et al. 2015)
 ROWS, HASHES = 8192, 2  # of the table of words, and how many of them a word has
 UNTRAINED = 0.1  # standard deviation of the vector of a word that was never seen: it says little
-LONGEST = 32  # characters of a word that are told apart by their place
+LONGEST = 32  # characters of a word whose places matter
 LETTERS = [*(CODES[letter] for letter in string.ascii_lowercase + string.digits), UNKNOWN]
 IS_LETTER = np.isin(np.arange(NUM_CODES), LETTERS)
 # What a character adds to its word's hashes, by place and code. Models depend on these numbers.
