@@ -116,7 +116,7 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
         **evaluate(
             model,
             teacher,
-            dev_corpus(teacher, data),
+            dev_corpus(teacher, data, given.speaker),
             given.copy_synthesis,
             given.seed,
             given.split,

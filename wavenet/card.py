@@ -10,7 +10,7 @@ from replicator.runs.card import ExportArguments, measure_table, origin, trainin
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import changed_flags
 from wavenet.evaluation import dev_corpus, evaluate
-from wavenet.model import load
+from wavenet.model import SpeechModel, load
 from wavenet.presets import PRESETS, TrainConfig
 from wavenet.training import config_from, scan_folder
 
@@ -30,10 +30,20 @@ def export(given: ExportArguments) -> str:
     stored = {**stored, "network": network, "data_folder": data.name}
     if given.temperature is not None:
         model = dataclasses.replace(model, spec={**model.spec, "temperature": given.temperature})
-    figures = evaluate(model, dev_corpus(model, data), copies=COPIES)
+    figures = _measured(model, data)
     facts = provenance(given, data, model.config, model.network, command)
     write(given.out, model.network, {**model.spec, **facts, "quality": figures}, stored, card)
     return f"{figures['bits_per_sample']:.3f} bits per sample on dev"
+
+
+def _measured(model: SpeechModel, data: Path) -> dict:
+    """See `evaluate`; for a model of several speakers also "by_speaker", {name: measures}."""
+    figures = evaluate(model, dev_corpus(model, data), copies=COPIES)
+    if len(model.known_speakers) < 2:
+        return figures
+    corpora = {name: dev_corpus(model, data, name) for name in model.known_speakers}
+    each = {name: evaluate(model, corpora[name], copies=COPIES)["measures"] for name in corpora}
+    return {**figures, "by_speaker": each}
 
 
 def _settings(stored: dict) -> str:
@@ -89,4 +99,18 @@ it was not trained on; the intervals are 95% bootstrap intervals over recordings
 {measure_table({"model": quality["measures"]}, "{mean:.3f} | {low:.3f} to {high:.3f}")}
 | FLAC at its best, bits per sample | {quality["codec"]["flac"]:.3f} | |
 | real-time factor | {quality["real_time_factor"]:.2f} | |
+{_speakers_table(quality.get("by_speaker", {}))}"""
+
+
+def _speakers_table(by_speaker: dict) -> str:
+    """The measures of each speaker's recordings side by side, where there are several."""
+    if not by_speaker:
+        return ""
+    rows = measure_table(by_speaker, "{mean:.3f} ({low:.3f} to {high:.3f})")
+    return f"""
+Of each speaker's recordings alone:
+
+| | {" | ".join(by_speaker)} |
+|---|{"---|" * len(by_speaker)}
+{rows}
 """

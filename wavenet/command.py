@@ -43,6 +43,8 @@ class EvaluateArguments:
     split: DevPart = "report"
     """Half of the dev recordings, by name: choose (what checkpoints and settings are chosen on),
     report (nothing is chosen on it), or dev for all."""
+    speaker: str | None = None
+    """Only the recordings of this one, for a model of several speakers; None: everybody's."""
     copy_synthesis: Annotated[int | None, tyro.conf.arg(aliases=["--spoken"])] = None
     """Recordings (three seconds of each) made anew from their own features and compared; None: 4
     by a WaveNet, all by a student."""
@@ -79,7 +81,7 @@ def evaluated(given: EvaluateArguments, model: "SpeechModel") -> tuple[dict, str
     from wavenet.evaluation import dev_corpus, evaluate, in_words
 
     data = given.data or training_data(given.model)
-    corpus = dev_corpus(model, data)
+    corpus = dev_corpus(model, data, given.speaker)
     copies = COPIES if given.copy_synthesis is None else given.copy_synthesis
     page = listening_page(given, model.sample_rate_hz)
     figures = {

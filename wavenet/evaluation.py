@@ -46,7 +46,8 @@ def evaluate(
     Args:
       model: at the corpus's rate, features and level.
       copies: dev recordings (their first three seconds) that the model and the baselines make anew
-        from their own features, at least 1; they are compared for a model with frames.
+        from their own features, at least 1, evenly from all of them by name; they are compared for
+        a model with frames.
       seed: of the noise.
       part: of the dev split, see `dev_parts.dev_part`.
       temperatures: beside 1, at which the model makes them too.
@@ -66,7 +67,8 @@ def evaluate(
     items = dev_recordings(model.network, corpus, features, model.known_speakers, part)
     bits, samples = _bits(model, items)
     mean_bits = weighted_mean(bits, samples, seed)
-    compared = _compared(model, items[:copies], seed, temperatures, on_sounds)
+    spread = items[:: max(1, len(items) // copies)][:copies]
+    compared = _compared(model, spread, seed, temperatures, on_sounds)
     measures = {"bits_per_sample": dataclasses.asdict(mean_bits), **compared.pop("measures")}
     return {
         "bits_per_sample": mean_bits.mean,
@@ -93,10 +95,24 @@ def measured_on(items: list[dict], part: DevPart, seconds: float, corpus: Corpus
     }
 
 
-def dev_corpus(model: SpeechModel, data: Path) -> Corpus:
-    """The dev recordings of a folder, prepared as the model needs them."""
+def dev_corpus(model: SpeechModel, data: Path, speaker: str | None = None) -> Corpus:
+    """The dev recordings of a folder, prepared as the model needs them.
+
+    Args:
+      model: whose rate, features and level they get.
+      data: a folder of recordings.
+      speaker: one that the model knows, whose recordings alone are taken; None: everybody's.
+
+    Raises UserError if the model does not know the speaker or no recording is of that one.
+    """
     report = scan_folder(data, model.config)
-    report = dataclasses.replace(report, recordings=report.of("dev"))
+    recordings = report.of("dev")
+    if speaker is not None:
+        model.speaker_number(speaker)
+        recordings = [r for r in recordings if r.speaker == speaker]
+        if not recordings:
+            raise UserError(f"No dev recording in {data} is of {speaker}.")
+    report = dataclasses.replace(report, recordings=recordings)
     config = dataclasses.replace(model.config, pitch_steps=0)  # nothing learns to read F0
     return prepare_corpus(report, config, None, gain_db=model.gain_db)
 

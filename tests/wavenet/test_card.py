@@ -1,6 +1,8 @@
 """A model folder is the run that it was made from, and its card says so."""
 
+import dataclasses
 import json
+import shutil
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import runs
 
 import onepass
 from wavenet import model as models
+from wavenet.presets import DataConfig
 from wavenet.training import train
 
 
@@ -52,3 +55,33 @@ def test_streamed_sound_is_the_generated_sound(exported):
     parts = list(model.stream(frames, seed=1, num_samples=700, chunk_samples=256))
     assert [part.shape[1] for part in parts] == [256, 256, 188]
     np.testing.assert_array_equal(whole, np.concatenate(parts, 1))
+
+
+@pytest.fixture(scope="module")
+def of_two(tmp_path_factory):
+    """A run of two speakers, each with a recording in train and in dev."""
+    folder = tmp_path_factory.mktemp("two")
+    files = iter(sorted(runs.recordings(folder / "speech", train=3).rglob("*.flac")))
+    for place in ("train/ann", "train/bob", "dev/ann", "dev/bob"):
+        (folder / "voices" / place).mkdir(parents=True)
+        shutil.copy(next(files), folder / "voices" / place / f"{place[-3:]}.flac")
+    data = DataConfig(16_000, by_speaker=True, clip_samples=512, batch_size=2)
+    config = dataclasses.replace(runs.looped(num_steps=2), data=data)
+    train("wavenet-smoke", config, folder / "voices", folder / "run", say=lambda line: None)
+    return folder / "run"
+
+
+def test_the_card_of_several_speakers_measures_each(of_two, tmp_path):
+    words = ["export", str(of_two), "--out", str(tmp_path / "model"), "--bare"]
+    assert onepass.main([*words, "--data-licence", "CC0"]) == 0
+    quality = json.loads((tmp_path / "model" / "model.json").read_text())["quality"]
+    bits = [quality["by_speaker"][name]["bits_per_sample"]["mean"] for name in ("ann", "bob")]
+    assert bits[0] != bits[1]
+    assert f"| bits per sample | {bits[0]:.3f} (" in (tmp_path / "model" / "card.md").read_text()
+
+
+def test_one_speaker_of_several_is_evaluated_alone(of_two, capsys):
+    assert onepass.main(["evaluate", str(of_two), "--speaker", "bob", "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["dev"]["recordings"] == 1
+    assert onepass.main(["evaluate", str(of_two), "--speaker", "zoe"]) == 2
+    assert "There is no speaker 'zoe'; there are ann, bob." in capsys.readouterr().err
