@@ -109,7 +109,7 @@ def dev_corpus(model: SpeechModel, data: Path, speaker: str | None = None) -> Co
     recordings = report.of("dev")
     if speaker is not None:
         model.speaker_number(speaker)
-        recordings = [r for r in recordings if r.speaker == speaker]
+        recordings = tuple(r for r in recordings if r.speaker == speaker)
         if not recordings:
             raise UserError(f"No dev recording in {data} is of {speaker}.")
     report = dataclasses.replace(report, recordings=recordings)
