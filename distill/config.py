@@ -62,6 +62,9 @@ class StudentConfig:
     read off the frames where they are voiced."""
     prediction_order: int = 0
     """Coefficients of the linear prediction, for the residual; 0: the teacher's."""
+    reads_f0: bool = False
+    """Whether the conditioner reads F0 and voicing where no source needs them, for the residual;
+    follows the teacher."""
     pitch_bins: int = 0
     """Classes of F0 between which its reader decides, for the residual; 0: the teacher's."""
     conditioner_units: int = 0
@@ -131,7 +134,7 @@ class StudentConfig:
     @property
     def reads_pitch(self) -> bool:
         """Whether F0 and voicing are read off the frames, for the dense conditioner."""
-        return self.source == "pulses"
+        return self.reads_f0 or self.source == "pulses"
 
     @property
     def row_samples(self) -> int:

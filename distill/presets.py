@@ -151,7 +151,11 @@ def _in_residual_domain(student: StudentConfig, theirs: WaveNetConfig, path: Pat
         )
     followed = ("prediction_order", "pitch_bins", "conditioner_units")
     names = (*followed, "condition_channels", "subframes")
-    return dataclasses.replace(student, **{name: getattr(theirs, name) for name in names})
+    return dataclasses.replace(
+        student,
+        reads_f0=theirs.reads_pitch and student.source == "none",
+        **{name: getattr(theirs, name) for name in names},
+    )
 
 
 _CPU = StudentConfig(filter_width=2, front_width=16, sample_rate_hz=16_000)

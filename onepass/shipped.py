@@ -5,6 +5,7 @@ from pathlib import Path
 SHIPPED = {
     "shipped": "sound",
     "shipped-teacher": "sound",
+    "shipped-two-voices": "sound",
     "shipped-digits": "images",
     "shipped-digits-teacher": "images",
     "shipped-objects": "images",

@@ -12,7 +12,8 @@ class SampleArguments:
     """Sounds of a trained model: WAV files and spectrograms."""
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
-    """Run directory, model folder, `shipped` (a student) or `shipped-teacher`."""
+    """Run directory, model folder, `shipped` (a student), `shipped-teacher` or
+    `shipped-two-voices`."""
     out: Path
     """Folder for the WAV and PNG files; made if missing."""
     num: int = 1

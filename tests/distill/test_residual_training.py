@@ -12,6 +12,7 @@ from distill import evaluation, evaluation_callback, portable, training
 from distill import model as models
 from distill.config import StudentConfig
 from distill.presets import ClipConfig, DistillConfig, LossConfig
+from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, load_teacher
 from replicator.portable import run as portable_run
 from replicator.portable.manifest import read_manifest
@@ -167,6 +168,19 @@ def test_the_exported_step_reads_the_clips_of_the_run_and_descends_as_it_does(
     found, expected = newest(out), newest(tmp_path / "run")
     ours, theirs = (joined(arrays, "first") for arrays in (found, expected))
     assert np.linalg.norm(ours - theirs) < 1e-3 * np.linalg.norm(theirs)
+
+
+@pytest.mark.parametrize("source", ["none", "pulses"])
+def test_a_student_with_or_without_a_source_has_the_teachers_conditioner(source, teacher_run):
+    teacher = load_teacher(teacher_run)
+    config = dataclasses.replace(SMALL.student, source=source)
+    config = dataclasses.replace(SMALL, student=config).resolved(teacher, teacher_run).student
+    theirs, hop = teacher.network.conditioner, config.hop_samples
+    student = ParallelWaveNet(config, mel=teacher.config.data.mel(hop))
+    student.start_from_conditioner(theirs)
+    frames = np.random.default_rng(0).normal(size=[1, 12, 8]).astype(np.float32)
+    ours = student.residual.conditioner(frames)
+    np.testing.assert_array_equal(ours.local, theirs(frames).local)
 
 
 @pytest.mark.parametrize(

@@ -61,7 +61,7 @@ SMALLER = (
     ),
     (r" --(spoken|copy-synthesis) \d+", ""),
     (
-        r"^onepass evaluate (teacher|student|density|terms|run|shipped(-teacher)?)\b.*$",
+        r"^onepass evaluate (teacher|student|density|terms|run|shipped(-t\w+)?)\b.*$",
         r"\g<0> --spoken 1",
     ),
     # A classifier of its own would be trained for each set of images.

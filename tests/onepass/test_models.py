@@ -15,7 +15,7 @@ from wavenet.data import audio
 
 def test_every_shipped_model_is_listed_with_its_card():
     listed = {model.name: model for model in onepass.list_models()}
-    assert {"shipped", "shipped-teacher", "shipped-digits", "shipped-objects"} <= set(listed)
+    assert {"shipped", "shipped-teacher", "shipped-two-voices", "shipped-digits"} <= set(listed)
     assert {model.makes for model in listed.values()} == {"sound", "images"}
     assert all("\n- Data: " in model.card.read_text() for model in listed.values())
     assert listed["shipped"].kind == "parallel-wavenet"

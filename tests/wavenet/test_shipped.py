@@ -134,3 +134,17 @@ def test_its_card_says_where_it_comes_from(teacher):
     for fact in ("CC0", spec["command"], f"{spec['step']:,} steps", spec["git_revision"]):
         assert fact in card
     assert spec["quality"]["codec"]["flac"] > spec["quality"]["bits_per_sample"]
+
+
+def test_of_two_voices_each_is_likelier_under_its_own_name():
+    model = load("shipped-two-voices")
+    assert model.known_speakers == ("kathleen", "nathalie")
+    path = sorted(shipped.recordings_folder().glob("dev/*.flac"))[0]
+    speech = audio.read(path, model.sample_rate_hz)[: model.sample_rate_hz]
+    frames = model.frames(speech)
+    own, other = (
+        np.mean(model.log_prob(speech, frames, speaker=name)) for name in model.known_speakers
+    )
+    assert own > other
+    card = (shipped.folder("shipped-two-voices") / "card.md").read_text()
+    assert "| | kathleen | nathalie |" in card

@@ -4,7 +4,10 @@ import importlib.resources
 from pathlib import Path
 
 TEACHER = "shipped-teacher"
-FOLDERS = {TEACHER: "kathleen-teacher-16k"}
+FOLDERS = {
+    TEACHER: "kathleen-teacher-16k",
+    "shipped-two-voices": "kathleen-nathalie-teacher-24k",
+}
 
 
 def recordings_folder() -> Path:
