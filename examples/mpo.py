@@ -3,8 +3,8 @@
     python -m examples.mpo --out runs/mpo
 
 Abdolmaleki et al. 2018, "Maximum a Posteriori Policy Optimisation" (arXiv 1806.06920), with the
-replay, the n-step returns and the categorical critic of d4pg.py in place of Retrace. What it
-reached is in docs/examples.md: returns like D4PG's within 20 episodes, with one seed.
+replay, the n-step returns and the categorical critic of d4pg.py in place of Retrace. What it should
+reach: a return of at least -200 in a minute of one core; docs/examples.md has that of every seed.
 """
 
 import dataclasses
@@ -27,7 +27,7 @@ class Settings(d4pg.CriticSettings):
     """Of the weights' KL divergence to the policy before, nats."""
     mean_bound: float = 0.05
     """Of the KL divergence to the policy before through the mean, nats."""
-    deviation_bound: float = 5e-3
+    deviation_bound: float = 5e-4
     """As much through the deviation."""
 
 

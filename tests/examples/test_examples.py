@@ -241,7 +241,7 @@ def test_divergences_are_those_of_gaussians_of_which_one_number_moved():
 @pytest.mark.parametrize("agent", [mpo, v_mpo])
 def test_a_policy_moves_and_stays_within_its_bounds(agent):
     rng, rows = np.random.default_rng(8), 32
-    settings = agent.Settings(out=Path(), hidden=8, learning_rate=0.03)
+    settings = agent.Settings(out=Path(), hidden=8, learning_rate=0.01)
     learner = agent.Learner(settings, 3, 1, strategies.single())
     shapes = {"observation": 3, "after": 3, "action": 1, "reward": 1, "discount": 1}
     batch = {
@@ -263,3 +263,12 @@ def test_a_policy_moves_and_stays_within_its_bounds(agent):
     assert np.all(moved() > 0.0)
     # Multipliers rise above 1 only where an update would have left the region.
     assert np.max(learner.log_multipliers) > 0.0
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(1200)
+@pytest.mark.parametrize("agent", [d4pg, mpo, v_mpo])
+def test_an_agent_solves_the_pendulum(agent, tmp_path, capsys):
+    agent.main(["--out", str(tmp_path), "--strategy", "single"])
+    found = re.search(r"without noise: return (\S+)", capsys.readouterr().out)
+    assert float(found.group(1)) >= control.SOLVED
