@@ -58,6 +58,13 @@ def copied(kind: str, folder: Path, version: str = "1") -> Path:
     return Path(shutil.copytree(bundle_folder(kind), folder / kind / version))
 
 
+def without_lowered(kind: str, folder: Path) -> Path:
+    """A copy of `bundle_folder(kind)` whose `saved_model.pb` is what runs."""
+    path = copied(kind, folder)
+    (path / "lowered.pb").unlink()
+    return path
+
+
 def resigned(path: Path) -> Path:
     """The bundle with a manifest of what it holds now."""
     write_manifest(path)

@@ -2,10 +2,12 @@
 
 import dataclasses
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from typing import Any
 
 import tensorflow as tf
 from tensorflow.compiler.mlir.stablehlo import stablehlo
+from tensorflow.compiler.tf2xla.python import xla
 
 # Balanced to the depth that locations reach; strings may hold any parenthesis.
 _STRING = r'"(?:[^"\\]|\\.)*"'
@@ -17,6 +19,7 @@ _MODULE = re.compile(r"^module @\S+ attributes \{[^{}]*\}", re.MULTILINE)
 _MAIN = re.compile(r"func\.func (?:public )?@main\((.*?)\) -> (.*?) \{$", re.MULTILINE)
 _TENSOR = re.compile(r"tensor<(?:((?:\d+x)*)([a-z]\w*))>")
 _FOREIGN = re.compile(r"\b(?:mhlo|chlo|tf|xla)\.\w+|\bcustom_call @[\w.]+|\bcustom_call\b")
+CALL_VERSION = 9  # of XlaCallModule, whose module is a portable artifact
 _DTYPES = {
     "f32": tf.float32,
     "f16": tf.float16,
@@ -75,6 +78,62 @@ def lower(
     _check_same("input", inputs, takes[: len(inputs)])
     _check_same("output", outputs, gives)
     return Lowered(serialized(text), captures, outputs)
+
+
+def as_stablehlo(program: Callable, variables: Iterable[tf.Variable]) -> Callable:
+    """A function that gives what a compiled one gives, to the same bit, by a call of its StableHLO.
+
+    Whoever loads it has XLA compile it, without TensorFlow's way to XLA, which takes longer. It
+    raises ValueError as `lower` does.
+
+    Args:
+      program: a `tf.function` that assigns no variable, of tensors of known shapes, nested, or None
+        in their place. variables: that it may read.
+    """
+    by_handle = {id(variable.handle): variable for variable in variables}
+    calls: dict[Any, tuple[Callable, Any]] = {}
+
+    def called(*arguments: Any) -> Any:
+        flat = tf.nest.flatten(arguments)
+        specs = tuple(None if t is None else tf.TensorSpec(t.shape, t.dtype) for t in flat)
+        if specs not in calls:
+            with tf.init_scope():
+                given = tf.nest.pack_sequence_as(arguments, specs)
+                calls[specs] = _module_call(program, given, by_handle)
+        call, structure = calls[specs]
+        return tf.nest.pack_sequence_as(structure, call(*(t for t in flat if t is not None)))
+
+    return called
+
+
+def _module_call(program: Callable, specs: Any, by_handle: Mapping[int, tf.Variable]) -> tuple:
+    """A compiled function of the tensors among some specs, and how what it gives is nested."""
+    flat = tf.nest.flatten(specs)
+    made: list[Any] = []
+    inputs = {str(i): spec for i, spec in enumerate(flat) if spec is not None}
+
+    def fn(given: dict[str, tf.Tensor]) -> dict[str, tf.Tensor]:
+        each = [given.get(str(i)) for i in range(len(flat))]
+        made[:] = [program(*tf.nest.pack_sequence_as(specs, each))]
+        return {str(i): output for i, output in enumerate(tf.nest.flatten(made[0]))}
+
+    lowered = lower(fn, inputs)
+    outputs = list(lowered.outputs.values())
+
+    @tf.function(jit_compile=True, autograph=False)
+    def call(*tensors):
+        captures = [by_handle[id(c)] if c.dtype == tf.resource else c for c in lowered.captures]
+        return xla.call_module(
+            [*tensors, *captures],
+            version=CALL_VERSION,
+            module=lowered.artifact,
+            Tout=[spec.dtype for spec in outputs],
+            Sout=[spec.shape for spec in outputs],
+            platforms=["CPU"],
+            disabled_checks=[xla.call_module_disable_check_platform()],
+        )
+
+    return call, made[0]
 
 
 def portable_text(text: str) -> str:

@@ -7,6 +7,7 @@ whole library, so that every name that an object or a node holds counts as a cal
 """
 
 import math
+import re
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
@@ -15,9 +16,10 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 from serving.bundles.plain_files import read_plain
-from serving.bundles.signature import Signature, TensorInfo
+from serving.bundles.signature import PLAIN, Signature, TensorInfo
 
 PROGRAM = "saved_model.pb"
+LOWERED = "lowered.pb"  # the same but for `serving_default`, its programs as StableHLO
 TAG = "serve"
 MOST_PROGRAM_BYTES = 2**31 - 1  # as protobuf has it
 LARGEST_CONSTANT_BYTES = 2**28  # a few bytes of a file can name a constant of any size
@@ -69,8 +71,21 @@ LISTS = """
     TensorListReserve TensorListResize TensorListSetItem TensorListSplit TensorListStack
 """
 VARIABLES = "ReadVariableOp ResourceGather VarHandleOp"
-KINDS = (ARITHMETIC, FUNCTIONS, LOGIC, SHAPES, LINEAR, FLOW, LISTS, VARIABLES)
+MODULE, ARTIFACT_VERSION = "XlaCallModule", 4  # from which on its module is a portable artifact
+KINDS = (ARITHMETIC, FUNCTIONS, LOGIC, SHAPES, LINEAR, FLOW, LISTS, VARIABLES, MODULE)
 ALLOWED = frozenset(" ".join(KINDS).split())
+STABLEHLO = """
+    abs add and atan2 bitcast_convert broadcast broadcast_in_dim case cbrt ceil clamp compare
+    concatenate constant convert convolution cosine divide dot dot_general dynamic_slice
+    dynamic_update_slice exponential exponential_minus_one floor gather get_tuple_element if iota
+    is_finite log log_plus_one logistic maximum minimum multiply negate not or pad popcnt power
+    reduce reduce_window remainder reshape return reverse round_nearest_afz round_nearest_even
+    rsqrt scatter select set_dimension_size shift_left shift_right_arithmetic shift_right_logical
+    sign sine slice sort sqrt subtract tan tanh transpose tuple while xor
+"""
+IN_MODULES = {"func.func", "func.call", "func.return"}.union(
+    f"stablehlo.{name}" for name in STABLEHLO.split()
+)
 SAVING = """
     AssignVariableOp DisableCopyOnRead MergeV2Checkpoints RestoreV2 SaveV2 ShardedFilename
     StaticRegexFullMatch StringJoin
@@ -80,9 +95,14 @@ SAVING = """
 def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
     """The bundle's program, a MetaGraphDef; UserError, in one line, unless it may be loaded.
 
-    It must hold allowed operations alone and the signatures, as model.json declares them.
+    It must hold allowed operations alone and the signatures, as model.json declares them. Where
+    there is a lowered one, which has no `serving_default`, it is that one.
     """
-    path = Path(folder) / PROGRAM
+    path = Path(folder) / LOWERED
+    if path.exists():
+        signatures = {name: s for name, s in signatures.items() if name != PLAIN}
+    else:
+        path = Path(folder) / PROGRAM
     graph = _graph(path)
     _check_objects(path, graph)
     _check_operations(path, graph)
@@ -169,6 +189,8 @@ def _check_operations(path: Path, graph: Any) -> None:
                 raise UserError(f"{path} holds an operation that bundles may not: {node.op}.")
             if node.op == "Const":
                 _check_constant(path, node.attr["value"].tensor)
+            if node.op == MODULE:
+                _check_module(path, node.attr)
 
 
 def _functions(path: Path, graph: Any) -> dict[str, Any]:
@@ -247,6 +269,25 @@ def _reached(bodies: Mapping[str, Any], roots: Iterable[str]) -> set[str]:
             for node in bodies[name]:
                 waiting += _called_by(node)
     return reached
+
+
+def _check_module(path: Path, attributes: Any) -> None:
+    """Raises UserError unless a call's module is an artifact of allowed operations alone."""
+    from tensorflow.compiler.mlir.stablehlo import stablehlo
+    from tensorflow.python import pywrap_mlir
+
+    try:
+        if attributes["version"].i < ARTIFACT_VERSION:
+            raise ValueError(attributes["version"].i)
+        module = stablehlo.deserialize_portable_artifact_str(attributes["module"].s)
+        text = pywrap_mlir.ExperimentalRunPassPipeline(module, "", False)  # as MLIR prints it
+    except Exception as error:  # whatever the parser makes of these bytes
+        raise UserError(f"{path} holds a module that is no portable artifact.") from error
+    # Plain names of functions aside; a string that looks like an operation is refused as well.
+    words = re.findall(r"\b[a-zA-Z_]\w*\.\w+", re.sub(r"@[\w.$-]+", "", text))
+    for word in words:
+        if word not in IN_MODULES:
+            raise UserError(f"{path} holds an operation that bundles may not: {word[:80]}.")
 
 
 def _check_constant(path: Path, tensor: Any) -> None:

@@ -51,8 +51,8 @@ def export_functions(
     allowed_batches: Sequence[int] = (),
     buckets: Sequence[int] = (),
     pieces: tuple[int, int] | None = None,
-) -> tuple[tf.Module, dict[str, Any], dict[str, Any]]:
-    """What is to be saved: the variables, the functions by signature, `serving` of model.json.
+) -> tuple[tf.Module, dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """What is to be saved, as of images: no program of a sound, of any length, is StableHLO.
 
     Args:
       model: what speaks.
@@ -86,7 +86,7 @@ def export_functions(
     }
     if streaming.feature_channels:
         serving["padded"] = {"frames": {"axis": 1, "length": "num_frames", "buckets": lengths}}
-    return module, functions, serving
+    return module, functions, {}, serving
 
 
 def _buckets(sample_rate_hz: int, hop_samples: int) -> list[int]:

@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import shutil
+import tempfile
 from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
@@ -26,7 +27,7 @@ from pixelcnn.model import ImageModel
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import read_folder
 from replicator.runs.model_spec import SPEC_FILE, WEIGHTS_FILE, kind_of
-from serving.bundles.allowed_operations import check_program
+from serving.bundles.allowed_operations import LOWERED, PROGRAM, check_program
 from serving.bundles.export_arguments import ExportArguments
 from serving.bundles.manifest import write_manifest
 from serving.bundles.signature import Signature
@@ -165,7 +166,7 @@ def _write_program(given: ExportArguments, folder: Path) -> list[str]:
     _write_spec(folder, spec)
     model = _loaded(spec, folder)
     batches, buckets = sorted(set(given.batches)), sorted(set(given.buckets))
-    module, functions, serving = _signatures_of(model).export_functions(
+    module, functions, lowered, serving = _signatures_of(model).export_functions(
         model, allowed_batches=batches, buckets=buckets
     )
     options = tf.saved_model.SaveOptions(experimental_custom_gradients=False)
@@ -173,6 +174,11 @@ def _write_program(given: ExportArguments, folder: Path) -> list[str]:
     _write_spec(folder, spec | {"serving": serving})
     declared = {name: Signature.from_dict(s) for name, s in serving["signatures"].items()}
     check_program(folder, declared)
+    if lowered:
+        with tempfile.TemporaryDirectory(dir=folder) as place:  # of the same variables once more
+            tf.saved_model.save(module, place, lowered, options)
+            os.replace(Path(place) / PROGRAM, folder / LOWERED)
+        check_program(folder, declared)
     lines = [f"{given.out}: {', '.join(declared)}"]
     if given.portable:
         _write_portable(model, folder / PORTABLE, buckets)

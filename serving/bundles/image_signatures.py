@@ -18,6 +18,7 @@ from pixelcnn.model import ImageModel
 from pixelcnn.networks.config import part_names
 from pixelcnn.portable import condition_specs
 from pixelcnn.sampling.generation import (
+    LARGEST_COMPILED,
     multiscale_program,
     pixelcnn_program,
     sample_multiscale,
@@ -25,6 +26,7 @@ from pixelcnn.sampling.generation import (
 )
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
 from pixelcnn.sampling.pixelcnn_sampler import Given, sample
+from replicator.portable.stablehlo import as_stablehlo
 from replicator.runs.errors import UserError
 from serving.bundles.bundle import FORMAT
 from serving.bundles.signature import COMPILED, PLAIN, Signature, TensorInfo, scale_name
@@ -36,12 +38,15 @@ MAX_TEMPERATURE = 100.0  # where every image is noise; numbers beyond could over
 INT32, INT64, FLOAT32, UINT8 = map(np.dtype, (np.int32, np.int64, np.float32, np.uint8))
 Tensors = dict[str, tf.Tensor]
 Row = Callable[[Tensors], Tensors]  # from a batch of one to images without the batch axis
+# By name the signatures and the programs, and what makes a row function of a name and a program.
+Parts = tuple[dict[str, Signature], dict[str, Any], Callable[[str, Any], Row]]
 
 
 def export_functions(
     model: ImageModel, *, allowed_batches: Sequence[int] = (), buckets: Sequence[int] = ()
-) -> tuple[tf.Module, dict[str, Any], dict[str, Any]]:
-    """What is to be saved: the variables, the functions by signature, `serving` of model.json.
+) -> tuple[tf.Module, dict[str, Any], dict[str, Any], dict[str, Any]]:
+    """What is to be saved: the variables, the functions by signature, the same with programs as
+    StableHLO (none where they have none), `serving` of model.json.
 
     Args:
       model: what draws.
@@ -53,24 +58,39 @@ def export_functions(
     if buckets:
         raise UserError("`--buckets` is for models of sound; images have one size.")
     density = model.density
-    if density.multiscale is None:
-        signatures, rows = _of_pixelcnn(density)
-    else:
-        signatures, rows = _of_multiscale(density)
+    parts = (_of_pixelcnn if density.multiscale is None else _of_multiscale)(density)
     batches = sorted(set(allowed_batches)) or BATCHES
     serving = {
         "format": FORMAT,
-        "signatures": {name: signature.to_dict() for name, signature in signatures.items()},
+        "signatures": {name: signature.to_dict() for name, signature in parts[0].items()},
         "allowed_batches": list(batches),
         "limits": {"max_batch": max(batches)},
     }
-    functions = {name: _function(signatures[name], row) for name, row in rows.items()}
     module = tf.Module(name="images")
     module.density = density
-    return module, functions, serving
+    return module, _functions(parts), _lowered(density, parts), serving
 
 
-def _of_pixelcnn(density: ImageDensity) -> tuple[dict[str, Signature], dict[str, Row]]:
+def _lowered(density: ImageDensity, parts: Parts) -> dict[str, Any]:
+    """The functions but `serving_default`, with programs as StableHLO; none where not all is."""
+    if density.multiscale is not None and density.config.data.size > LARGEST_COMPILED:
+        return {}
+    signatures, programs, row_of = parts
+    once = functools.cache(lambda program: as_stablehlo(program, density.variables))
+    named = {name: once(program) for name, program in programs.items() if name != PLAIN}
+    try:
+        return _functions((signatures, named, row_of))
+    except ValueError:  # an operation without a portable form
+        return {}
+
+
+def _functions(parts: Parts) -> dict[str, Any]:
+    """The concrete functions of batches by signature."""
+    signatures, programs, row_of = parts
+    return {n: _function(signatures[n], row_of(n, program)) for n, program in programs.items()}
+
+
+def _of_pixelcnn(density: ImageDensity) -> Parts:
     network: Any = density.pixelcnn
     size, channels = density.config.data.size, density.config.data.channels
     images = TensorInfo(UINT8, (None, size, size, channels))
@@ -82,7 +102,7 @@ def _of_pixelcnn(density: ImageDensity) -> tuple[dict[str, Signature], dict[str,
         "complete": Signature(request | {"given": images, "given_count": count}, outputs),
     }
 
-    def row_of(program) -> Row:
+    def row_of(name, program) -> Row:
         def row(given):
             kept = Given(tf.zeros([1, size, size, channels], tf.int32), tf.constant(0))
             if "given" in given:
@@ -91,12 +111,12 @@ def _of_pixelcnn(density: ImageDensity) -> tuple[dict[str, Signature], dict[str,
 
         return row
 
-    plain = row_of(functools.partial(sample_pixelcnn, density.conditioner, network, size, sample))
-    compiled = row_of(pixelcnn_program(density.conditioner, network, size))
-    return signatures, {PLAIN: plain, COMPILED: compiled, "complete": compiled}
+    plain = functools.partial(sample_pixelcnn, density.conditioner, network, size, sample)
+    compiled = pixelcnn_program(density.conditioner, network, size)
+    return signatures, {PLAIN: plain, COMPILED: compiled, "complete": compiled}, row_of
 
 
-def _of_multiscale(density: ImageDensity) -> tuple[dict[str, Signature], dict[str, Row]]:
+def _of_multiscale(density: ImageDensity) -> Parts:
     model: Any = density.multiscale
     missing = [part for part in part_names(model.sizes) if part not in model.parts]
     if missing:
@@ -129,7 +149,7 @@ def _of_multiscale(density: ImageDensity) -> tuple[dict[str, Signature], dict[st
     for side in sizes:
         program = multiscale_program(density.conditioner, model, side, sizes[-1])
         programs[scale_name(side)] = programs[COMPILED] = program
-    return signatures, {name: row_of(name, program) for name, program in programs.items()}
+    return signatures, programs, row_of
 
 
 def _request_inputs(density: ImageDensity, scales: int) -> dict[str, TensorInfo]:

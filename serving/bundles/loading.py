@@ -42,7 +42,9 @@ def load(
     verify(folder, manifest_digest)
     spec = read_spec(folder)
     # `serving_default` is for stock TensorFlow Serving: here `compiled` answers for it.
-    graph = without(check_program(folder, signatures_of(spec)), PLAIN)
+    graph = check_program(folder, signatures_of(spec))
+    if PLAIN in graph.signature_def:
+        graph = without(graph, PLAIN)
     program = Program(folder, graph)
     return CLASSES[spec["kind"]](folder, spec, program, backend)
 

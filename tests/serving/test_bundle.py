@@ -11,11 +11,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_bundles import bundle_folder, copied, model, model_folder, resigned
+from image_bundles import bundle_folder, copied, model, model_folder, resigned, without_lowered
 from tensorflow.core.protobuf import saved_model_pb2
 from tensorflow.python.framework import op_def_registry
 
 import serving
+from replicator.portable.stablehlo import serialized
 from replicator.runs.errors import UserError
 from serving.bundles.allowed_operations import ALLOWED, SAVING
 from serving.bundles.manifest import files_of
@@ -119,13 +120,13 @@ def refusal(path):
     return line
 
 
-def edited(kind, folder, edit):
-    """A copy of a bundle whose program was edited, and whose manifest knows."""
-    path = copied(kind, folder)
+def edited(kind, folder, edit, file="saved_model.pb"):
+    """A copy of a bundle whose program, in that file, was edited, and whose manifest knows."""
+    path = without_lowered(kind, folder)
     stored = saved_model_pb2.SavedModel()
-    stored.ParseFromString((path / "saved_model.pb").read_bytes())
+    stored.ParseFromString((bundle_folder(kind) / file).read_bytes())
     edit(stored.meta_graphs[0])
-    (path / "saved_model.pb").write_bytes(stored.SerializeToString())
+    (path / file).write_bytes(stored.SerializeToString())
     return resigned(path)
 
 
@@ -147,6 +148,46 @@ def test_a_program_that_could_reach_out_is_refused_by_name(tmp_path, op, place):
     path = edited("pixelcnn", tmp_path, edit)
     line = refusal(path)
     assert line == f"{path}/saved_model.pb holds an operation that bundles may not: {op}."
+
+
+def calls_of_modules(graph):
+    functions = graph.graph_def.library.function
+    return [n for f in functions for n in f.node_def if n.op == "XlaCallModule"]
+
+
+REACHES_OUT = """
+func.func @main(%arg0: tensor<f32>) -> tensor<f32> {
+  %0 = stablehlo.abs %arg0 {a = "a quote after @"} : tensor<f32>
+  %1 = stablehlo.custom_call @evil(%0) {b = ""} : (tensor<f32>) -> tensor<f32>
+  return %1 : tensor<f32>
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("module", "version", "complaint"),
+    [
+        (serialized(REACHES_OUT), 9, "an operation that bundles may not: stablehlo.custom_call."),
+        (REACHES_OUT.encode(), 9, "an operation that bundles may not: stablehlo.custom_call."),
+        (REACHES_OUT.encode(), 3, "a module that is no portable artifact."),
+        (b"ML\xefR\x01", 9, "a module that is no portable artifact."),
+    ],
+)
+def test_a_module_that_could_reach_out_is_refused(tmp_path, module, version, complaint):
+    def edit(graph):
+        call = calls_of_modules(graph)[-1]
+        call.attr["module"].s, call.attr["version"].i = module, version
+
+    path = edited("pixelcnn", tmp_path, edit, "lowered.pb")
+    assert refusal(path) == f"{path}/lowered.pb holds {complaint}"
+
+
+def test_the_lowered_program_may_hold_no_more_than_the_other(tmp_path):
+    def edit(graph):
+        drawing(graph)[0].node_def.add(name="innocent", op="ReadFile")
+
+    path = edited("pixelcnn", tmp_path, edit, "lowered.pb")
+    assert refusal(path) == f"{path}/lowered.pb holds an operation that bundles may not: ReadFile."
 
 
 @pytest.mark.parametrize("op", sorted(SAVING.split()))
@@ -230,7 +271,7 @@ def test_a_real_program_with_python_in_it_is_refused(tmp_path):
         def __call__(self, x):
             return tf.py_function(lambda x: x, [x], tf.float32)
 
-    path = copied("pixelcnn", tmp_path)
+    path = without_lowered("pixelcnn", tmp_path)
     module = Module()
     tf.saved_model.save(module, str(path), signatures=module.__call__)
     assert "may not: EagerPyFunc." in refusal(resigned(path))
@@ -271,7 +312,7 @@ def test_a_signature_that_is_missing_or_another_is_named(tmp_path):
 
 
 def test_a_program_that_is_none_is_one_line(tmp_path):
-    path = copied("pixelcnn", tmp_path)
+    path = without_lowered("pixelcnn", tmp_path)
     (path / "saved_model.pb").write_bytes(b"\xff" * 100)
     assert refusal(resigned(path)).startswith(f"{path}/saved_model.pb cannot be read: ")
     (path / "saved_model.pb").unlink()

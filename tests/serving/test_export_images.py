@@ -8,7 +8,7 @@ import image_bundles
 import numpy as np
 import pytest
 import tensorflow as tf
-from image_bundles import bundle_folder, model, model_folder
+from image_bundles import bundle_folder, model, model_folder, resigned, without_lowered
 from image_runs import toys
 from PIL import Image
 from tensorflow.core.protobuf import saved_model_pb2
@@ -82,6 +82,26 @@ def test_what_only_serving_default_runs_is_not_loaded():
     assert 0 < len(kept) < len(every)
     node = next(iter(graph.signature_def["serving_default"].outputs.values())).name.split(":")[0]
     assert node not in {n.name for n in smaller.graph_def.node}
+
+
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+def test_every_program_is_lowered_once_to_what_needs_no_translation(kind):
+    stored = saved_model_pb2.SavedModel()
+    stored.ParseFromString((bundle_folder(kind) / "lowered.pb").read_bytes())
+    (graph,) = stored.meta_graphs
+    assert bundle(kind).signatures.keys() - graph.signature_def.keys() == {"serving_default"}
+    bodies = [f.node_def for f in graph.graph_def.library.function if f.attr["_XlaMustCompile"].b]
+    assert all([n.op for n in body].count("XlaCallModule") == 1 for body in bodies)
+    kinds = {n.op for body in bodies for n in body}
+    assert kinds == {"XlaCallModule", "ReadVariableOp", "Identity", "NoOp"}
+    modules = [n.attr["module"].s for body in bodies for n in body if n.op == "XlaCallModule"]
+    assert len(modules) == len(set(modules)) > 1
+
+
+def test_a_bundle_without_lowered_programs_draws_the_same(tmp_path):
+    path = resigned(without_lowered("pixelcnn", tmp_path))
+    drawn = serving.load(path).generate("dog", seed=SEED, num=2)
+    np.testing.assert_array_equal(drawn, bundle("pixelcnn").generate("dog", seed=SEED, num=2))
 
 
 @pytest.mark.parametrize("signature", ["compiled", "serving_default"])
