@@ -99,6 +99,7 @@ def asynchronous_rate(
     workers: int,
     servers: int,
     network: Network,
+    handling_seconds: float = 0.0,
     updates: int = 32,
 ) -> tuple[float, Timeline]:
     """Updates a second of workers around parameter servers, and the timeline of `updates` of each.
@@ -108,18 +109,20 @@ def asynchronous_rate(
 
     Args:
       seconds: of a worker's computation. size_bytes: of all variables.
+      handling_seconds: of the processor at either end, for the messages of all variables one way.
     """
     transfer = network.latency_seconds + size_bytes / network.bytes_per_second
     # What is spread over several servers comes from all at once, as fast as the worker's link.
     held = transfer / servers
+    served = held + handling_seconds / servers
     program: list[Operation] = []
     last: list[tuple[int, ...]] = [()] * workers
     for _ in range(updates):
         for name, resource, taken in (
-            ("read", SERVERS, held),
+            ("read", SERVERS, served),
             ("arrive", LINK, transfer - held),
-            ("compute", COMPUTE, seconds),
-            ("add", SERVERS, held),
+            ("compute", COMPUTE, seconds + 2 * handling_seconds),
+            ("add", SERVERS, served),
             ("left", LINK, transfer - held),
         ):
             for worker in range(workers):

@@ -48,6 +48,9 @@ class PlanArguments:
     """Gbit/s between two devices."""
     latency_us: float = 50.0
     """Microseconds before a message arrives."""
+    message_us: float = 60.0
+    """Microseconds of the processor at either end for each variable that a worker reads or adds
+    (parameter_server)."""
     bucket_mib: float | None = None
     """Exchange gradients in buckets of at most so many MiB, each as soon as it is there; default:
     as compiled here, or 30 where an accelerator was profiled."""
@@ -78,8 +81,10 @@ class PlanArguments:
 
 def check(given: PlanArguments) -> None:
     """Returns nothing; raises UserError for what cannot be planned."""
-    for name, least in (("devices", 1), ("servers", 1), ("batch", 1), ("latency_us", 0)):
-        _check_number(given, name, least)
+    for name in ("devices", "servers", "batch"):
+        _check_number(given, name, 1)
+    for name in ("latency_us", "message_us"):
+        _check_number(given, name, 0)
     for name in ("memory", "link", "bucket_mib", "seconds"):
         _check_number(given, name, 0, above=True)
     if given.mesh is not None:

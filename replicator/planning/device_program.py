@@ -82,37 +82,45 @@ def answer(request: dict[str, Any]) -> dict[str, Any]:
                for o in read_program(text, devices)]  # fmt: skip
     found = {"memory": step.memory_bytes(), "program": program, "run": None}
     if request["rounds"]:
-        found["run"] = _run(step, devices, request)
+        running = Running(step, devices)
+        found["run"] = running.profile(request["rounds"], request["seconds"], request["trace"])
     return found
 
 
-def _run(step: Compiled, devices: int, request: dict[str, Any]) -> dict[str, Any]:
-    values = step.values()
+class Running:
+    """A compiled step on its devices, made again and again; the first time here."""
 
-    def advance():
-        values[0], values[1], metrics = step.compiled(*values)
+    def __init__(self, step: Compiled, devices: int):
+        self._step, self._devices, self._values = step, devices, step.values()
+        self.advance()
+
+    def advance(self) -> None:
+        """One step, to its end."""
+        values = self._values
+        values[0], values[1], metrics = self._step.compiled(*values)
         jax.block_until_ready((values[0], metrics))
 
-    advance()
-    held = sum(leaf.nbytes * (devices if leaf.sharding.is_fully_replicated else 1)
-               for leaf in jax.tree.leaves(values))  # fmt: skip
-    found = timed(advance, request["rounds"], request["seconds"])
-    traced_steps = TRACED_STEPS if min(found["seconds"]) < request["seconds"] else 1
-    return {
-        **found,
-        "device": jax.devices()[0].device_kind,
-        "memory_bytes": _needed(advance, held, devices),
-        "operations": _traced(advance, traced_steps) if request["trace"] else {},
-    }
+    def profile(self, rounds: int, seconds: float, trace: bool = False) -> dict[str, Any]:
+        """The fields of a `Run`; seconds of operations if `trace`."""
+        found = timed(self.advance, rounds, seconds)
+        traced_steps = TRACED_STEPS if min(found["seconds"]) < seconds else 1
+        return {
+            **found,
+            "device": jax.devices()[0].device_kind,
+            "memory_bytes": self._needed_bytes(),
+            "operations": _traced(self.advance, traced_steps) if trace else {},
+        }
 
-
-def _needed(advance, held_bytes: float, devices: int) -> float | None:
-    """Bytes of a device: the accelerator's own peak, or a share of this process."""
-    counted = jax.devices()[0].memory_stats()
-    if counted and "peak_bytes_in_use" in counted:
-        return counted["peak_bytes_in_use"]
-    needed = needed_bytes(advance, held_bytes)
-    return needed and needed / devices
+    def _needed_bytes(self) -> float | None:
+        """Of a device: the accelerator's own peak, or a share of this process."""
+        counted = jax.devices()[0].memory_stats()
+        if counted and "peak_bytes_in_use" in counted:
+            return counted["peak_bytes_in_use"]
+        leaves = jax.tree.leaves(self._values)
+        held = sum(leaf.nbytes * (self._devices if leaf.sharding.is_fully_replicated else 1)
+                   for leaf in leaves)  # fmt: skip
+        needed = needed_bytes(self.advance, held)
+        return needed and needed / self._devices
 
 
 def _traced(advance, steps: int) -> dict[str, float]:

@@ -152,10 +152,7 @@ def program_digest(folder: Path) -> str:
 def ask(request: dict[str, Any]) -> dict[str, Any]:
     """The answer of a process of device_program.py; UserError with its last words if it fails."""
     devices = request["rows"] * request["model"]
-    flags = os.environ.get("XLA_FLAGS", "")
-    several = {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}".strip()}
-    if devices > 1:  # other devices than processors are not made up
-        several["JAX_PLATFORMS"] = "cpu"
+    several = device_environment(devices)
     source = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
     with tempfile.TemporaryDirectory() as folder:
         file, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
@@ -177,12 +174,22 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
         return json.loads(answer.read_text())
 
 
+def device_environment(devices: int) -> dict[str, str]:
+    """What a process of JAX has in its environment to have so many devices."""
+    flags = os.environ.get("XLA_FLAGS", "")
+    found = {"XLA_FLAGS": f"{flags} --xla_force_host_platform_device_count={devices}".strip()}
+    if devices > 1:  # other devices than processors are not made up
+        found["JAX_PLATFORMS"] = "cpu"
+    return found
+
+
 def costed(program: list[Operation], profile: Measurement) -> list[Operation]:
     """The program with seconds for each computation, as the profile of one device has them.
 
     An operation takes what those of its kind took: between two sizes on the line through them,
-    beyond the largest or smallest in proportion to its bytes; of a kind that was not seen, what the
-    profile's bytes took on average. All are scaled so that the profiled program takes its step.
+    below the smallest in proportion to its bytes, beyond the largest too, but for what is more no
+    longer than bytes took on average in operations of its name, as small ones take all their time
+    to begin; of a kind that was not seen, what the profile's bytes took on average. All are scaled so that the profiled program takes its step.
     """
     times = _Times(profile)
     scale = times.scale
@@ -210,6 +217,7 @@ class _Times:
             kind: [(size, statistics.fmean(each)) for size, each in sorted(sizes.items())]
             for kind, sizes in found.items()
         }
+        self._rates = _rates(profile.program, profile.run.operations)
         total = sum(profile.run.operations.get(o.name, 0.0) for o in profile.program)
         moved = sum(operation.size_bytes for operation in profile.program)
         # Where nothing was traced, the bytes share out the step.
@@ -224,11 +232,29 @@ class _Times:
             return self._seconds_a_byte * size
         below = max((p for p in points if p[0] <= size), default=None)
         above = min((p for p in points if p[0] >= size), default=None)
-        if below is None or above is None:
-            near = below or above or points[0]
-            return near[1] * size / max(near[0], 1.0)
+        if below is None:
+            return points[0][1] * size / max(points[0][0], 1.0)
+        if above is None:
+            rate = min(below[1] / max(below[0], 1.0), self._rates[_name(operation.kind)])
+            return below[1] + rate * (size - below[0])
         share = (size - below[0]) / (above[0] - below[0]) if above[0] > below[0] else 0.0
         return below[1] + share * (above[1] - below[1])
+
+
+def _rates(program: list[Operation], seconds: dict[str, float]) -> dict[str, float]:
+    """Seconds of a byte in operations of the same name, all kinds and sizes together."""
+    taken: dict[str, float] = {}
+    moved: dict[str, float] = {}
+    for operation in program:
+        name = _name(operation.kind)
+        taken[name] = taken.get(name, 0.0) + seconds.get(operation.name, 0.0)
+        moved[name] = moved.get(name, 0.0) + operation.size_bytes
+    return {name: each / max(moved[name], 1.0) for name, each in taken.items()}
+
+
+def _name(kind: str) -> str:
+    """`fusion` of `fusion-61f33963`."""
+    return kind.partition("-")[0]
 
 
 def _read(path: Path) -> dict[str, Any]:

@@ -180,21 +180,24 @@ class Planner:
         alone = programs.run(self._store, programs.batch)
         share = programs.run(self._store, programs.batch // rows)
         seconds = self._scale(share, rows) * share.step_seconds
-        timeline = simulate(synchronous(seconds, [programs.state_bytes()[0]], rows), self._network)
+        reduced, held = programs.state_bytes()
+        timeline = simulate(synchronous(seconds, [reduced], rows), self._network)
+        memory = (share.memory_bytes or held) + (exchanged_bytes(reduced) if rows > 1 else 0)
         return Prediction(
             rows, 1, programs.microbatches, timeline.seconds, programs.batch,
-            share.memory_bytes or programs.state_bytes()[1], timeline.sent_bytes,
+            memory, timeline.sent_bytes,
             alone.step_seconds / timeline.seconds / rows, timeline,
         )  # fmt: skip
 
     def _asynchronous(self, workers: int) -> Prediction:
         programs = self._programs
-        alone = programs.run(self._store, programs.batch)
-        seconds = self._scale(alone, workers) * alone.step_seconds
-        held = programs.state_bytes()[1]
+        alone = programs.run(self._store, programs.batch, compiles=False)
+        scale, held = self._scale(alone, workers), programs.state_bytes()[1]
+        handling = 1e-6 * self._given.message_us * programs.num_variables()
         rate, timeline = asynchronous_rate(
-            seconds, held, workers, self._given.servers, self._network
-        )
+            scale * alone.step_seconds, held, workers, self._given.servers, self._network,
+            scale * handling,
+        )  # fmt: skip
         return Prediction(
             workers, 1, programs.microbatches, 1 / rate, programs.batch,
             alone.memory_bytes or held, 2.0 * held,
@@ -235,6 +238,11 @@ class Planner:
                 f"{self._programs.microbatches} microbatches each: choose `--devices`, `--mesh` or "
                 "`--batch` so that it can."
             )
+
+
+def exchanged_bytes(reduced_bytes: float) -> float:
+    """What a process holds beside a step to reduce so many bytes: those it gives, and the sums."""
+    return 2 * reduced_bytes
 
 
 def cheapest(predictions: list[Prediction]) -> Prediction:

@@ -1,11 +1,12 @@
 """What a process takes of its machine: the cores that it keeps busy, the memory that it needs."""
 
+import contextlib
 import ctypes
 import os
 import platform
 import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,8 @@ _STATUS, _CLEAR, _STAT = (
     Path("/proc/self/clear_refs"),
     Path("/proc/stat"),
 )
+_TRIM_THRESHOLD, _MMAP_THRESHOLD = -1, -3  # of mallopt(3)
+_SMALL_BYTES, _LARGE_BYTES = 2**16, 2**25
 _GPUS = Path("/proc/driver/nvidia/gpus")
 
 
@@ -89,13 +92,26 @@ def needed_bytes(step: Callable[[], object], held_bytes: float) -> float | None:
     held_bytes: of the arguments that are there already.
     """
     try:
-        ctypes.CDLL(None).malloc_trim(0)  # what was freed is given back, so that it is not counted
-        before = _status_bytes("VmRSS")
-        _CLEAR.write_text("5")  # the peak begins anew
-        step()
-        return held_bytes + _status_bytes("VmHWM") - before
+        with _fresh_allocations():
+            before = _status_bytes("VmRSS")
+            _CLEAR.write_text("5")  # the peak begins anew
+            step()
+            return held_bytes + _status_bytes("VmHWM") - before
     except (OSError, AttributeError, StopIteration):
         return None
+
+
+@contextlib.contextmanager
+def _fresh_allocations() -> Iterator[None]:
+    """A context in which glibc takes all but small memory from the system, none that was freed."""
+    libc = ctypes.CDLL(None)
+    libc.malloc_trim(0)  # what was freed is given back
+    libc.mallopt(_MMAP_THRESHOLD, _SMALL_BYTES)
+    try:
+        yield
+    finally:  # what glibc itself comes to where much is allocated and freed
+        libc.mallopt(_MMAP_THRESHOLD, _LARGE_BYTES)
+        libc.mallopt(_TRIM_THRESHOLD, 2 * _LARGE_BYTES)
 
 
 def _status_bytes(name: str) -> int:

@@ -1,5 +1,6 @@
 """The training steps that a plan compares: of one model, for batches of several sizes."""
 
+import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING, Protocol
 
@@ -29,11 +30,14 @@ class Programs(Protocol):
     def folder(self, rows: int, microbatches: int) -> Path:
         """A folder with the exported step."""
 
-    def run(self, store: Store, rows: int) -> Run:
-        """The step as TensorFlow makes it on one device."""
+    def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
+        """The step as TensorFlow makes it on one device; by XLA if configured and `compiles`."""
 
     def state_bytes(self) -> list[int]:
         """Of the gradients, and of all that a step updates."""
+
+    def num_variables(self) -> int:
+        """That a step updates."""
 
 
 class ModelPrograms:
@@ -59,10 +63,11 @@ class ModelPrograms:
             self._model.resized(rows, microbatches).export(folder)
         return folder
 
-    def run(self, store: Store, rows: int) -> Run:
+    def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
         """See Programs."""
         digest = program_digest(self.folder(rows, self.microbatches))
         model = self._model.resized(rows, self.microbatches)
+        model = dataclasses.replace(model, jit_compile=model.jit_compile and compiles)
         engine = "xla" if model.jit_compile else "tensorflow"
         found = store.kept(f"{digest}-{engine}", lambda: model.run(store.rounds, store.seconds))
         return Run(**found)
@@ -70,6 +75,10 @@ class ModelPrograms:
     def state_bytes(self) -> list[int]:
         """See Programs."""
         return [self._model.reduced_bytes, self._model.state_bytes]
+
+    def num_variables(self) -> int:
+        """See Programs."""
+        return self._model.num_variables
 
 
 class FolderPrograms:
@@ -87,10 +96,17 @@ class FolderPrograms:
         """See Programs."""
         return self._folder
 
-    def run(self, store: Store, rows: int) -> Run:
+    def run(self, store: Store, rows: int, compiles: bool = True) -> Run:
         """Raises UserError: TensorFlow is not asked about an exported step."""
-        raise UserError(f"{self._folder} is exported: `--strategy` must be portable.")
+        raise self._not_portable()
 
     def state_bytes(self) -> list[int]:
         """Raises UserError, as `run`."""
-        raise UserError(f"{self._folder} is exported: `--strategy` must be portable.")
+        raise self._not_portable()
+
+    def num_variables(self) -> int:
+        """Raises UserError, as `run`."""
+        raise self._not_portable()
+
+    def _not_portable(self) -> UserError:
+        return UserError(f"{self._folder} is exported: `--strategy` must be portable.")

@@ -47,6 +47,11 @@ class Trainable:
         return sum(_bytes(variable) for variable in self.state.slots().values())
 
     @property
+    def num_variables(self) -> int:
+        """That a step updates."""
+        return len(self.state.slots())
+
+    @property
     def reduced_bytes(self) -> int:
         """Of the gradients."""
         return sum(_bytes(weight) for weight in self.state.weights)

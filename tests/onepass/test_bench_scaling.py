@@ -103,7 +103,7 @@ def test_stored_measurements_are_predicted_within_a_tenth():
 def test_the_median_error_is_that_of_the_pairs():
     rows = []
     for name, value in (("a", 1.1), ("b", 0.7), ("c", 2.0)):
-        rows += validation._pair(GIVEN, name, "m:f", "ms/step", [1.0, 1.0], value)
+        rows += validation.pair_rows(GIVEN, name, "m:f", [(1.0, value), (2.0, 2 * value)], [(0, 0)])
     assert validation.median_error(rows, "ms/step") == pytest.approx(0.3)
     assert validation.median_error(rows, "MB/device") is None
     verdicts = scaling_targets.verdicts(rows, ())
@@ -215,13 +215,14 @@ def test_what_a_loop_needs_to_start_is_not_counted(monkeypatch):
 # Processes
 
 STAND_IN = """
-import json, sys, time
+import json, os, sys, time
 from multiprocessing.connection import Connection
 pipe = Connection(int(sys.argv[1]))
 while True:
     request = json.loads(pipe.recv_bytes())
     if request["do"] == "end":
-        sys.exit("out of luck")
+        os.write(2, b"out of luck\\n")  # at once, as another process writes there too
+        sys.exit(1)
     if request["do"] == "sleep":
         time.sleep(600)
     pipe.send_bytes(json.dumps(request["answer"]).encode())
@@ -406,7 +407,7 @@ def test_strong_and_weak_scaling_are_predicted_beside_what_was_measured(bench):
 
 
 def test_the_plot_is_an_image(tmp_path):
-    rows = validation._pair(GIVEN, "local:2", "m", "ms/step", [1.0, 1.0], 1.1)
+    rows = validation.pair_rows(GIVEN, "local:2", "m", [(1e-3, 1.1e-3)], [(1.0, 1.0)])
     write_plot(tmp_path / "p.png", rows)
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 

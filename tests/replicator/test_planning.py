@@ -141,6 +141,13 @@ def test_one_worker_reads_computes_and_adds_in_turn():
     assert rate == pytest.approx(1 / 3.002)
 
 
+def test_messages_of_variables_are_handled_at_both_ends_both_ways():
+    rate, _ = asynchronous_rate(1.0, 1e6, 1, 1, NETWORK, handling_seconds=0.25)
+    assert rate == pytest.approx(1 / 4.002)
+    many = [asynchronous_rate(1.0, 1e6, 16, n, NETWORK, handling_seconds=4.0)[0] for n in (1, 2)]
+    assert many[1] > 1.5 * many[0]  # servers share them
+
+
 def test_many_workers_wait_for_the_server():
     rates = [asynchronous_rate(1.0, 1e6, n, 1, NETWORK)[0] for n in (1, 2, 16)]
     assert rates[0] < rates[1] < rates[2] <= 1 / 2.002 * (1 + 1e-9)
@@ -234,6 +241,17 @@ def test_an_operation_takes_what_its_kind_took_at_its_size(size, seconds):
     assert operation.seconds == pytest.approx(seconds)
 
 
+def test_what_is_far_larger_than_any_of_its_kind_takes_what_bytes_take_on_average():
+    """An operation of a few bytes takes its time to begin: not a thousandth of that of 8,000."""
+    seen = [
+        compute("a", 1.0, size=8, kind="fusion-1"),
+        compute("b", 3.0, size=3992, kind="fusion-2"),
+    ]
+    found = profile(*seen, seconds=4.0)
+    (operation,) = costed([compute("c", 0.0, size=8008, kind="fusion-1")], found)
+    assert operation.seconds == pytest.approx(1.0 + 8000 * 4.0 / 4000)
+
+
 def test_without_a_trace_the_bytes_share_out_the_step():
     found = profile(compute("a", 0.0, size=10), compute("b", 0.0, size=30), seconds=4.0)
     assert [o.seconds for o in costed(found.program, found)] == pytest.approx([1.0, 3.0])
@@ -281,6 +299,17 @@ class Fake:
     def folder(self, rows, microbatches):
         return rows, microbatches
 
+    def run(self, store, rows, compiles=True):
+        """A step that XLA makes twice as fast as TensorFlow."""
+        seconds = float(rows) if compiles else 2.0 * rows
+        return Run([seconds], 1.0, 100.0 * rows, {}, "cpu")
+
+    def state_bytes(self):
+        return [20, 60]
+
+    def num_variables(self):
+        return 5
+
     def profiled(self, folder):
         rows, microbatches = folder
         return self._of(rows, microbatches, 1)
@@ -315,6 +344,19 @@ def test_devices_of_their_own_divide_the_step_and_shared_cores_do_not():
     shared = planner().predictions()  # a processor was profiled
     assert [p.step_seconds for p in shared] == pytest.approx([8, 8, 8], rel=1e-6)
     assert [p.efficiency for p in shared] == pytest.approx([1, 0.5, 0.25], rel=1e-6)
+
+
+def test_a_worker_of_a_parameter_server_takes_the_step_that_xla_does_not_make():
+    options = {"strategy": "parameter_server", "devices": 1, "link": 1e9}
+    (fast,) = planner(message_us=0, **options).predictions()
+    (slow,) = planner(message_us=1e5, **options).predictions()
+    assert fast.step_seconds == pytest.approx(16)
+    assert slow.step_seconds == pytest.approx(16 + 4 * 5 * 0.1)
+
+
+def test_replicas_hold_what_they_exchange():
+    one, two, _ = planner(strategy="replicas").predictions()
+    assert (one.memory_bytes, two.memory_bytes) == (800, 400 + 2 * 20)
 
 
 def test_the_cheapest_is_the_least_that_fits():

@@ -12,7 +12,13 @@ from onepass.bench.scaling.paired_timing import PairedTiming
 from onepass.bench.scaling.plot import write_plot
 from onepass.bench.scaling.rows import Repeated, fitted_rows, strategies_of
 from onepass.bench.scaling.targets import notes, verdicts
-from onepass.bench.scaling.validation import replica_predictions, validated
+from onepass.bench.scaling.validated_jax import jax_rows
+from onepass.bench.scaling.validated_replicas import (
+    SYNCHRONOUS,
+    asynchronous_rows,
+    synchronous_rows,
+)
+from onepass.bench.scaling.validation import fitted_network, replica_predictions
 from onepass.bench.worker_group import Group, started
 from replicator.runs.progress import Progress
 
@@ -29,6 +35,25 @@ def run(given: BenchArguments) -> int:
     rows += validated(given, rows) if PLAN in given.parts else []
     targets = verdicts(rows, given.steps_per_call)
     return finished(given, rows, {"targets": targets, "notes": notes(given)}, write_plot)
+
+
+def validated(given: BenchArguments, rows: list[Row]) -> list[Row]:
+    """Time and memory of every model and strategy, measured and predicted.
+
+    rows: where the latency and the bandwidth between two processes are fitted.
+    """
+    network = fitted_network(rows)
+    made: list[Row] = []
+    parts = len(SYNCHRONOUS) + 2
+    with Progress(parts * len(given.models), "validating", "part") as progress:
+        for model in given.models:
+            for name in SYNCHRONOUS:
+                made += synchronous_rows(given, model, name, network)
+                progress.advance()
+            for found in (asynchronous_rows, jax_rows):
+                made += found(given, model)
+                progress.advance()
+    return made
 
 
 def all_measured(given: BenchArguments) -> list[Row]:

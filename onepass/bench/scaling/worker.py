@@ -22,6 +22,7 @@ from replicator.training.step import compile_replicated_step
 
 SUMS_A_CALL = 10  # of small tensors, so that what the call itself takes is spread out
 SMALL_BYTES = 2**20
+EARLY_CALLS = 3  # before an exchange takes what it will take
 Call = Callable[[], object]
 
 
@@ -45,6 +46,7 @@ class Worker:
         self._model: Trainable | None = None
         self._steps: dict[int, tuple[Call, Reduced]] = {}
         self._sums: dict[int, Call] = {}
+        self._exchanges: dict[tuple[int, int], Call] = {}
 
     def step(self, rows: int, count: int) -> dict[str, float]:
         """Seconds of a training step with so many rows a replica, and what it reduces.
@@ -83,7 +85,18 @@ class Worker:
             "operations": {},
             "state_bytes": model.state_bytes,
             "reduced_bytes": model.reduced_bytes,
+            "variables": model.num_variables,
         }
+
+    def exchange(self, variables: int, size_bytes: int, seconds: float) -> dict[str, float]:
+        """Seconds of an update of so many variables, of so many bytes each, without computing.
+
+        seconds: that it is repeated for, at least.
+        """
+        if (variables, size_bytes) not in self._exchanges:
+            self._exchanges[variables, size_bytes] = self._exchanging(variables, size_bytes)
+        found = timed(self._exchanges[variables, size_bytes], 1, seconds)
+        return {"seconds": found["seconds"][0]}
 
     def model(self) -> Trainable:
         """The model, made once."""
@@ -99,6 +112,22 @@ class Worker:
         step = compile_replicated_step(model.state, model.loss, model.jit_compile, replicator, {})
         iterator = iter(replicator.batches(batches))
         return lambda: float(step(iterator)["loss"])
+
+    def _exchanging(self, variables: int, size_bytes: int) -> Call:
+        replicator = self.replicator
+        with replicator.scope():
+            held = [tf.Variable(tf.zeros([size_bytes // 4])) for _ in range(variables)]
+
+        def step(tick):
+            replicator.update(held, [tf.identity(each) + tick[0] for each in held])
+            return tick[0]
+
+        call = replicator.compile(step)
+        ticks = tf.data.Dataset.from_tensors(tf.zeros([replicator.num_replicas])).repeat()
+        iterator = iter(replicator.batches(ticks))
+        for _ in range(EARLY_CALLS):
+            call(iterator)
+        return lambda: call(iterator)
 
     def _summing(self, size_bytes: int, sums: int) -> Call:
         replicator = self.replicator
