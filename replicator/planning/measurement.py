@@ -187,9 +187,10 @@ def costed(program: list[Operation], profile: Measurement) -> list[Operation]:
     """The program with seconds for each computation, as the profile of one device has them.
 
     An operation takes what those of its kind took: between two sizes on the line through them,
-    below the smallest in proportion to its bytes, beyond the largest too, but for what is more no
-    longer than bytes took on average in operations of its name, as small ones take all their time
-    to begin; of a kind that was not seen, what the profile's bytes took on average. All are scaled so that the profiled program takes its step.
+    below the smallest in proportion to its bytes. Beyond the largest, what is more takes no longer
+    than bytes took on average in operations of its name, as small ones take all their time to
+    begin. Of a kind that was not seen it takes what the profile's bytes took on average. All are
+    scaled so that the profiled program takes its step.
     """
     times = _Times(profile)
     scale = times.scale

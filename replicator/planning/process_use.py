@@ -44,19 +44,24 @@ def _version(package: str) -> str:
         return "none"
 
 
-def timed(step: Callable[[], object], rounds: int, least_seconds: float) -> dict[str, Any]:
+def timed(
+    step: Callable[[], object], rounds: int, least_seconds: float, steps: int = 1
+) -> dict[str, Any]:
     """Seconds of a step, the median of each round, and the share of cores that it keeps busy.
 
     A round takes a step, and more until `least_seconds` are over; `rounds` times those are enough,
     so that of a long step there are fewer rounds.
 
+    steps: of a round, at least. Processes that make a step together must all make as many: with
+    `least_seconds` 0 there is one round, of so many.
+
     busy_share: of the processor time that other processes leave over, from 0 to 1; 1 where the
     system does not count. free_share: what they left over, of all.
     """
     own, idle, start = time.process_time(), _idle_seconds(), time.perf_counter()
-    seconds = [_median(step, least_seconds)]
+    seconds = [_median(step, least_seconds, steps)]
     while len(seconds) < rounds and time.perf_counter() - start < rounds * least_seconds:
-        seconds.append(_median(step, least_seconds))
+        seconds.append(_median(step, least_seconds, steps))
     own = time.process_time() - own
     idle = max(_idle_seconds() - idle, 0.0)
     all_cores = (os.cpu_count() or 1) * (time.perf_counter() - start)
@@ -68,9 +73,9 @@ def timed(step: Callable[[], object], rounds: int, least_seconds: float) -> dict
     }
 
 
-def _median(step: Callable[[], object], least_seconds: float) -> float:
+def _median(step: Callable[[], object], least_seconds: float, steps: int) -> float:
     taken: list[float] = []
-    while not taken or sum(taken) < least_seconds:
+    while len(taken) < steps or sum(taken) < least_seconds:
         start = time.perf_counter()
         step()
         taken.append(time.perf_counter() - start)

@@ -5,12 +5,13 @@ that a slow spell of the machine hits both.
 """
 
 import contextlib
+import math
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from onepass.bench.report import Row
 from onepass.bench.scaling.arguments import BenchArguments
-from onepass.bench.scaling.rows import PAIR
+from onepass.bench.scaling.rows import LEAST_COUNT, PAIR
 from onepass.bench.scaling.validation import AT_ONCE, Pairs, pair_rows
 from onepass.bench.worker_group import Group, started
 from replicator.layouts.network import Network
@@ -103,7 +104,8 @@ def _groups(
 
 def _profile(given: BenchArguments, group: Group, rows: int) -> tuple[Run, dict[str, Any]]:
     """A step with so many rows a replica, and what its model measures."""
-    asked = {"rows": rows, "rounds": 1, "seconds": given.least_seconds}
-    answer: dict[str, Any] = dict(group.ask(do="profile", **asked)[0])
+    seconds = max(answer["seconds"] for answer in group.ask(do="step", rows=rows, count=1))
+    steps = max(math.ceil(given.least_seconds / seconds), LEAST_COUNT)
+    answer: dict[str, Any] = dict(group.ask(do="profile", rows=rows, steps=steps)[0])
     sizes = {name: answer.pop(name) for name in SIZES}
     return Run(**answer), sizes

@@ -105,10 +105,10 @@ def pairs(rows: list[Row], unit: str) -> list[tuple[Row, Row]]:
     ]
 
 
-def median_error(rows: list[Row], *units: str) -> float | None:
+def median_error(rows: list[Row], unit: str) -> float | None:
     """The median of |predicted / measured - 1|; None where nothing was validated.
 
     Of a pair it is the median of its rounds, in which both were measured one after the other.
     """
-    found = [ratio(predicted, rows) for unit in units for _, predicted in pairs(rows, unit)]
+    found = [ratio(predicted, rows) for _, predicted in pairs(rows, unit)]
     return statistics.median(abs(each - 1) for each in found if each) if found else None

@@ -72,15 +72,17 @@ class Worker:
             self._sums[size_bytes]()
         return {"seconds": median_seconds(self._sums[size_bytes], -(-count // sums)) / sums}
 
-    def profile(self, rows: int, rounds: int, seconds: float) -> dict[str, Any]:
-        """A step with so many rows a replica: the fields of a `Run`, and the bytes of the state."""
-        self.step(rows, 1)
+    def profile(self, rows: int, steps: int) -> dict[str, Any]:
+        """A step with so many rows a replica: the fields of a `Run`, and sizes of the model.
+
+        steps: timed, as many in all processes. One of this size was made before.
+        """
         call, _ = self._steps[rows]
         model, shares = self.model(), self.replicator.num_replicas // self.replicator.num_workers
         held = shares * (model.state_bytes + model.resized(rows, 1).batch_bytes)
         needed = needed_bytes(call, held)
         return {
-            **timed(call, rounds, seconds),
+            **timed(call, 1, 0.0, steps),
             "memory_bytes": needed and needed / shares,
             "operations": {},
             "state_bytes": model.state_bytes,
