@@ -25,6 +25,7 @@ SHORT = {
     "likelihoods/limits.py": "configurations import it without TensorFlow",
     "onepass/__main__.py": "`python -m onepass`",
     "onepass/bench/audio/arguments.py": "a help text imports it without TensorFlow",
+    "onepass/bench/scaling/jax_worker.py": "its process must not import TensorFlow",
     "onepass/quickstart_arguments.py": "a help text imports it without TensorFlow",
     "onepass/shipped.py": "completion imports it without NumPy",
     "replicator/runs/errors.py": "every folder raises it",
