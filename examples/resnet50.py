@@ -315,7 +315,7 @@ def trainable() -> Trainable:
         "images": tf.TensorSpec([8, 64, 64, 3], tf.float32),
         "labels": tf.TensorSpec([8], tf.int32),
     }
-    return Trainable(TrainState(network, OptimizerConfig(), 100), loss, spec)
+    return Trainable(TrainState(network, OptimizerConfig(), 100), loss, spec, make=trainable)
 
 
 def train(settings: Settings) -> None:

@@ -1,6 +1,7 @@
 """An image model's training step and sampler for machines that have JAX and no TensorFlow."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -195,6 +196,7 @@ def condition_specs(config: AnyTrainConfig) -> Specs:
 
 def trainable(config: AnyTrainConfig) -> Trainable:
     """The training step, to be planned."""
+    make = functools.partial(trainable, config)
     conditioning, data = config.conditioning, config.data
     if conditioning.kind in ("class", "map") and not conditioning.classes:
         conditioning = dataclasses.replace(conditioning, classes=PLANNED_CLASSES)
@@ -209,7 +211,7 @@ def trainable(config: AnyTrainConfig) -> Trainable:
         "levels": tf.TensorSpec(images, tf.int32),
         "seed": tf.TensorSpec([1, 2], tf.int32),
     }
-    model = Trainable(state, ImageLoss(density), spec, config.loop.jit_compile)
+    model = Trainable(state, ImageLoss(density), spec, config.loop.jit_compile, make)
     return model.resized(data.batch_size, config.optimizer.accumulate)
 
 

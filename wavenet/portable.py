@@ -1,6 +1,7 @@
 """A WaveNet's training step and sampler for machines that have JAX and no TensorFlow."""
 
 import dataclasses
+import functools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -136,12 +137,13 @@ def batch_spec(config: TrainConfig) -> dict[str, tf.TensorSpec]:
 
 def trainable(config: TrainConfig) -> Trainable:
     """The training step on batches that are encoded, to be planned."""
+    make = functools.partial(trainable, config)
     config = config.resolved(max(config.network.speakers, 1))
     network = make_network(config)
     state = TrainState(network, config.optimizer, config.loop.num_steps)
     spec = batch_spec(config)
     spec["levels"] = tf.TensorSpec(spec.pop("waveform").shape, tf.int32)
-    return Trainable(state, loss_function(network), spec, config.loop.jit_compile)
+    return Trainable(state, loss_function(network), spec, config.loop.jit_compile, make)
 
 
 def encoding_loss(network: Network) -> LossFn:

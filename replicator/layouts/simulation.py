@@ -73,12 +73,19 @@ def simulate(program: list[Operation], network: Network, compute_scale: float = 
     return Timeline(events, sent)
 
 
-def sharing_scale(replicas: int, busy_share: float = 1.0) -> float:
+def sharing_scale(
+    replicas: int, busy_share: float = 1.0, beside_scale: float | None = None
+) -> float:
     """How many times as long each of `replicas` takes that share the cores which one had alone.
 
-    busy_share: of the cores, that one kept busy; what it left idle, others can use.
+    Args:
+      busy_share: of the cores, that one kept busy; what it left idle, others can use.
+      beside_scale: how many times as long one takes beside one other, measured. What these two
+        take longer than their busy shares say (caches, bandwidth), more replicas do too.
     """
-    return max(1.0, replicas * busy_share)
+    if replicas == 1 or beside_scale is None:
+        return max(1.0, replicas * busy_share)
+    return beside_scale * sharing_scale(replicas, busy_share) / sharing_scale(2, busy_share)
 
 
 def synchronous(seconds: float, reduced_bytes: list[float], devices: int) -> list[Operation]:

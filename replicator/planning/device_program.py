@@ -19,7 +19,7 @@ import numpy as np
 from replicator.layouts.devices import Devices
 from replicator.layouts.layout import MODEL, ROWS, Layout, Step
 from replicator.layouts.program import read_program
-from replicator.planning.process_use import needed_bytes, timed
+from replicator.planning.process_use import beside_seconds, needed_bytes, timed
 from replicator.portable import run
 
 TRACED_STEPS = 3  # of a short step
@@ -92,6 +92,7 @@ class Running:
 
     def __init__(self, step: Compiled, devices: int):
         self._step, self._devices, self._values = step, devices, step.values()
+        self._beside: Running | None = None
         self.advance()
 
     def advance(self) -> None:
@@ -103,11 +104,16 @@ class Running:
     def profile(self, rounds: int, seconds: float, trace: bool = False) -> dict[str, Any]:
         """The fields of a `Run`; seconds of operations if `trace`."""
         found = timed(self.advance, rounds, seconds)
+        memory_bytes = self._needed_bytes()
+        if jax.default_backend() == "cpu" and self._devices == 1:
+            self._beside = self._beside or Running(self._step, 1)
+            steps = (self.advance, self._beside.advance)
+            found["beside_seconds"] = beside_seconds(steps, seconds)
         traced_steps = TRACED_STEPS if min(found["seconds"]) < seconds else 1
         return {
             **found,
             "device": jax.devices()[0].device_kind,
-            "memory_bytes": self._needed_bytes(),
+            "memory_bytes": memory_bytes,
             "operations": _traced(self.advance, traced_steps) if trace else {},
         }
 

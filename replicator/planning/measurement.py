@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from replicator.layouts.program import Operation
+from replicator.layouts.simulation import sharing_scale
 from replicator.planning.process_use import this_machine
 from replicator.portable.manifest import read_manifest
 from replicator.runs.atomic_files import write_text
@@ -33,6 +34,7 @@ class Run:
       operations: seconds of each, by name; they need not add up, as some run side by side.
       device: what ran it.
       free_share: of the processor time, that other processes left over meanwhile.
+      beside_seconds: while another step like it was made on the same cores; None: not measured.
     """
 
     seconds: list[float]
@@ -41,11 +43,17 @@ class Run:
     operations: dict[str, float]
     device: str = "CPU"
     free_share: float = 1.0
+    beside_seconds: float | None = None
 
     @property
     def step_seconds(self) -> float:
         """The median of the rounds."""
         return statistics.median(self.seconds)
+
+    def sharing_scale(self, replicas: int) -> float:
+        """How many times as long each of `replicas` takes that share the cores of this one."""
+        beside = self.beside_seconds and self.beside_seconds / self.step_seconds
+        return sharing_scale(replicas, self.busy_share, beside)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,7 +9,6 @@ from replicator.layouts.program import COMPUTE, LINK, combined
 from replicator.layouts.simulation import (
     Timeline,
     asynchronous_rate,
-    sharing_scale,
     simulate,
     synchronous,
 )
@@ -209,7 +208,7 @@ class Planner:
         shared = self._given.shared_cores
         if shared == "no" or (shared == "auto" and not _is_processor(run)):
             return 1.0
-        return sharing_scale(replicas, run.busy_share)
+        return run.sharing_scale(replicas)
 
     def _bucket_bytes(self, run: Run) -> float:
         if self._given.bucket_mib is not None:

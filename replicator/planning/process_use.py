@@ -5,8 +5,10 @@ import ctypes
 import os
 import platform
 import statistics
+import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -80,6 +82,24 @@ def _median(step: Callable[[], object], least_seconds: float, steps: int) -> flo
         step()
         taken.append(time.perf_counter() - start)
     return statistics.median(taken)
+
+
+def beside_seconds(
+    calls: Sequence[Callable[[], object]], least_seconds: float, steps: int = 1
+) -> float:
+    """Seconds of a step while others are made, the mean of their medians.
+
+    Each call, a step, has a thread of its own, in which it is made until `least_seconds` are over,
+    and so many times at least. They begin together.
+    """
+    together = threading.Barrier(len(calls))
+
+    def repeated(step: Callable[[], object]) -> float:
+        together.wait()
+        return _median(step, least_seconds, steps)
+
+    with ThreadPoolExecutor(len(calls)) as threads:
+        return statistics.fmean(threads.map(repeated, calls))
 
 
 def _idle_seconds() -> float:

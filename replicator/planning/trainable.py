@@ -2,13 +2,13 @@
 
 import copy
 import dataclasses
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import tensorflow as tf
 
-from replicator.planning.process_use import needed_bytes, timed
+from replicator.planning.process_use import beside_seconds, needed_bytes, timed
 from replicator.portable.export import STEP, described, export_function, training_step
 from replicator.portable.manifest import manifest_of, write_manifest
 from replicator.training.accumulation import Batch
@@ -24,12 +24,14 @@ class Trainable:
       state, loss: what a step updates, and of what.
       batch_spec: static shape and dtype of every entry of a batch.
       jit_compile: whether TensorFlow compiles the step.
+      make: makes the same once more, with a state of its own; None: it cannot be.
     """
 
     state: TrainState
     loss: LossFn
     batch_spec: Mapping[str, tf.TensorSpec]
     jit_compile: bool = False
+    make: Callable[[], "Trainable"] | None = None
 
     def resized(self, rows: int, microbatches: int) -> "Trainable":
         """The same model on batches of so many rows, accumulated from so many microbatches."""
@@ -78,19 +80,32 @@ class Trainable:
 
     def run(self, rounds: int, least_seconds: float) -> dict[str, Any]:
         """What TensorFlow takes for a step on one device: the fields of a `Run`."""
+        step, device = self._made(), "GPU" if tf.config.list_physical_devices("GPU") else "CPU"
+        held = self.state_bytes + self.batch_bytes
+        found = timed(step, rounds, least_seconds)
+        found |= {"memory_bytes": needed_bytes(step, held), "operations": {}, "device": device}
+        another = self.another()
+        if another is not None and device == "CPU":
+            found["beside_seconds"] = beside_seconds([step, another._made()], least_seconds)
+        return found
+
+    def another(self) -> "Trainable | None":
+        """The same step of another state; None where there is no `make`."""
+        if self.make is None:
+            return None
+        rows = next(iter(self.batch_spec.values())).shape[0]
+        model = self.make().resized(rows, self.state.optimizer.accumulate)
+        return dataclasses.replace(model, jit_compile=self.jit_compile)
+
+    def _made(self) -> Callable[[], float]:
+        """The step, which was made once."""
         compiled, batch = compile_step(self.state, self.loss, self.jit_compile), self.batch()
 
         def step() -> float:
             return float(compiled(batch)["loss"])
 
         step()
-        held = self.state_bytes + self.batch_bytes
-        return {
-            **timed(step, rounds, least_seconds),
-            "memory_bytes": needed_bytes(step, held),
-            "operations": {},
-            "device": "GPU" if tf.config.list_physical_devices("GPU") else "CPU",
-        }
+        return step
 
 
 def _bytes(tensor: Any) -> int:

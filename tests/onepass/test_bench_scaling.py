@@ -87,6 +87,14 @@ def test_replicas_are_predicted_as_is_counted_by_hand():
     assert rows["weak, 2 processes, predicted"].against == "weak, 2 processes"
 
 
+def test_replicas_take_what_copies_side_by_side_have_taken():
+    beside = row("one device beside another", "R=1", 2, "ms/step", 30.0, 30.0)
+    rows = validation.replica_predictions([*measured_rows(), beside])
+    found = {row.what: row.value for row in rows}
+    assert found["strong, local:2, predicted"] == pytest.approx(1 / 30e-3)
+    assert found["weak, local:2, predicted"] == pytest.approx(1 / 50e-3)  # not measured beside one
+
+
 def test_stored_measurements_are_predicted_within_a_tenth():
     """With all cores for every replica they were 54 to 209 percent too fast."""
     stored = json.loads((ROOT / "docs" / "bench_scaling.json").read_text())["rows"]

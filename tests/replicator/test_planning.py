@@ -5,6 +5,7 @@ import json
 import math
 import subprocess
 import sys
+import threading
 
 import numpy as np
 import pytest
@@ -26,7 +27,12 @@ from replicator.planning.arguments import PlanArguments, check
 from replicator.planning.measurement import Measurement, Run, Store, costed
 from replicator.planning.pipelines import Stages
 from replicator.planning.plan import Planner, cheapest
-from replicator.planning.process_use import needed_bytes, this_machine, timed
+from replicator.planning.process_use import (
+    beside_seconds,
+    needed_bytes,
+    this_machine,
+    timed,
+)
 from replicator.planning.programs import ModelPrograms
 from replicator.planning.report import lines, to_json, write_plot, write_trace
 from replicator.planning.trainable import Trainable
@@ -134,6 +140,11 @@ def test_a_simulation_is_the_same_again():
 @pytest.mark.parametrize(("share", "scale"), [(1.0, 4.0), (0.5, 2.0), (0.1, 1.0)])
 def test_replicas_share_the_cores_that_one_keeps_busy(share, scale):
     assert sharing_scale(4, share) == scale
+
+
+def test_what_two_lose_to_each_other_more_replicas_lose_too():
+    assert [sharing_scale(n, 0.6, 1.8) for n in (1, 2, 4)] == pytest.approx([1.0, 1.8, 3.6])
+    assert sharing_scale(4, 0.1, 1.05) == 1.05  # of many cores, that no replica has to wait for
 
 
 def test_one_worker_reads_computes_and_adds_in_turn():
@@ -453,6 +464,17 @@ def test_a_step_that_only_computes_keeps_at_most_all_cores_busy():
 def test_a_long_step_is_timed_once():
     made = []
     assert len(timed(lambda: made.append(1), 3, 0.0)["seconds"]) == len(made) == 1
+
+
+def test_steps_beside_each_other_begin_together_and_are_all_made():
+    together, made = threading.Barrier(2, timeout=60), []
+
+    def step(name):
+        together.wait()
+        made.append(name)
+
+    seconds = beside_seconds([lambda: step("a"), lambda: step("b")], 0.0, 3)
+    assert seconds > 0 and sorted(made) == ["a"] * 3 + ["b"] * 3
 
 
 def test_neither_a_folders_plan_nor_its_programs_import_tensorflow():

@@ -20,7 +20,8 @@ STRATEGIES = {
     PAIR: ("multi_worker", 2),
 }
 REPLICAS_OF = {SINGLE: 1, "local:2": 2, "local:4": 4, PAIR: 2}
-STRONG, WEAK, COMPUTE, ALL_SUM = "strong", "weak", "one device", f"all_sum, {PAIR}"
+STRONG, WEAK, ALL_SUM = "strong", "weak", f"all_sum, {PAIR}"
+COMPUTE, BESIDE = "one device", "one device beside another"
 FITTED_LATENCY, FITTED_BANDWIDTH = "fitted latency", "fitted bandwidth"
 RATE, TIME, BYTES = "steps/s", "ms/step", "bytes/step"
 LEAST_COUNT = 3  # of which the median is taken
@@ -111,11 +112,20 @@ def _of_single(given: BenchArguments, group: Group) -> tuple[list[Repeated], Mea
         (Row(COMPUTE, size_name(1), rows, TIME), functools.partial(_milliseconds, step))
         for rows, step in steps.items()
     ]
+    shares = {given.clips // replicas for replicas in REPLICAS_OF.values()}
+    besides = {
+        rows: Repeated(group, given.least_seconds, do="beside", rows=rows)
+        for rows in sorted(shares & steps.keys())
+    }
+    measures += [
+        (Row(BESIDE, size_name(1), rows, TIME), functools.partial(_milliseconds, beside))
+        for rows, beside in besides.items()
+    ]
     step = steps[given.clips]
     for kind in (STRONG, WEAK):
         row = Row(f"{kind}, {SINGLE}", size_name(1), given.clips, RATE)
         measures.append((row, lambda: 1 / step.seconds))
-    return list(steps.values()), measures
+    return [*steps.values(), *besides.values()], measures
 
 
 def _of_replicas(given: BenchArguments, name: str, group: Group) -> tuple[list[Repeated], Measures]:

@@ -10,7 +10,6 @@ from onepass.bench.scaling.arguments import BenchArguments
 from onepass.bench.scaling.models import trainable
 from onepass.bench.scaling.validation import AT_ONCE, Pairs, pair_rows
 from onepass.bench.worker_group import Group
-from replicator.layouts.simulation import sharing_scale
 from replicator.planning.arguments import PlanArguments
 from replicator.planning.measurement import Run, Store, device_environment
 from replicator.planning.plan import Planner
@@ -46,7 +45,7 @@ def jax_rows(given: BenchArguments, model: str) -> list[Row]:
 
 
 def _shared_seconds(run: Run, devices: int) -> float:
-    return run.step_seconds * sharing_scale(devices, run.busy_share)
+    return run.step_seconds * run.sharing_scale(devices)
 
 
 @contextlib.contextmanager

@@ -5,6 +5,7 @@ that a slow spell of the machine hits both.
 """
 
 import contextlib
+import dataclasses
 import math
 from collections.abc import Iterator, Mapping
 from typing import Any
@@ -15,12 +16,7 @@ from onepass.bench.scaling.rows import LEAST_COUNT, PAIR
 from onepass.bench.scaling.validation import AT_ONCE, Pairs, pair_rows
 from onepass.bench.worker_group import Group, started
 from replicator.layouts.network import Network
-from replicator.layouts.simulation import (
-    asynchronous_rate,
-    sharing_scale,
-    simulate,
-    synchronous,
-)
+from replicator.layouts.simulation import asynchronous_rate, simulate, synchronous
 from replicator.planning.measurement import Run
 from replicator.planning.plan import exchanged_bytes
 
@@ -45,9 +41,9 @@ def synchronous_rows(given: BenchArguments, model: str, name: str, network: Netw
     memory: Pairs = []
     with _groups(given, model, {name: (strategy, processes)}) as groups:
         for _ in range(given.rounds):
-            one, sizes = _profile(given, groups[ONE], share)
+            one, sizes = _shareable(given, groups[ONE], share)
             run, _ = _profile(given, groups[name], share)
-            seconds = one.step_seconds * sharing_scale(replicas, one.busy_share)
+            seconds = one.step_seconds * one.sharing_scale(replicas)
             program = synchronous(seconds, [sizes["reduced_bytes"]], replicas)
             predicted = simulate(program, network if apart else AT_ONCE).seconds
             times.append((run.step_seconds, predicted))
@@ -63,10 +59,10 @@ def asynchronous_rows(given: BenchArguments, model: str) -> list[Row]:
     with _groups(given, model, chosen) as groups:
         for _ in range(given.rounds):
             message_seconds, network = _exchanged(given, groups[next(iter(chosen))])
-            one, sizes = _profile(given, groups[ONE], given.clips)
+            one, sizes = _shareable(given, groups[ONE], given.clips)
             for name, workers in ASYNCHRONOUS.items():
                 run, _ = _profile(given, groups[name], given.clips)
-                scale = sharing_scale(workers, one.busy_share)
+                scale = one.sharing_scale(workers)
                 handling = message_seconds * sizes["variables"]
                 rate, _ = asynchronous_rate(
                     scale * one.step_seconds, sizes["state_bytes"], workers, 1, network,
@@ -109,3 +105,11 @@ def _profile(given: BenchArguments, group: Group, rows: int) -> tuple[Run, dict[
     answer: dict[str, Any] = dict(group.ask(do="profile", rows=rows, steps=steps)[0])
     sizes = {name: answer.pop(name) for name in SIZES}
     return Run(**answer), sizes
+
+
+def _shareable(given: BenchArguments, group: Group, rows: int) -> tuple[Run, dict[str, Any]]:
+    """As `_profile`, of one device; also beside another step like it."""
+    run, sizes = _profile(given, group, rows)
+    count = max(math.ceil(given.least_seconds / run.step_seconds), LEAST_COUNT)
+    (beside,) = group.ask(do="beside", rows=rows, count=count)
+    return dataclasses.replace(run, beside_seconds=beside["seconds"]), sizes

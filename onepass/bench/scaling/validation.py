@@ -6,6 +6,7 @@ import statistics
 from onepass.bench.report import Row, find, ratio
 from onepass.bench.scaling.arguments import BenchArguments
 from onepass.bench.scaling.rows import (
+    BESIDE,
     COMPUTE,
     FITTED_BANDWIDTH,
     FITTED_LATENCY,
@@ -19,7 +20,7 @@ from onepass.bench.scaling.rows import (
     bytes_title,
 )
 from replicator.layouts.network import Network, sent_bytes
-from replicator.layouts.simulation import sharing_scale, simulate, synchronous
+from replicator.layouts.simulation import simulate, synchronous
 
 MEASURED, PREDICTED = "measured", "predicted"
 MEMORY = "MB/device"
@@ -31,9 +32,11 @@ Pairs = list[tuple[float, float]]
 def replica_predictions(rows: list[Row]) -> list[Row]:
     """What strong and weak scaling should be, from the rows of one device and of all_sums.
 
-    Each round is predicted from what that very round has measured of one device.
+    Each round is predicted from what that very round has measured of one device, or of two copies
+    of its step side by side, of which N take N/2 times as long.
     """
-    alone = {row.batch: row for row in rows if row.what == COMPUTE}
+    alone = {row.batch: row.values for row in rows if row.what == COMPUTE}
+    beside = {row.batch: row.values for row in rows if row.what == BESIDE}
     made = []
     for row in [row for row in rows if row.what.startswith((STRONG, WEAK))]:
         kind, name = row.what.split(", ")
@@ -47,9 +50,11 @@ def replica_predictions(rows: list[Row]) -> list[Row]:
         given = sent.value / sent_bytes("all-reduce", 1.0, replicas) / count.value
         reduced = [given] * round(count.value)
         network = fitted_network(rows) if name == PAIR else AT_ONCE
+        # Where none ran beside another, two take twice as long.
+        both = beside.get(share) or [2 * milliseconds for milliseconds in alone[share]]
         values = [
-            _rate(1e-3 * milliseconds, reduced, replicas, network)
-            for milliseconds in alone[share].values
+            _rate(1e-3 * milliseconds * replicas / 2, reduced, replicas, network)
+            for milliseconds in both
         ]
         made.append(Row(f"{row.what}, {PREDICTED}", row.size, row.batch, RATE, row.what,
                         values=values))  # fmt: skip
@@ -57,8 +62,7 @@ def replica_predictions(rows: list[Row]) -> list[Row]:
 
 
 def _rate(seconds: float, reduced: list[float], replicas: int, network: Network) -> float:
-    program = synchronous(sharing_scale(replicas) * seconds, reduced, replicas)
-    return 1 / simulate(program, network).seconds
+    return 1 / simulate(synchronous(seconds, reduced, replicas), network).seconds
 
 
 def fitted_network(rows: list[Row]) -> Network:

@@ -16,7 +16,7 @@ from onepass.bench.scaling.models import trainable
 from onepass.bench.scaling.traffic import Reduced, ReducedCounter
 from onepass.bench.worker_process import median_seconds, serve
 from replicator import strategies
-from replicator.planning.process_use import needed_bytes, timed
+from replicator.planning.process_use import beside_seconds, needed_bytes, timed
 from replicator.planning.trainable import Trainable
 from replicator.training.step import compile_replicated_step
 
@@ -45,6 +45,7 @@ class Worker:
         self._counter = ReducedCounter(self.replicator)
         self._model: Trainable | None = None
         self._steps: dict[int, tuple[Call, Reduced]] = {}
+        self._besides: dict[int, Call] = {}
         self._sums: dict[int, Call] = {}
         self._exchanges: dict[tuple[int, int], Call] = {}
 
@@ -54,7 +55,7 @@ class Worker:
         count: steps timed; the first of a size is not one of them.
         """
         if rows not in self._steps:
-            call = self._compiled(rows)
+            call = self._compiled(self.model(), rows)
             call()
             self._steps[rows] = call, self._counter.last()
         call, reduced = self._steps[rows]
@@ -63,6 +64,18 @@ class Worker:
             "bytes": reduced.size_bytes,
             "collectives": reduced.collectives,
         }
+
+    def beside(self, rows: int, count: int) -> dict[str, float]:
+        """Seconds of such a step while one of another model is made in this process.
+
+        count: steps timed of each. One of this size was made before.
+        """
+        if rows not in self._besides:
+            with self.replicator.scope():
+                self._besides[rows] = self._compiled(self._trainable(), rows)
+            self._besides[rows]()
+        call, _ = self._steps[rows]
+        return {"seconds": beside_seconds([call, self._besides[rows]], 0.0, count)}
 
     def all_sum(self, size_bytes: int, count: int) -> dict[str, float]:
         """Seconds of an `all_sum` of so many bytes of float32, of at least `count` of them."""
@@ -104,11 +117,14 @@ class Worker:
         """The model, made once."""
         if self._model is None:
             with self.replicator.scope():
-                self._model = trainable(self._preset, self._clip_samples)
+                self._model = self._trainable()
         return self._model
 
-    def _compiled(self, rows: int) -> Call:
-        replicator, model = self.replicator, self.model()
+    def _trainable(self) -> Trainable:
+        return trainable(self._preset, self._clip_samples)
+
+    def _compiled(self, model: Trainable, rows: int) -> Call:
+        replicator = self.replicator
         batch = model.resized(rows * replicator.num_replicas, 1).batch()
         batches = tf.data.Dataset.from_tensors(batch).repeat()
         step = compile_replicated_step(model.state, model.loss, model.jit_compile, replicator, {})
