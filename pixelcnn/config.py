@@ -32,6 +32,8 @@ class DataConfig:
     """How larger images are reduced: areas averaged, or every k-th pixel taken."""
     flip: bool = False
     """Mirror every other image, left to right."""
+    shift: int = 0
+    """Move images by up to so many pixels, up, down and sideways; their edges are repeated."""
     batch_size: int = 16
     """Images in a batch."""
     dev_share: float = 0.05
@@ -41,6 +43,7 @@ class DataConfig:
         """Raises ValueError, naming the field, for a number out of range."""
         self.rules  # noqa: B018 - checks the others
         at_least(self, 1, "batch_size")
+        at_least(self, 0, "shift")
 
     @property
     def rules(self) -> ImageRules:

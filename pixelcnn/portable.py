@@ -118,7 +118,8 @@ def carried(source: Any, config: AnyTrainConfig) -> tuple[Arrays, dict[str, Any]
         arrays["caption"] = np.stack([encode_caption(c) for c in members.captions]).astype(np.uint8)
     elif needed == "map":
         arrays["map"] = members.maps
-    shown = {"flip": config.data.flip, "dropout": config.conditioning.dropout}
+    shown = {"flip": config.data.flip, "shift": config.data.shift}
+    shown |= {"dropout": config.conditioning.dropout}
     return arrays, {"kind": "images", **drawn, **shown}
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 
 ALL_ROWS = slice(None)
-LANES = 5  # words of each image: its seed, its flip, its crop's top and left, its condition
+LANES = 5  # words of each image: its seed, its flip, its place's top and left, its condition
 DROPPED = {"label": -1, "caption": 0}  # what stands in place of a dropped condition
 Arrays = dict[str, np.ndarray]
 
@@ -68,6 +68,23 @@ def flipped(images: np.ndarray, words: np.ndarray) -> np.ndarray:
     return np.where(mirrored, images[:, :, ::-1], images)
 
 
+def cropped(images: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
+    """[batch, crop, crop, ...], each cut where its two words [2, batch] say."""
+    places = images.shape[1] - crop + 1
+    tops, lefts = ((words >> np.uint64(32)) * np.uint64(places) >> np.uint64(32)).astype(np.int64)
+    cuts = zip(images, tops, lefts, strict=True)
+    return np.stack([p[top : top + crop, left : left + crop] for p, top, left in cuts])
+
+
+def shifted(images: np.ndarray, words: np.ndarray, most: int) -> np.ndarray:
+    """[batch, height, width, ...], each moved by up to `most` pixels up, down and sideways.
+
+    Its two words [2, batch] say where to. What comes in from outside repeats the edge.
+    """
+    sides = [(0, 0), (most, most), (most, most)] + [(0, 0)] * (images.ndim - 3)
+    return cropped(np.pad(images, sides, mode="edge"), words, images.shape[1])
+
+
 def shard_rows(batch_size: int, shard_index: int, num_shards: int) -> slice:
     """The rows of one of equal parts of a batch; ValueError where there are no such parts."""
     if batch_size % num_shards or not 0 <= shard_index < num_shards:
@@ -88,6 +105,7 @@ def image_batch(
     flip: bool,
     rows: slice = ALL_ROWS,
     dropout: float = 0.0,
+    shift: int = 0,
 ) -> Arrays:
     """Batch `step`: int32 rows of what is stored, and "seed" int32 [batch, 2], new in every step.
 
@@ -97,12 +115,15 @@ def image_batch(
       flip: mirrors every other image, by chance, and its "map" with it.
       rows: of the batch, to make no others.
       dropout: the share, by chance, whose "label" or "caption" is `DROPPED`.
+      shift: pixels that an image and its "map" are moved by at most, by chance, see `shifted`.
     """
     chosen = sampled_examples(seed, step, batch_size, len(stored["levels"]))[rows]
-    seeds, flips, *_, drops = example_words(seed, step, batch_size, LANES)[:, rows]
+    seeds, flips, *places, drops = example_words(seed, step, batch_size, LANES)[:, rows]
     batch = {name: array[chosen].astype(np.int32) for name, array in stored.items()}
     for name in {"levels", "map"} & batch.keys() if flip else ():
         batch[name] = flipped(batch[name], flips)
+    for name in {"levels", "map"} & batch.keys() if shift else ():
+        batch[name] = shifted(batch[name], np.stack(places), shift)
     for name in DROPPED.keys() & batch.keys() if dropout else ():
         gone = (drops / 2.0**64 < dropout).reshape(-1, *[1] * (batch[name].ndim - 1))
         batch[name] = np.where(gone, np.int32(DROPPED[name]), batch[name])

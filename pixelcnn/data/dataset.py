@@ -135,6 +135,7 @@ class ImageDataset:
             seed=seed,
             start_step=start_step,
             flip=data.flip,
+            shift=data.shift,
             dropout=self.config.conditioning.dropout,
             **shard,
         )

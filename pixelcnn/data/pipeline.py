@@ -8,6 +8,7 @@ import tensorflow as tf
 from pixelcnn.data.batch_sampling import (
     LANES,
     Arrays,
+    cropped,
     example_seeds,
     example_words,
     image_batch,
@@ -48,14 +49,6 @@ def _batch(stored: Mapping[str, np.ndarray], chosen: np.ndarray, seeds: np.ndarr
     return {**batch, "seed": example_seeds(seeds)}
 
 
-def _cropped(images: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
-    """[batch, crop, crop, ...], each cut where its two words [2, batch] say."""
-    places = images.shape[1] - crop + 1
-    tops, lefts = ((words >> np.uint64(32)) * np.uint64(places) >> np.uint64(32)).astype(np.int64)
-    cuts = zip(images, tops, lefts, strict=True)
-    return np.stack([p[top : top + crop, left : left + crop] for p, top, left in cuts])
-
-
 def batches(
     corpus: Corpus,
     split: str,
@@ -68,6 +61,7 @@ def batches(
     shard_index: int = 0,
     num_shards: int = 1,
     dropout: float = 0.0,
+    shift: int = 0,
 ) -> tf.data.Dataset:
     """An endless dataset of batches, in which every image comes once an epoch.
 
@@ -82,6 +76,7 @@ def batches(
       flip: mirrors every other image, by chance, left to right, and its map with it.
       crop: height and width, in pixels, of a square cut from each image at a random place.
       shard_index, num_shards: which equal part of each batch's rows to give.
+      shift: pixels that images are moved by at most, by chance; edges repeat. Not with a crop.
       dropout: the share of images whose label is -1, or whose caption is zeros, by chance.
 
     Yields:
@@ -98,12 +93,13 @@ def batches(
 
     def make(step: int) -> Arrays:
         batch = image_batch(
-            stored, seed, step, batch_size=batch_size, flip=flip, rows=rows, dropout=dropout
-        )
+            stored, seed, step, batch_size=batch_size, flip=flip, rows=rows, dropout=dropout,
+            shift=shift,
+        )  # fmt: skip
         if crop is not None:
             cuts = example_words(seed, step, batch_size, LANES)[2:4, rows]
             for name in {"levels", "map"} & batch.keys():
-                batch[name] = _cropped(batch[name], cuts, crop)
+                batch[name] = cropped(batch[name], cuts, crop)
         return batch
 
     return as_dataset(make, start_step, rows=batch_size // num_shards)

@@ -7,6 +7,7 @@ has neither its memory nor its variables.
 
 import contextlib
 import ctypes
+import gc
 import importlib
 import json
 import os
@@ -20,6 +21,7 @@ from serving.sandbox import worker
 MOST_BYTES = 2**16
 MOST_CONNECTIONS = 250
 IMPORTS = ("tensorflow", "serving.bundles.loading")
+UNUSED = ("jax", "keras")  # no bundle needs them; TensorFlow imports what it finds of them
 ENGINE = ("distill.model", "distill.cpu.engine")  # of students, where it is installed
 DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 
@@ -28,11 +30,14 @@ def main(descriptor: int) -> None:
     """Starts and ends processes as asked over a socket, until the server closes it."""
     control = socket.socket(fileno=descriptor)
     processes: set[int] = set()
+    sys.modules.update(dict.fromkeys(UNUSED))
     for name in IMPORTS:
         importlib.import_module(name)
     with contextlib.suppress(ImportError):
         # A confined process could neither keep what it compiles nor share it.
         [importlib.import_module(name) for name in ENGINE][-1].compile_kernels()
+    gc.collect()
+    gc.freeze()  # or collections in the processes of models would write to what they share
     while True:
         data, descriptors, _, _ = socket.recv_fds(control, MOST_BYTES, MOST_CONNECTIONS)
         if not data:

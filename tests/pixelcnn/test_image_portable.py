@@ -65,7 +65,8 @@ def exported(kind, folder, **changes):
 
 @pytest.mark.parametrize("kind", SIDES)
 def test_run_py_draws_the_batches_of_the_pipeline(kind, tmp_path):
-    changes = {"conditioning": {"jitter": 0.5}} if kind == "video" else {"data": {"flip": True}}
+    shown = {"data": {"flip": True, "shift": 2}}
+    changes = {"conditioning": {"jitter": 0.5}} if kind == "video" else shown
     dataset = dataset_of(kind, **changes)
     arrays, settings = portable.carried(dataset.source, dataset.config)
     write_npz(tmp_path / settings["file"], arrays)

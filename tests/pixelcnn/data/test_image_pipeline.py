@@ -122,6 +122,18 @@ def test_crops_come_from_every_place(corpus):
     assert np.all(np.diff(levels[..., 0], axis=2) == 10)
 
 
+def test_images_are_moved_to_every_place_with_their_maps_and_their_edges_go_on(corpus):
+    batches = taken(pipeline.batches(corpus, "train", batch_size=50, seed=3, shift=2), 4)
+    levels = np.concatenate([batch["levels"] for batch in batches])
+    assert levels.shape == (200, 8, 8, 1)
+    columns = levels[:, 0, :, 0] - levels[:, 0, :, 0].min(1, keepdims=True)
+    ramp = np.pad(np.arange(8) * 10, 2, mode="edge")
+    wanted = {tuple((ramp[k : k + 8] - ramp[k : k + 8].min()).tolist()) for k in range(5)}
+    assert {tuple(row) for row in columns.tolist()} == wanted
+    maps = np.concatenate([batch["map"] for batch in batches])
+    np.testing.assert_array_equal(maps, levels[..., 0])
+
+
 def test_whole_gives_every_image_once_in_order(corpus):
     batches = [{k: v.numpy() for k, v in b.items()} for b in pipeline.whole(corpus, "train", 3)]
     assert [len(batch["label"]) for batch in batches] == [3, 3, 1]
@@ -147,7 +159,7 @@ def test_impossible_batches_are_refused(corpus, options, message):
 
 @pytest.mark.parametrize("parts", [2, 3])
 def test_parts_of_a_batch_are_the_rows_of_the_whole(corpus, parts):
-    options = {"batch_size": 6, "seed": 3, "start_step": 2, "flip": True, "crop": 5}
+    options = {"batch_size": 6, "seed": 3, "start_step": 2, "flip": True, "crop": 5, "shift": 1}
     (whole,) = taken(pipeline.batches(corpus, "train", **options), 1)
     shards = [
         taken(pipeline.batches(corpus, "train", **options, shard_index=i, num_shards=parts), 1)[0]
