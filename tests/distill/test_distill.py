@@ -192,7 +192,7 @@ def test_terms_that_are_off_are_not_computed(teacher_run, data):
     assert "multi" in values and not {"kl", "squared", "magnitude", "feature"} & values.keys()
 
 
-@pytest.mark.parametrize("term", ["kl", "multi"])
+@pytest.mark.parametrize("term", ["kl", pytest.param("multi", marks=pytest.mark.slow)])
 def test_distilling_lowers_the_term_that_it_is_given_on_real_speech(distil, tmp_path, term):
     distil(changed(loop=dict(num_steps=60), loss={**OFF, term: 1.0}))
     values = [line[term] for line in read_metrics(tmp_path / "run") if term in line]
@@ -215,6 +215,7 @@ def test_the_perceptual_terms_train_their_own_classifier_once(distil, tmp_path, 
     assert {"feature", "style"} <= set(read_metrics(tmp_path / "run")[-1])
 
 
+@pytest.mark.slow
 def test_a_gaussian_pair_uses_the_closed_form(data, tmp_path):
     network = dataclasses.replace(TINY.network, likelihood="gaussian")
     config = dataclasses.replace(looped(TINY, num_steps=1), network=network)

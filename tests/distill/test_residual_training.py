@@ -101,6 +101,7 @@ def whole(distil, tmp_path_factory):
     return run
 
 
+@pytest.mark.slow
 def test_a_resumed_distillation_is_the_uninterrupted_one_bit_for_bit(distil, whole, tmp_path):
     distil(tmp_path / "parts", num_steps=2)
     distil(tmp_path / "parts")
@@ -147,6 +148,7 @@ def test_a_distilled_student_speaks_and_is_evaluated(whole, teacher_run, data):
     assert filtered.shape == (12 * HOP,) and np.abs(filtered).max() > 0
 
 
+@pytest.mark.slow
 def test_the_exported_step_reads_the_clips_of_the_run_and_descends_as_it_does(
     distil, teacher_run, data, tmp_path
 ):

@@ -62,7 +62,7 @@ def assert_same(one, other):
 
 def some_slow(kinds):
     """The kinds; those whose parts others have too, or that nothing shipped is of, are slow."""
-    slow = ("draft", "mixture, context, speakers")
+    slow = (DRAFT, "mixture, context, speakers")
     return [pytest.param(kind, marks=pytest.mark.slow) if kind in slow else kind for kind in kinds]
 
 
@@ -76,7 +76,7 @@ def test_a_bundle_speaks_what_the_live_model_speaks(kind):
     assert np.abs(spoken[0] - spoken[1]).max() > 100 * STEP
 
 
-@pytest.mark.parametrize("kind", [DRAFT, RESIDUAL, FRAMED, FREE, VOCODER])
+@pytest.mark.parametrize("kind", some_slow([DRAFT, RESIDUAL, FRAMED, FREE, VOCODER]))
 def test_a_streamed_sound_is_the_whole(kind):
     made, given = bundle(kind), {**sound_of(kind), "seed": 3, "num": 2}
     chunks = list(made.stream(**given, chunk_samples=100 if kind in TEACHERS else 5000))
@@ -108,7 +108,7 @@ def by_stock_tensorflow(kind, inputs):
 
 
 @pytest.mark.parametrize("signature", [PLAIN, COMPILED])
-@pytest.mark.parametrize("kind", [DRAFT, RESIDUAL, FRAMED, VOCODER])
+@pytest.mark.parametrize("kind", some_slow([DRAFT, RESIDUAL, FRAMED, VOCODER]))
 def test_rows_padded_together_are_the_rows_alone(kind, signature):
     made, hop = bundle(kind), bundle(kind).hop_samples
     counts = [37, 230, 11] if kind == DRAFT else [7, 39, 2]

@@ -292,6 +292,13 @@ def test_the_environment_of_the_server_is_not_there(load):
     assert b"PYTHONPATH" in environment and b"secret-of-the-server" not in environment
 
 
+def test_packages_that_no_bundle_needs_are_not_there(load):
+    """TensorFlow imports what it finds of them: tens of megabytes in every process."""
+    with open(f"/proc/{load().pid}/maps") as file:
+        mapped = file.read()
+    assert "tensorflow" in mapped and "jaxlib" not in mapped
+
+
 def test_the_registry_starts_a_model_again_and_others_go_on(fork_server, load, tmp_path):
     load(name="bad", call=("crash", ""))
     load(name="good")
