@@ -31,6 +31,7 @@ SWAP_SECONDS = 20.0
 GROWTH_MIB = 8.0  # of the last fifth of the time over the second
 MORE_FILES = 24  # connections that are being opened and closed differ from look to look
 MORE_THREADS = 8
+MOST_SLOWER = 3  # a client with the token beside attackers, at the mean
 LIMITS = ("--queue-rows", 8, "--max-streams", 4, "--log-level", "warning", "--poll-seconds", 0.5)
 CONTROL = {"seconds": 0.04, "chunk_seconds": 0.002}
 
@@ -102,13 +103,15 @@ def test_forty_clients_are_all_answered_while_versions_change(tmp_path):
 
 
 def answers_of_twenty(command, seconds):
-    """How requests of twenty clients with the token ended, and how many a second."""
+    """How requests of twenty clients with the token ended, how many a second, and how many
+    seconds one of them takes the slowest client at the mean."""
     clients = [HttpClient(command, token=TOKEN) for _ in range(10)]
     clients += [GrpcClient(command, token=TOKEN) for _ in range(10)]
     with at_work(clients):
         time.sleep(seconds)
     ended = totals(clients)
-    return ended, round(ended.total() / seconds, 1)
+    slowest = seconds / min(client.ended.total() for client in clients)
+    return ended, round(ended.total() / seconds, 1), round(slowest, 3)
 
 
 @pytest.mark.slow
@@ -118,7 +121,7 @@ def test_nobody_with_the_token_is_refused_beside_attackers(tmp_path):
     models.add(seconds=0.02)
     models.add("endless", endless=True)
     with Command(models, environment={"ONEPASS_TOKEN": TOKEN}) as command:
-        _, alone = answers_of_twenty(command, min(10.0, SECONDS / 6))
+        _, alone, seconds_alone = answers_of_twenty(command, min(30.0, SECONDS / 6))
         words = (command.port, command.grpc_address, TOKEN)
         attackers = Process(ROOT / "tests" / "attackers.py", tmp_path / "attackers.log", *words)
         try:
@@ -126,12 +129,14 @@ def test_nobody_with_the_token_is_refused_beside_attackers(tmp_path):
             for what in ("connections", "bytes of requests"):
                 name = f'onepass_refused_total{{what="{what}"}}'
                 until(lambda name=name: command.metric(name, **token), 60)
-            ended, beside = answers_of_twenty(command, SECONDS)
+            ended, beside, seconds_beside = answers_of_twenty(command, SECONDS)
             assert attackers.is_running(), attackers.output()
         finally:
             attackers.kill()
         print(f"\n{dict(ended)}; {alone} a second alone, {beside} beside attackers")
+        print(f"the slowest client: {seconds_alone} s alone, {seconds_beside} s beside attackers")
         assert ended.keys() == {ANSWERED}
+        assert seconds_beside < MOST_SLOWER * seconds_alone
         assert command.ended(signal.SIGTERM, 60) == 0
 
 
