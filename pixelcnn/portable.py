@@ -119,8 +119,8 @@ def carried(source: Any, config: AnyTrainConfig) -> tuple[Arrays, dict[str, Any]
     elif needed == "map":
         arrays["map"] = members.maps
     shown = {"flip": config.data.flip, "shift": config.data.shift}
-    shown |= {"dropout": config.conditioning.dropout}
-    return arrays, {"kind": "images", **drawn, **shown}
+    dropout = config.conditioning.dropout
+    return arrays, {"kind": "images", **drawn, **shown, "dropout": dropout}
 
 
 def export_sampler(

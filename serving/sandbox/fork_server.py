@@ -30,7 +30,7 @@ def main(descriptor: int) -> None:
     """Starts and ends processes as asked over a socket, until the server closes it."""
     control = socket.socket(fileno=descriptor)
     processes: set[int] = set()
-    sys.modules.update(dict.fromkeys(UNUSED))
+    sys.modules.update(dict.fromkeys(UNUSED))  # type: ignore[arg-type]  # None: not to be found
     for name in IMPORTS:
         importlib.import_module(name)
     with contextlib.suppress(ImportError):
