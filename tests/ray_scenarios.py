@@ -243,6 +243,7 @@ def main(models, folder, bundle=None):
         *("--port", "0", "--grpc-port", "-1", "--poll-seconds", "0.2", "--log-level", "warning"),
     )
     port = int(own.said[1])
+    wait_until(lambda: ask(port, "GET", "/readyz")[0] == 200, LOAD_SECONDS, "its models")
     words = (*ON_RAY, *TIMES, "--log-level", "warning")
     server = Server(models, folder / "ray.log", r"^serving .* on Ray at http://(\S+),", *words)
     results["start"] = {"seconds": server.seconds}
