@@ -240,7 +240,8 @@ def main(models, folder, bundle=None):
         models,
         folder / "own.log",
         r"http://[^ ]*:(\d+)$",
-        *("--port", "0", "--grpc-port", "-1", "--poll-seconds", "0.2", "--log-level", "warning"),
+        *("--no-sandbox", "--port", "0", "--grpc-port", "-1"),  # the fake ones are of its process
+        *("--poll-seconds", "0.2", "--log-level", "warning"),
     )
     port = int(own.said[1])
     wait_until(lambda: ask(port, "GET", "/readyz")[0] == 200, LOAD_SECONDS, "its models")
