@@ -26,6 +26,7 @@ from pixelcnn.networks.config import (
     PixelCNNConfig,
 )
 from pixelcnn.training import train
+from replicator.runs.metrics import read_metrics
 from replicator.training.config import LoopConfig, OptimizerConfig
 
 CLASSES = ("cat", "dog", "eel")
@@ -169,6 +170,13 @@ def run(kind: str) -> Path:
     else:
         trained(config_of(kind), data_of(kind), path)
     return path
+
+
+@functools.cache
+def best_step(kind: str) -> int:
+    """The step of `run(kind)` with the fewest bits on dev; machines differ."""
+    lines = [line for line in read_metrics(run(kind)) if "dev_bits_per_dim" in line]
+    return min(lines, key=lambda line: line["dev_bits_per_dim"])["step"]
 
 
 @functools.cache

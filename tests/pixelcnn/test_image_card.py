@@ -7,7 +7,7 @@ import shutil
 import image_runs
 import numpy as np
 import pytest
-from image_runs import DEV, STEPS, config_of, images, opened, run, trained
+from image_runs import DEV, best_step, config_of, images, opened, run, trained
 
 import onepass
 from pixelcnn import card
@@ -40,7 +40,7 @@ def test_the_card_says_where_the_model_is_from(exported):
         "conditioned on class",
         "- Data: toys. CC0 of a zoo.",
         "- Classes: cat, dog, eel",
-        f"{STEPS} steps in ",
+        f"{best_step('pixelcnn')} steps in ",
         "on an abacus.",
         "`onepass train tiny --data toys --workdir run` On a cold day.",
         "in half precision",
@@ -90,7 +90,7 @@ def test_the_figures_are_those_of_the_folder(exported, monkeypatch):
 def test_the_folder_says_what_the_model_is(exported):
     spec = spec_of(exported)
     expected = dict(kind="pixelcnn", preset="tiny", size=8, channels=1, levels=256)
-    expected |= dict(condition="class", classes=["cat", "dog", "eel"], step=STEPS)
+    expected |= dict(condition="class", classes=["cat", "dog", "eel"], step=best_step("pixelcnn"))
     assert {name: spec[name] for name in expected} == expected
     assert spec["config"]["data_folder"] == spec["data"] == "toys"
 

@@ -10,7 +10,7 @@ import sys
 import image_runs
 import numpy as np
 import pytest
-from image_runs import CLASSES, DEV, SIDES, STEPS, TRAIN, images, model, run
+from image_runs import CLASSES, DEV, SIDES, TRAIN, best_step, images, model, run
 from PIL import Image
 
 import onepass
@@ -316,7 +316,7 @@ def test_figures_in_words_name_model_data_and_the_codec(capsys, monkeypatch):
     words = ["evaluate", str(run("pixelcnn")), "--data", str(images()), "--samples", "0"]
     assert onepass.main(words) == 0
     lines = capsys.readouterr().out.splitlines()
-    begin = f"{run('pixelcnn')}, step {STEPS}, on {DEV} dev images of {images()}"
+    begin = f"{run('pixelcnn')}, step {best_step('pixelcnn')}, on {DEV} dev images of {images()}"
     assert lines[0] == f"{begin} (its other {TRAIN} are for training; --all: use them too)"
     bits, webp = known["bits_per_dim"], known["codec"]["webp"]
     assert lines[1].startswith(f"  bits per dimension   {bits:.3f}   (95%: ")

@@ -294,7 +294,8 @@ def test_the_environment_of_the_server_is_not_there(load):
 
 def test_packages_that_no_bundle_needs_are_not_there(load):
     """TensorFlow imports what it finds of them: tens of megabytes in every process."""
-    with open(f"/proc/{load().pid}/maps") as file:
+    bundle = load()
+    with open(f"/proc/{bundle.pid}/maps") as file:
         mapped = file.read()
     assert "tensorflow" in mapped and "jaxlib" not in mapped
 
