@@ -57,6 +57,7 @@ class Server:
             said = self._ready(time.monotonic() + limit_seconds)
             missing = {path.name for path in root.iterdir()} - {*said[1].split(", ")}
             if missing and not on_ray:  # which names the folder alone
+                self._leave()  # its log is written in a thread of its own
                 raise UserError(
                     f"The server could not load {missing.pop()}: {last_line(self._log)}"
                 )
@@ -103,13 +104,16 @@ class Server:
 
     def stop(self) -> None:
         """Lets it answer what it has and leave; nothing that it has started is left."""
+        self._leave()
+        self._reaper.communicate(b"!")  # kills what is left
+        os.close(self._said)
+        self._log.close()
+
+    def _leave(self) -> None:
         with contextlib.suppress(ProcessLookupError):
             self._reaper.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._reaper.wait(LEAVE_SECONDS)
-        self._reaper.communicate(b"!")  # kills what is left
-        os.close(self._said)
-        self._log.close()
 
 
 def _free_port() -> int:
