@@ -76,7 +76,7 @@ def batches(
       flip: mirrors every other image, by chance, left to right, and its map with it.
       crop: height and width, in pixels, of a square cut from each image at a random place.
       shard_index, num_shards: which equal part of each batch's rows to give.
-      shift: pixels that images are moved by at most, by chance; edges repeat. Not with a crop.
+      shift: pixels that images are moved by at most, by chance; edges repeat. 0 with a crop.
       dropout: the share of images whose label is -1, or whose caption is zeros, by chance.
 
     Yields:
@@ -89,6 +89,8 @@ def batches(
     size = members.images.shape[1]
     if crop is not None and not 1 <= crop <= size:
         raise ValueError(f"`crop` must be in [1, {size}], got {crop}.")
+    if crop is not None and shift:
+        raise ValueError(f"`shift` must be 0 with a crop, got {shift}.")
     stored, rows = _stored(members), shard_rows(batch_size, shard_index, num_shards)
 
     def make(step: int) -> Arrays:

@@ -158,7 +158,10 @@ def test_the_first_byte_of_an_answer_is_counted_where_there_is_one():
 
 def test_what_processes_take_is_shown_while_they_are_there():
     metrics, labels = Metrics(), {"model": "voice", "version": "1"}
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE) as process:
+    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        process.stdin.write(b"x")
+        process.stdin.flush()
+        assert process.stdout.read(1) == b"x"  # it is a program of its own by now, not a fork
         metrics.loaded("voice", 1, process.pid)
         metrics.loaded("here", 1)
         assert value(metrics, "onepass_model_memory_bytes", **labels) > 4096

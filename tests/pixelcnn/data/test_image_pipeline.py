@@ -148,6 +148,7 @@ def test_whole_gives_every_image_once_in_order(corpus):
         ({"batch_size": 0}, "`batch_size` must be at least 1, got 0."),
         ({"start_step": -1}, "`start_step` must be at least 0, got -1."),
         ({"crop": 9}, "`crop` must be in [1, 8], got 9."),
+        ({"crop": 6, "shift": 2}, "`shift` must be 0 with a crop, got 2."),
         ({"split": "test"}, "`split` must be train or dev, got test."),
     ],
 )
@@ -157,9 +158,9 @@ def test_impossible_batches_are_refused(corpus, options, message):
     assert str(caught.value) == message
 
 
-@pytest.mark.parametrize("parts", [2, 3])
-def test_parts_of_a_batch_are_the_rows_of_the_whole(corpus, parts):
-    options = {"batch_size": 6, "seed": 3, "start_step": 2, "flip": True, "crop": 5, "shift": 1}
+@pytest.mark.parametrize(("parts", "moved"), [(2, {"crop": 5}), (3, {"shift": 1})])
+def test_parts_of_a_batch_are_the_rows_of_the_whole(corpus, parts, moved):
+    options = {"batch_size": 6, "seed": 3, "start_step": 2, "flip": True, **moved}
     (whole,) = taken(pipeline.batches(corpus, "train", **options), 1)
     shards = [
         taken(pipeline.batches(corpus, "train", **options, shard_index=i, num_shards=parts), 1)[0]
