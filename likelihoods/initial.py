@@ -17,7 +17,7 @@ class Initial:
         """A normal variable of variance gain^2 / fan-in, the fan-in being all axes but the last."""
         self._drawn += 1
         size = math.prod(shape)
-        draws = noise.normal(noise.fold_in(self._seed, self._drawn), [0], 0, size)[..., 0]
+        draws = _normals(noise.as_key(self._seed), self._drawn, size)
         scale = gain / math.sqrt(math.prod(shape[:-1]))
         return tf.Variable(tf.reshape(draws, shape) * scale, name=name)
 
@@ -35,3 +35,16 @@ class ZeroInitial(Initial):
     def kernel(self, shape, name: str, gain: float = 1.0) -> tf.Variable:
         """A variable of zeros, as `zeros` makes."""
         return self.zeros(shape, name)
+
+
+@tf.function(
+    autograph=False,
+    input_signature=[
+        tf.TensorSpec([2], tf.uint32),
+        tf.TensorSpec([], tf.int32),
+        tf.TensorSpec([], tf.int32),
+    ],
+)
+def _normals(key: tf.Tensor, number: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
+    """float32 [count] standard normals; traced once, as the cipher alone is a hundred operations."""
+    return noise.normal(noise.fold_in(key, number), [0], 0, count)[0, :, 0]
