@@ -26,16 +26,9 @@ def threefry2x32(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
       counter: uint32 [..., 2], broadcast against the key.
     Source: Salmon et al. 2011, section 3.3; 20 rounds, a key injection after every fourth.
     """
-    keys = [key[..., 0], key[..., 1]]
-    keys.append(keys[0] ^ keys[1] ^ tf.constant(_KEY_PARITY, tf.uint32))
-    left, right = counter[..., 0] + keys[0], counter[..., 1] + keys[1]
-    for group in range(5):
-        for rotation in _ROTATIONS[group % 2]:
-            left = left + right
-            right = _rotate_left(right, rotation) ^ left
-        left = left + keys[(group + 1) % 3]
-        right = right + keys[(group + 2) % 3] + tf.constant(group + 1, tf.uint32)
-    return tf.stack([left, right], axis=-1)
+    words = _cipher(key, counter)
+    words.set_shape(tf.broadcast_static_shape(key.shape, counter.shape))
+    return words
 
 
 def as_key(seed: int | tf.Tensor) -> tf.Tensor:
@@ -158,6 +151,21 @@ def normal(
 ) -> tf.Tensor:
     """float32 [rows, length, 2] standard normal; arguments as for `bits`."""
     return normal_from_bits(bits(seed, rows, start, length, lane))
+
+
+# Traced once for every rank: its 130 operations would take 50 ms wherever noise is in a graph.
+@tf.function(autograph=False, reduce_retracing=True)
+def _cipher(key: tf.Tensor, counter: tf.Tensor) -> tf.Tensor:
+    keys = [key[..., 0], key[..., 1]]
+    keys.append(keys[0] ^ keys[1] ^ tf.constant(_KEY_PARITY, tf.uint32))
+    left, right = counter[..., 0] + keys[0], counter[..., 1] + keys[1]
+    for group in range(5):
+        for rotation in _ROTATIONS[group % 2]:
+            left = left + right
+            right = _rotate_left(right, rotation) ^ left
+        left = left + keys[(group + 1) % 3]
+        right = right + keys[(group + 2) % 3] + tf.constant(group + 1, tf.uint32)
+    return tf.stack([left, right], axis=-1)
 
 
 def _rotate_left(word: tf.Tensor, count: int) -> tf.Tensor:
