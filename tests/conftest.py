@@ -1,8 +1,12 @@
 import os
+import signal
 
 import pytest
 
 import onepass
+
+# A shell's background jobs ignore Ctrl-C, and so would every process that a test starts.
+signal.signal(signal.SIGINT, signal.default_int_handler)
 
 # TensorFlow reads it once, when it is first imported.
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")

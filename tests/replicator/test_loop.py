@@ -67,7 +67,7 @@ def train(tmp_path):
 
 
 def interrupt():
-    os.kill(os.getpid(), signal.SIGINT)
+    signal.raise_signal(signal.SIGINT)  # now, where a kill may reach another thread, later
 
 
 def test_a_run_in_parts_is_the_whole_run_bit_for_bit(train, tmp_path):
