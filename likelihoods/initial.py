@@ -46,5 +46,5 @@ class ZeroInitial(Initial):
     ],
 )
 def _normals(key: tf.Tensor, number: tf.Tensor, count: tf.Tensor) -> tf.Tensor:
-    """float32 [count] standard normals; traced once, as the cipher alone is a hundred operations."""
+    """float32 [count] standard normals, traced once: the cipher has over a hundred operations."""
     return noise.normal(noise.fold_in(key, number), [0], 0, count)[0, :, 0]

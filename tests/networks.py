@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
+from marks import some_slow
 
 from likelihoods import noise
 from wavenet.config import WaveNetConfig
@@ -34,6 +35,9 @@ KINDS = {
         filter_width=2, components=2, context_layers=3, context_block_samples=16, context_channels=5
     ),
 }
+
+
+SOME_SLOW = some_slow(KINDS, ("mixture", "mixture, one-hot speakers, frames"))
 
 
 def network_of(kind: str, seed: int = 0, compute_dtype: str = "float32") -> WaveNet:

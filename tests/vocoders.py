@@ -2,6 +2,7 @@
 
 import numpy as np
 import tensorflow as tf
+from marks import some_slow
 
 from likelihoods import noise
 from wavenet.config import WaveNetConfig
@@ -36,6 +37,9 @@ KINDS = {
     ),
     "bunches of 4": dict(bunch_samples=4, subframes=2),
 }
+SOME_SLOW = some_slow(
+    KINDS, ("prediction, given pitch", "prediction, pitch, bunches of 2", "bunches of 4")
+)
 
 
 def vocoder_of(kind: str, seed: int = 0, **changes) -> VocoderWaveNet:

@@ -230,6 +230,7 @@ def test_a_gaussian_pair_uses_the_closed_form(data, tmp_path):
     assert "kl" in line and "cross_entropy" not in line
 
 
+@pytest.mark.slow
 def test_evaluations_leave_metrics_sounds_and_images(distil, tmp_path, watched):
     loop, loss = dict(num_steps=1, evaluate_every_steps=1), {**OFF, "multi": 1.0}
     distil(changed(loop=loop, loss=loss))

@@ -1,5 +1,6 @@
 """The example models: their mathematics against slow code, two replicas against one device."""
 
+import functools
 import re
 from pathlib import Path
 
@@ -30,22 +31,22 @@ def write_images(folder):
 
 
 @pytest.fixture(scope="module")
-def runs(tmp_path_factory):
-    """From a strategy's word to its folder and what it printed; both run side by side."""
+def run_under(tmp_path_factory):
+    """Runs all examples under a strategy, once; gives their folder and what they printed."""
     folder = tmp_path_factory.mktemp("examples")
     write_images(folder / "images")
-    started = {}
-    try:
-        for word in ("single", "local:2"):
-            out, log = folder / word[:5], folder / f"{word[:5]}.log"
-            images = folder / "images"
-            started[word] = out, TensorflowProcess(SCRIPT, log, word, out, images)
-        for word, (_, process) in started.items():
-            assert process.ended(SECONDS) == 0, f"{word}: {process.output()[-3000:]}"
-    finally:
-        for _, process in started.values():
+
+    @functools.cache
+    def run_under(strategy):
+        out, log = folder / strategy[:5], folder / f"{strategy[:5]}.log"
+        process = TensorflowProcess(SCRIPT, log, strategy, out, folder / "images")
+        try:
+            assert process.ended(SECONDS) == 0, process.output()[-3000:]
+        finally:
             process.kill()
-    return {word: (out, process.output()) for word, (out, process) in started.items()}
+        return out, process.output()
+
+    return run_under
 
 
 def stored(folder, step):
@@ -53,12 +54,13 @@ def stored(folder, step):
         return {name: file[name] for name in file.files}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("example", "step"),
     [("d4pg", 8), ("mpo", 8), ("v_mpo", 8), ("own_step", 6), ("resnet50", 2), ("sn_gan", 1)],
 )
-def test_two_replicas_end_where_one_device_does(runs, example, step):
-    one, two = (stored(runs[word][0] / example, step) for word in ("single", "local:2"))
+def test_two_replicas_end_where_one_device_does(run_under, example, step):
+    one, two = (stored(run_under(word)[0] / example, step) for word in ("single", "local:2"))
     assert one.keys() == two.keys()
     for name, values in one.items():
         bound = 1e-5 * np.max(np.abs(values)) + 1e-7
@@ -68,25 +70,26 @@ def test_two_replicas_end_where_one_device_does(runs, example, step):
 @pytest.mark.parametrize(
     ("parts", "whole", "step"), [("sn_gan", "straight", 2), ("own_parts", "own_step", 6)]
 )
-def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(runs, parts, whole, step):
-    resumed, straight = (stored(runs["single"][0] / run, step) for run in (parts, whole))
+def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(run_under, parts, whole, step):
+    resumed, straight = (stored(run_under("single")[0] / run, step) for run in (parts, whole))
     for name, values in straight.items():
         np.testing.assert_array_equal(resumed[name], values, err_msg=name)
 
 
-def test_a_sheet_has_a_row_of_samples_for_each_class(runs):
-    with Image.open(runs["single"][0] / "straight" / "step_000002.png") as sheet:
+def test_a_sheet_has_a_row_of_samples_for_each_class(run_under):
+    with Image.open(run_under("single")[0] / "straight" / "step_000002.png") as sheet:
         levels = np.asarray(sheet)
     assert levels.shape == (10 * 32, 8 * 32, 3)
     cells = levels.reshape(10, 32, 8, 32, 3).transpose(0, 2, 1, 3, 4).reshape(80, -1)
     assert len(np.unique(cells, axis=0)) == 80
 
 
-def test_the_accuracy_counts_every_dev_image_once(runs):
-    found = {word: re.search(r"accuracy on dev: ([\d.]+)", runs[word][1]) for word in runs}
-    accuracies = {word: float(match.group(1)) for word, match in found.items()}
-    assert accuracies["single"] == accuracies["local:2"]
-    assert accuracies["single"] * 5 == pytest.approx(round(accuracies["single"] * 5), abs=1e-3)
+@pytest.mark.parametrize("strategy", ["single", pytest.param("local:2", marks=pytest.mark.slow)])
+def test_the_accuracy_counts_every_dev_image_once(run_under, strategy):
+    found = re.search(r"accuracy on dev: ([\d.]+)", run_under(strategy)[1])
+    right = 5 * float(found.group(1))
+    assert right == pytest.approx(round(right), abs=1e-3)
+    assert found.group(0) in run_under("single")[1]
 
 
 def test_resnet50_has_the_parameters_of_the_paper():

@@ -390,6 +390,7 @@ def value_of(bench, what, batch=4):
     return value
 
 
+@pytest.mark.slow
 def test_json_keeps_the_contract(bench):
     assert set(bench.output) == {"machine", "rows"}
     keys = {"what", "size", "batch", "value", "unit", "against", "ratio", "spread"}
@@ -398,6 +399,7 @@ def test_json_keeps_the_contract(bench):
     assert all(row["ratio"] > 0 for row in bench.output["rows"] if row["against"])
 
 
+@pytest.mark.slow
 def test_the_gradients_of_a_step_are_the_bytes_counted(bench):
     weights = sum(np.prod(w.shape) for w in trainable("wavenet-smoke").state.weights)
     beside = value_of(bench, "exchanged, 2 processes") - 4 * weights
@@ -405,11 +407,13 @@ def test_the_gradients_of_a_step_are_the_bytes_counted(bench):
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="counts of the loopback")
+@pytest.mark.slow
 def test_the_bytes_counted_went_over_the_loopback(bench):
     counted = value_of(bench, "exchanged, 2 processes")
     assert value_of(bench, "loopback, 2 processes") > 0.99 * counted
 
 
+@pytest.mark.slow
 def test_strong_and_weak_scaling_are_predicted_beside_what_was_measured(bench):
     ratios = {row["what"]: row["ratio"] for row in bench.output["rows"] if row["against"]}
     # The share of two clips is not measured on one device, so that only weak scaling is predicted.
@@ -423,6 +427,7 @@ def test_the_plot_is_an_image(tmp_path):
     assert (tmp_path / "p.png").read_bytes().startswith(b"\x89PNG")
 
 
+@pytest.mark.slow
 def test_no_process_is_left(bench):
     assert children() == []
 

@@ -517,6 +517,7 @@ def test_figures_as_json_are_one_object_and_nothing_else(trained, data, capsys):
     assert 3 < figures["codec"]["flac"] < 16 and figures["real_time_factor"] > 0
 
 
+@pytest.mark.slow
 def test_figures_in_words_name_model_and_data(trained, data, tmp_path, capsys):
     other = shutil.copytree(data, tmp_path / "other")
     assert onepass.main(["evaluate", str(trained), "--data", str(other), "--spoken", "1"]) == 0

@@ -51,6 +51,7 @@ def digits():
     return onepass.load("shipped-digits")
 
 
+@pytest.mark.slow
 def test_the_probability_of_images_is_that_of_each_alone(digits):
     images = digits.generate([3, 7], seed=1, num=2)
     both = digits.log_prob(images, [3, 7])

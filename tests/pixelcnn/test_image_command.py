@@ -11,6 +11,7 @@ import image_runs
 import numpy as np
 import pytest
 from image_runs import CLASSES, DEV, SIDES, TRAIN, best_step, images, model, run
+from marks import some_slow
 from PIL import Image
 
 import onepass
@@ -488,7 +489,9 @@ def folder(tmp_path_factory):
     return folder
 
 
-@pytest.mark.parametrize("name", ["pixelcnn-smoke", "multiscale-smoke"])
+@pytest.mark.parametrize(
+    "name", some_slow(["pixelcnn-smoke", "multiscale-smoke"], ("pixelcnn-smoke",))
+)
 def test_a_smoke_preset_trains_on_a_folder_of_images_and_is_evaluated_and_drawn(
     name, folder, tmp_path, capsys, monkeypatch
 ):

@@ -112,6 +112,7 @@ def test_a_caption_is_found_where_its_image_is_likelier_than_under_all_others():
     assert not any("caption" in name for name in figures("pixelcnn")["measures"])
 
 
+@pytest.mark.slow
 def test_what_actions_gain_is_a_mean_over_several_exchanges():
     dataset, density = dev_of("video"), model("video").density
     ways = [next(iter(dataset.dev(1000, i))) for i in range(1 + dataset.shuffles)]

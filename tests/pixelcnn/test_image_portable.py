@@ -85,7 +85,11 @@ def test_run_py_draws_the_batches_of_the_pipeline(kind, tmp_path):
     [
         ("map", {}),
         pytest.param("text", {"parts": ("8.2",)}, marks=pytest.mark.slow),
-        ("video", {"parts": ("16.3",), "optimizer": ADAM, "conditioning": {"jitter": 0.5}}),
+        pytest.param(
+            "video",
+            {"parts": ("16.3",), "optimizer": ADAM, "conditioning": {"jitter": 0.5}},
+            marks=pytest.mark.slow,
+        ),
     ],
 )
 def test_steps_in_jax_equal_those_in_tensorflow(kind, changes, tmp_path):
@@ -101,6 +105,7 @@ def test_steps_in_jax_equal_those_in_tensorflow(kind, changes, tmp_path):
     assert_same_training(run.arrays(), state.arrays(), start)
 
 
+@pytest.mark.slow
 def test_dropout_and_crops_are_those_of_a_compiled_step(tmp_path):
     factor = dataclasses.replace(config_of("multiscale").network.factor, dropout=0.5)
     network = {"base_size": 2, "crop": 4, "factor": factor}
@@ -191,6 +196,7 @@ def test_an_exported_model_of_videos_draws_the_same_scales(tmp_path):
         np.testing.assert_array_equal(ours[0], theirs)
 
 
+@pytest.mark.slow
 def test_an_exported_model_of_patches_enlarges_an_image_as_before(tmp_path):
     made, start = density_of("text"), image_runs.toys(1, 4, 4)["images"][0][..., None]
     condition = {"caption": encode_caption("stripes")[None]}
@@ -202,7 +208,10 @@ def test_an_exported_model_of_patches_enlarges_an_image_as_before(tmp_path):
     np.testing.assert_array_equal(expected[1][::2, ::2], start)
 
 
-@pytest.mark.parametrize(("kind", "guidance"), [("pixelcnn", 1.5), ("multiscale", 0.0)])
+@pytest.mark.parametrize(
+    ("kind", "guidance"),
+    [("pixelcnn", 1.5), pytest.param("multiscale", 0.0, marks=pytest.mark.slow)],
+)
 def test_an_exported_sampler_by_fixed_point_draws_the_same_image_and_counts_passes(
     kind, guidance, tmp_path
 ):

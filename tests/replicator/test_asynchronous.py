@@ -176,6 +176,7 @@ def test_outputs_that_a_killed_worker_took_along_are_those_of_the_update_before(
         fetched(None)
 
 
+@pytest.mark.slow
 def test_a_killed_worker_is_replaced_and_a_killed_server_ends_the_run(tasks):
     of = tasks(steps=100_000, pause_seconds=0.05, workers=2)
     server, first, second = of.start("ps"), of.start("worker", 0), of.start("worker", 1)

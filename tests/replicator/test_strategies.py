@@ -45,7 +45,7 @@ STRATEGIES = {
     "sharded:2x2": ("sharded:2x2", {}),
 }
 # What is quick to see; the other strategies have laws of their own, of smaller models, too.
-QUICK = {"local:2": ("multiscale", "distill"), "multi_worker": ("distill",)}
+QUICK = {"local:2": ("multiscale", "distill")}
 
 
 # Processes

@@ -10,6 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import tensorflow as tf
+from marks import some_slow
 from sound_bundles import (
     BATCH,
     SPEAKERS,
@@ -34,6 +35,7 @@ STEP = 2.0 / 65535  # from one 16-bit level to the next
 SEED = 2**63 + 5  # beyond int64, as seeds may be
 HEAT = 0.8
 DRAFT, PLAIN_STUDENT, RESIDUAL, FRAMED, FREE, VOCODER = *STUDENTS, *TEACHERS
+SLOW = (DRAFT, "mixture, context, speakers")  # others have their parts, nothing shipped is of them
 LENGTHS = {DRAFT: 900, RESIDUAL: 300, PLAIN_STUDENT: 230, FRAMED: 39, VOCODER: 39}  # in frames
 FREE_SAMPLES = 200
 
@@ -60,13 +62,7 @@ def assert_same(one, other):
 # Whole and streamed
 
 
-def some_slow(kinds):
-    """The kinds; those whose parts others have too, or that nothing shipped is of, are slow."""
-    slow = (DRAFT, "mixture, context, speakers")
-    return [pytest.param(kind, marks=pytest.mark.slow) if kind in slow else kind for kind in kinds]
-
-
-@pytest.mark.parametrize("kind", some_slow([*STUDENTS, *TEACHERS]))
+@pytest.mark.parametrize("kind", some_slow([*STUDENTS, *TEACHERS], SLOW))
 def test_a_bundle_speaks_what_the_live_model_speaks(kind):
     given = {**sound_of(kind), "seed": SEED, "num": 2, "temperature": HEAT}
     spoken = bundle(kind).generate(**given)
@@ -76,7 +72,7 @@ def test_a_bundle_speaks_what_the_live_model_speaks(kind):
     assert np.abs(spoken[0] - spoken[1]).max() > 100 * STEP
 
 
-@pytest.mark.parametrize("kind", some_slow([DRAFT, RESIDUAL, FRAMED, FREE, VOCODER]))
+@pytest.mark.parametrize("kind", some_slow([DRAFT, RESIDUAL, FRAMED, FREE, VOCODER], SLOW))
 def test_a_streamed_sound_is_the_whole(kind):
     made, given = bundle(kind), {**sound_of(kind), "seed": 3, "num": 2}
     chunks = list(made.stream(**given, chunk_samples=100 if kind in TEACHERS else 5000))
@@ -108,7 +104,7 @@ def by_stock_tensorflow(kind, inputs):
 
 
 @pytest.mark.parametrize("signature", [PLAIN, COMPILED])
-@pytest.mark.parametrize("kind", some_slow([DRAFT, RESIDUAL, FRAMED, VOCODER]))
+@pytest.mark.parametrize("kind", some_slow([DRAFT, RESIDUAL, FRAMED, VOCODER], SLOW))
 def test_rows_padded_together_are_the_rows_alone(kind, signature):
     made, hop = bundle(kind), bundle(kind).hop_samples
     counts = [37, 230, 11] if kind == DRAFT else [7, 39, 2]
@@ -236,6 +232,7 @@ def test_auto_takes_the_engine_for_students_in_float32():
     assert engines == ["numba", "tensorflow"]
 
 
+@pytest.mark.slow
 def test_a_student_in_bfloat16_is_near_and_streams_its_own_sound():
     half, given = bundle(PLAIN_STUDENT, "auto", "--bfloat16"), sound_of(PLAIN_STUDENT)
     assert half.engine == "tensorflow"
@@ -275,6 +272,7 @@ ALONE = """
 """
 
 
+@pytest.mark.slow
 def test_a_bundle_speaks_the_same_in_a_process_without_the_training_packages(tmp_path):
     given = sound_of(DRAFT, 230)
     np.save(tmp_path / "frames.npy", given["condition"])

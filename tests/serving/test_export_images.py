@@ -10,6 +10,7 @@ import pytest
 import tensorflow as tf
 from image_bundles import bundle_folder, model, model_folder, resigned, without_lowered
 from image_runs import toys
+from marks import some_slow
 from PIL import Image
 from tensorflow.core.protobuf import saved_model_pb2
 
@@ -41,7 +42,7 @@ def batch_of(kind, signature, calls):
 # What is drawn
 
 
-@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale", "map", "caption"])
+@pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale", "map", "caption"], ("map",)))
 def test_a_bundle_draws_what_the_live_model_draws(kind):
     request, heat = REQUESTS[kind], 0.9
     drawn = bundle(kind).generate(request, seed=SEED, num=3, temperature=heat)

@@ -14,6 +14,7 @@ import numpy as np
 import pytest
 import soundfile
 import tensorflow as tf
+from marks import some_slow
 from processes import ROOT, TensorflowProcess
 from runs import NEVER, TINY, assert_same, looped, newest, options, recordings, steps_of
 from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
@@ -86,10 +87,7 @@ KINDS = {
 }
 
 
-@pytest.mark.parametrize(
-    "kind",
-    [pytest.param(kind, marks=pytest.mark.slow if "context" in kind else ()) for kind in KINDS],
-)
+@pytest.mark.parametrize("kind", some_slow(KINDS, ("mixture, mel", "gaussian, f0, context")))
 def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(train, tmp_path, kind):
     network, recorded = KINDS[kind]
     config = dataclasses.replace(

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from vocoders import KINDS, frames_of, levels_of, vocoder_of
+from vocoders import SOME_SLOW, frames_of, levels_of, vocoder_of
 
 SAMPLES = 240
 
@@ -26,7 +26,7 @@ def influence(network, levels, condition, time):
     return np.abs(tape.gradient(mixed, wave).numpy()[0])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_SLOW)
 @pytest.mark.parametrize("time", [160, 161, 162, 163])
 def test_parameters_depend_on_all_the_near_past_and_on_nothing_else(kind, time):
     network, levels, condition = parts(kind)
@@ -35,7 +35,7 @@ def test_parameters_depend_on_all_the_near_past_and_on_nothing_else(kind, time):
     assert np.all(moved[time - 12 : time] > 0.0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_SLOW)
 def test_parameters_end_at_the_receptive_field(kind):
     network, levels, condition = parts(kind, samples=1200)
     time = 1199
@@ -44,7 +44,7 @@ def test_parameters_end_at_the_receptive_field(kind):
     assert np.all(moved[: max(0, time - reach)] == 0.0)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_SLOW)
 def test_probabilities_of_all_levels_sum_to_one(kind):
     network = vocoder_of(kind, levels=32)
     levels = levels_of(network, 1, SAMPLES)
@@ -55,7 +55,7 @@ def test_probabilities_of_all_levels_sum_to_one(kind):
     np.testing.assert_allclose(tf.reduce_sum(tf.exp(every), 0), 1.0, rtol=2e-5)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_SLOW)
 def test_a_condition_by_rows_equals_one_by_samples(kind):
     network, levels, condition = parts(kind, batch=2)
     inputs = network.inputs(levels)
@@ -64,7 +64,7 @@ def test_a_condition_by_rows_equals_one_by_samples(kind):
     np.testing.assert_allclose(by_rows, network(inputs, condition), rtol=1e-9, atol=1e-12)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_SLOW)
 def test_neighbouring_frames_stand_in_for_the_whole_recording(kind):
     network = vocoder_of(kind, compute_dtype="float64")
     frames = frames_of(network, 1, 30 * network.config.hop_samples)
@@ -78,7 +78,7 @@ def test_neighbouring_frames_stand_in_for_the_whole_recording(kind):
         )
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_SLOW)
 def test_silence_is_what_lies_beyond_a_recording(kind):
     network = vocoder_of(kind)
     frames = frames_of(network, 1, 4 * network.config.hop_samples)
@@ -87,7 +87,7 @@ def test_silence_is_what_lies_beyond_a_recording(kind):
     np.testing.assert_array_equal(network.rows(frames), network.rows(padded, None, side))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_SLOW)
 def test_every_weight_has_a_gradient(kind):
     network, levels, condition = parts(kind)
     with tf.GradientTape() as tape:

@@ -56,10 +56,10 @@ def test_divergence_and_its_gradient_are_there_when_they_differ(kind):
 def test_divergence_between_normals_is_the_closed_form():
     drawn = Filter(decay=0.3, scale=0.5).sample(noise_of("normal", 0, 8, 24))
     given = Autoregression("normal").conditionals(drawn.output)
-    draws = kl_divergence.standard_draws("normal", 3, 8, 24, 2000)
+    draws = kl_divergence.standard_draws("normal", 3, 8, 24, 300)
     estimated = kl_divergence.divergence(given, drawn, draws, "normal").kl
     exact = kl_divergence.gaussian_divergence(drawn, given.location, given.log_scale, 0.0)
-    np.testing.assert_allclose(estimated, tf.reduce_mean(exact), rtol=0.01)
+    np.testing.assert_allclose(estimated, tf.reduce_mean(exact), rtol=0.03)
 
 
 def test_regularisation_is_the_squared_ratio_of_scales():

@@ -22,6 +22,7 @@ from pixelcnn.sampling.pixelcnn_sampler import Given
 CLASSES, SIDE, LEVELS = 3, 5, 16
 CONDITIONER = Conditioner(ConditioningConfig("class", CLASSES), Initial(0))
 OUTPUTS = [("logistic", 3, LEVELS), ("softmax", 3, LEVELS), ("logistic", 1, 256)]
+QUICK = [OUTPUTS[0], *(pytest.param(o, marks=pytest.mark.slow) for o in OUTPUTS[1:])]
 
 
 @functools.cache
@@ -41,7 +42,7 @@ def drawn(output, sampler="cached", guidance=2.0, labels=(0, 1), rows=(0, 1), **
     return np.array(counted(images).levels)
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("output", QUICK)
 def test_all_samplers_draw_the_same_guided_images(output):
     given = Given(image_of(2, SIDE, SIDE, *output[1:]), tf.constant(7))
     for fields in ({}, {"given": given, "temperature": 0.8}):
@@ -72,7 +73,7 @@ def test_guided_multiscale_images_are_the_same_by_every_sampler_of_the_base(kind
     assert (cached[-1] != sampled("cached", None)[-1]).numpy().any()
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("output", QUICK)
 def test_an_image_is_guided_alone_as_in_any_batch(output):
     both = drawn(output)
     np.testing.assert_array_equal(drawn(output, labels=(1,), rows=(1,)), both[1:])
@@ -86,7 +87,7 @@ def hidden_states(output, batch, seed=0):
     return Hidden(*(tf.constant(draws.normal(size=(2 * batch, n)), tf.float32) for n in sizes))
 
 
-@pytest.mark.parametrize("output", OUTPUTS[:2])
+@pytest.mark.parametrize("output", QUICK[:2])
 def test_samples_follow_the_guided_distribution_of_every_channel(output):
     network, weight, count = network_of(output).output, 1.5, 20_000
     one = hidden_states(output, 1)
@@ -107,7 +108,7 @@ def test_samples_follow_the_guided_distribution_of_every_channel(output):
         before.append(tf.fill([2], level))
 
 
-@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize("output", QUICK)
 def test_the_tables_of_all_channels_are_the_density(output):
     network, hidden = network_of(output).output, hidden_states(output, 4)
     pixels = image_of(8, 1, 1, *output[1:])[:, 0, 0]

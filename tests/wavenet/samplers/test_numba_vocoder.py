@@ -5,7 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
-from vocoders import KINDS, frames_of, levels_of, vocoder_of
+from vocoders import KINDS, SOME_SLOW, frames_of, levels_of, vocoder_of
 
 from wavenet.samplers import NumbaVocoderSampler, Request, generate, stream
 from wavenet.samplers.numba.bunches import ROOM
@@ -15,7 +15,7 @@ SAMPLES = 200
 ROWS = 11
 
 
-@pytest.fixture(scope="module", params=KINDS)
+@pytest.fixture(scope="module", params=SOME_SLOW)
 def network(request):
     return vocoder_of(request.param)
 

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import tensorflow as tf
-from networks import KINDS, condition_of, levels_of, network_of
+from networks import SOME_SLOW, condition_of, levels_of, network_of
 
 from wavenet.samplers import Request, generate, naive, stream
 from wavenet.samplers.xla import Rings, XlaSampler
@@ -44,14 +44,14 @@ def assert_same_sound(network, one, other):
 @pytest.mark.parametrize(
     "compute_dtype", ["float64", pytest.param("float32", marks=pytest.mark.slow)]
 )
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_SLOW)
 def test_cached_sampler_equals_naive(kind, compute_dtype):
     network = network_of(kind, compute_dtype=compute_dtype)
     reference = generate(network, request_of(network), "naive")
     assert_same_sound(network, reference, generate(network, request_of(network), "xla"))
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_SLOW)
 def test_conditionals_while_sampling_equal_teacher_forced_ones(kind):
     network = network_of(kind)
     sampler = XlaSampler(network)
@@ -68,7 +68,7 @@ def test_conditionals_while_sampling_equal_teacher_forced_ones(kind):
     np.testing.assert_allclose(tf.concat(drawn, 1), forced, atol=TOLERANCE)
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_SLOW)
 def test_primed_state_equals_the_state_after_drawing_the_same(kind):
     network = network_of(kind)
     start = 32
@@ -85,7 +85,7 @@ def test_primed_state_equals_the_state_after_drawing_the_same(kind):
     assert (again[:, :start] == levels[:, :start]).all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("kind", SOME_SLOW)
 def test_numba_sampler_equals_naive(kind):
     network = network_of(kind)
     reference = generate(network, request_of(network), "naive")

@@ -2,11 +2,10 @@
 
 import dataclasses
 import functools
-import itertools
 
 import numpy as np
 import pytest
-from vocoders import KINDS, frames_of, levels_of, vocoder_of
+from vocoders import SOME_SLOW, frames_of, levels_of, vocoder_of
 
 from wavenet.samplers.generation import Request, generate, stream
 
@@ -18,12 +17,10 @@ def request_for(network, rows=(0, 1), samples=SAMPLES, **changes):
     return Request(samples, seed=3, rows=tuple(rows), frames=frames, **changes)
 
 
-@pytest.mark.parametrize(
-    ("kind", "temperature"), list(zip(KINDS, itertools.cycle([1.0, 0.6]), strict=False))
-)
-def test_cached_sampling_equals_the_definition(kind, temperature):
+@pytest.mark.parametrize("kind", SOME_SLOW)
+def test_cached_sampling_equals_the_definition(kind):
     network = vocoder_of(kind, compute_dtype="float64")
-    request = request_for(network, temperature=temperature)
+    request = request_for(network, temperature=0.6 if "pitch" in kind else 1.0)
     np.testing.assert_array_equal(
         generate(network, request, "xla"), generate(network, request, "naive")
     )

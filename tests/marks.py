@@ -1,0 +1,8 @@
+"""Marks of tests that several files make."""
+
+import pytest
+
+
+def some_slow(kinds, slow) -> list:
+    """The kinds as parameters of a test, which is slow for those whose parts others have, too."""
+    return [pytest.param(kind, marks=pytest.mark.slow) if kind in slow else kind for kind in kinds]
