@@ -52,9 +52,13 @@ def _command(stored: dict) -> str:
 def joined(run: Path, others: tuple[Path, ...]) -> tuple[dict, ImageModel]:
     """The configuration and the model of runs that each trained some of its parts.
 
+    A part that several have trained is the first one's. Nothing reads what is inside a base: of
+    each run that may be another.
+
     Raises UserError if the runs are of different models, or train a conditioner each.
     """
     first = RunDirectory.open(run).config()
+    base, network = first["network"]["base"], first["network"]
     weights: Arrays = {}
     parts: list[str] = []
     for path in (run, *others):
@@ -64,19 +68,29 @@ def joined(run: Path, others: tuple[Path, ...]) -> tuple[dict, ImageModel]:
             raise UserError(f"{path} holds a PixelCNN, which has no parts.")
         if model.density.conditioner.trainable_variables:
             raise UserError(f"{path} trained an encoder of its own; its parts go with no others.")
-        different = [k for k in OF_THE_MODEL if stored.get(k) != first.get(k)]
+        like = {**stored, "network": stored["network"] | {"base": first["network"]["base"]}}
+        different = [k for k in OF_THE_MODEL if like.get(k) != first.get(k)]
         here, there = stored.get("data") or {}, first.get("data") or {}
         different += [f"data.{k}" for k in OF_THE_IMAGES if here.get(k) != there.get(k)]
         if different:
             raise UserError(f"{path} and {run} differ in {', '.join(different)}.")
-        weights |= averages(best_or_newest(opened))
-        parts += model.multiscale.parts
-    whole = {**first, "parts": sorted(set(parts), key=_place)}
+        added = set(model.multiscale.parts).difference(parts)
+        if str(network["base_size"]) in added:
+            base = stored["network"]["base"]
+        trained = averages(best_or_newest(opened))
+        weights |= {name: v for name, v in trained.items() if _part_of(name, network) in added}
+        parts += added
+    whole = {**first, "network": network | {"base": base}, "parts": sorted(parts, key=_place)}
     return whole, model_of(whole, weights, {**spec_of(whole, run), "step": None}, run)
 
 
 def _place(part: str) -> tuple[int, str]:
     return int(part.split(".")[0]), part
+
+
+def _part_of(weight: str, network: dict) -> str:
+    _, kind, part, *_ = weight.split("/")
+    return part if kind == "factors" else str(network["base_size"])
 
 
 def _teacher_line(spec: dict) -> str:

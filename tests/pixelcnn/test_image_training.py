@@ -19,6 +19,7 @@ from pixelcnn.sampling.grids import grid
 from replicator.runs.errors import UserError
 from replicator.runs.metrics import read_metrics
 from replicator.runs.model_folder import averages
+from replicator.runs.run_directory import RunDirectory
 from replicator.training.loop import DONE, FINISHED_BEFORE
 from replicator.training.state import TrainState
 
@@ -201,10 +202,14 @@ def test_parts_of_a_configuration_that_do_not_fit_are_refused(fields, complaint)
 
 @pytest.fixture(scope="module")
 def halves(tmp_path_factory):
-    """Two runs that trained the base and the factors of one model."""
-    folder = tmp_path_factory.mktemp("halves")
+    """Runs that trained the base and the factors of one model, and a base of another width."""
+    folder, config = tmp_path_factory.mktemp("halves"), config_of("multiscale")
     for name, parts in {"base": ("4",), "factors": ("8.2", "8.3", "8.4")}.items():
-        trained(dataclasses.replace(config_of("multiscale"), parts=parts), images(), folder / name)
+        trained(dataclasses.replace(config, parts=parts), images(), folder / name)
+    wide = dataclasses.replace(config.network.base, units=2 * config.network.base.units)
+    network = dataclasses.replace(config.network, base=wide)
+    wide_base = dataclasses.replace(config, parts=("4",), network=network)
+    trained(wide_base, images(), folder / "wide_base")
     return folder
 
 
@@ -218,12 +223,15 @@ def test_a_part_is_trained_alone(halves):
     assert list((halves / "factors" / "samples").iterdir()) == []
 
 
-def test_joined_parts_are_one_model_whose_bits_are_the_sum_of_theirs_and_which_draws(halves):
-    stored, model = card.joined(halves / "factors", (halves / "base",))
+@pytest.mark.parametrize("base", ["base", "wide_base"])
+def test_joined_parts_are_one_model_whose_bits_are_the_sum_of_theirs_and_which_draws(halves, base):
+    others = (halves / base, halves / "base")  # the base that comes first is taken
+    stored, model = card.joined(halves / "factors", others)
     assert stored["parts"] == ["4", "8.2", "8.3", "8.4"] and model.whole
+    assert stored["network"]["base"] == RunDirectory.open(halves / base).config()["network"]["base"]
     batch = next(iter(image_runs.dev_of("multiscale").dev(1000)))
     parts = {}
-    for name in ("base", "factors"):
+    for name in (base, "factors"):
         parts |= opened(halves / name).density.nats(batch)
     together = model.density.nats(batch)
     assert together.keys() == parts.keys()
