@@ -52,13 +52,13 @@ def _command(stored: dict) -> str:
 def joined(run: Path, others: tuple[Path, ...]) -> tuple[dict, ImageModel]:
     """The configuration and the model of runs that each trained some of its parts.
 
-    A part that several have trained is the first one's. Nothing reads what is inside a base: of
-    each run that may be another.
+    A part that several have trained is the first one's. The base may be of another width in each
+    run: no other part depends on it.
 
     Raises UserError if the runs are of different models, or train a conditioner each.
     """
     first = RunDirectory.open(run).config()
-    base, network = first["network"]["base"], first["network"]
+    network, base = first["network"], first["network"].get("base")  # a PixelCNN has none
     weights: Arrays = {}
     parts: list[str] = []
     for path in (run, *others):
@@ -68,7 +68,7 @@ def joined(run: Path, others: tuple[Path, ...]) -> tuple[dict, ImageModel]:
             raise UserError(f"{path} holds a PixelCNN, which has no parts.")
         if model.density.conditioner.trainable_variables:
             raise UserError(f"{path} trained an encoder of its own; its parts go with no others.")
-        like = {**stored, "network": stored["network"] | {"base": first["network"]["base"]}}
+        like = {**stored, "network": stored["network"] | {"base": network["base"]}}
         different = [k for k in OF_THE_MODEL if like.get(k) != first.get(k)]
         here, there = stored.get("data") or {}, first.get("data") or {}
         different += [f"data.{k}" for k in OF_THE_IMAGES if here.get(k) != there.get(k)]

@@ -259,6 +259,8 @@ def test_runs_of_different_models_are_not_joined(halves, tmp_path):
 
     pixelcnn, text = image_runs.run("pixelcnn"), image_runs.run("text")
     assert refusal(pixelcnn) == f"{pixelcnn} holds a PixelCNN, which has no parts."
+    with pytest.raises(UserError, match="holds a PixelCNN, which has no parts"):
+        card.joined(pixelcnn, (base,))
     assert refusal(text).startswith(f"{text} trained an encoder of its own")
     other = tmp_path / "other"
     shutil.copytree(halves / "factors", other)
