@@ -22,6 +22,15 @@ def quick_compilation():
     jax.config.update("jax_disable_most_optimizations", False)
 
 
+@pytest.fixture(scope="module", autouse=True)
+def forgetting(request):
+    """Networks and programs that a module keeps for its tests go with it."""
+    yield
+    for value in vars(request.module).values():
+        if hasattr(value, "cache_clear") and value.__module__ == request.module.__name__:
+            value.cache_clear()
+
+
 @pytest.fixture
 def mistake(capsys):
     """The one line that a command line ends in, after `onepass: `."""

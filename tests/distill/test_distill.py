@@ -365,6 +365,7 @@ def test_what_a_student_cannot_do_is_said(mistake, student_run, tmp_path, words,
     assert complaint in mistake("sample", student_run, "--out", tmp_path, *words.split())
 
 
+@pytest.mark.slow
 def test_a_student_is_evaluated_beside_its_teacher_draft_and_baselines(
     student_run, data, capsys, tmp_path
 ):

@@ -130,6 +130,7 @@ def test_clips_with_neighbours_have_the_condition_of_the_middle_of_the_whole(tea
     np.testing.assert_allclose(inner, whole[:, rows : rows + inner.shape[1]], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_a_distilled_student_speaks_and_is_evaluated(whole, teacher_run, data):
     model, teacher = models.load_student(whole), load_teacher(teacher_run)
     frames = np.random.default_rng(0).random((12, 8), np.float32)

@@ -24,6 +24,7 @@ from replicator.portable.manifest import read_manifest
 ROWS, SAMPLES = 2, 40
 
 
+@pytest.mark.slow
 def test_a_conditioned_student_has_the_gradients_of_the_whole(tmp_path):
     student = students.student_of("speakers", flows=(1, 1))
 

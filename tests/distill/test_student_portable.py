@@ -64,6 +64,7 @@ def exported(places, tmp_path_factory):
     return out, workdir
 
 
+@pytest.mark.slow
 def test_run_py_draws_the_clips_of_the_distillation(exported, places):
     out, _ = exported
     data, path, _ = places

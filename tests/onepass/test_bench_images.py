@@ -79,6 +79,7 @@ def rows_of(bench, **wanted):
 # A run
 
 
+@pytest.mark.slow
 def test_json_keeps_the_contract(bench):
     assert set(bench.output) == {"machine", "rows"}
     keys = {"what", "size", "batch", "value", "unit", "against", "ratio", "spread"}
@@ -86,6 +87,7 @@ def test_json_keeps_the_contract(bench):
     assert all(row["value"] > 0 for row in bench.rows)
 
 
+@pytest.mark.slow
 def test_every_sampler_is_timed_at_every_size(bench):
     timed = {(row["what"], row["size"]) for row in rows_of(bench, unit="s/picture")}
     whole = {"cached", "multiscale-A", "multiscale-B"}
@@ -96,6 +98,7 @@ def test_every_sampler_is_timed_at_every_size(bench):
     )
 
 
+@pytest.mark.slow
 def test_every_ratio_is_over_the_speed_of_the_same_size(bench):
     held = [row for row in bench.rows if row["against"]]
     assert len(held) == 2 * (2 + 3 + 3 + 1) + 2 + 2
@@ -107,12 +110,14 @@ def test_every_ratio_is_over_the_speed_of_the_same_size(bench):
         assert row["ratio"] == pytest.approx(row["value"] / others.pop())
 
 
+@pytest.mark.slow
 def test_speed_and_time_are_of_the_same_measurement(bench):
     for row in rows_of(bench, unit="pixels/s"):
         (time,) = rows_of(bench, what=row["what"], size=row["size"], unit="s/picture")
         assert row["value"] * time["value"] == pytest.approx(int(row["size"].split("x")[0]) ** 2)
 
 
+@pytest.mark.slow
 def test_compilation_is_a_row_of_its_own(bench):
     output = {row["what"] for row in rows_of(bench, unit="s to compile", size="4x4")}
     steps = {f"training, {dtype}" for dtype in image_training.DTYPES}
@@ -120,12 +125,14 @@ def test_compilation_is_a_row_of_its_own(bench):
     assert output == {"cached, XLA"} | {f"{name}, graph" for name in graph}
 
 
+@pytest.mark.slow
 def test_both_training_steps_see_the_same_batch(bench):
     for dtype in image_training.DTYPES:
         (speed,) = rows_of(bench, what=f"training, {dtype}", unit="pictures/s")
         assert (speed["against"], speed["batch"]) == ("tfp training", 2)
 
 
+@pytest.mark.slow
 def test_the_plot_is_an_image(bench):
     assert bench.plot.read_bytes().startswith(b"\x89PNG")
 

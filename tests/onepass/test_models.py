@@ -66,6 +66,7 @@ def test_the_probability_of_the_dev_images_is_that_of_the_card(digits):
     assert bits_per_dim.mean() == pytest.approx(2.581, abs=1e-3)
 
 
+@pytest.mark.slow
 def test_noise_is_less_probable_than_an_image_of_the_model(digits):
     image = digits.generate(3, seed=1)
     noise = np.random.default_rng(0).integers(0, 256, image.shape, np.uint8)

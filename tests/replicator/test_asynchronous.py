@@ -225,6 +225,7 @@ def test_a_worker_that_does_not_come_is_left_out(tasks):
     assert "with 1 workers" in chief.output()
 
 
+@pytest.mark.slow
 def test_a_stopped_server_ends_the_run(tasks):
     of = tasks(steps=100_000, pause_seconds=0.05)
     server, _ = of.start("ps"), of.start("worker")

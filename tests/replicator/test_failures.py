@@ -151,6 +151,7 @@ def test_a_killed_worker_ends_the_others_in_one_line_and_all_start_again(launch,
     assert_same(newest(run), newest(whole))
 
 
+@pytest.mark.slow
 def test_a_stopped_worker_ends_the_other_in_one_line_in_time(start, tmp_path):
     run = tmp_path / "run"
     chief, worker = start(Shape(2), "auto", run, STEPS, STEP_SECONDS)
@@ -196,6 +197,7 @@ def test_training_goes_on_when_a_worker_of_a_chief_is_killed_and_is_back(launch,
     assert process_of(launched, "worker 0", count=2)
 
 
+@pytest.mark.slow
 def test_uneven_input_ends_in_one_line_in_time(start):
     longer, shorter = start(Shape(2), "uneven")
     assert shorter.ended(START_SECONDS) == 0

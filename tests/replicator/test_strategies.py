@@ -16,6 +16,7 @@ import numpy as np
 import pytest
 import strategy_runs
 import tensorflow as tf
+from marks import some_slow
 from processes import TensorflowProcess
 from runs import assert_same, newest
 from strategy_runs import CONFIGS, ROWS, STEPS
@@ -45,7 +46,7 @@ STRATEGIES = {
     "sharded:2x2": ("sharded:2x2", {}),
 }
 # What is quick to see; the other strategies have laws of their own, of smaller models, too.
-QUICK = {"local:2": ("multiscale", "distill")}
+QUICK = {"local:2": ("multiscale",)}
 
 
 # Processes
@@ -288,9 +289,7 @@ def test_the_mean_over_shares_is_the_whole_and_needs_what_they_have_in_common(ca
     assert off(mean([{}, {}])[1]) > 1e-2
 
 
-@pytest.mark.parametrize(
-    "name", ["wavenet", "pixelcnn", pytest.param("multiscale", marks=pytest.mark.slow)]
-)
+@pytest.mark.parametrize("name", some_slow(["wavenet", *IMAGE_TRAINERS], IMAGE_TRAINERS))
 def test_a_batch_in_parts_or_rematerialised_is_the_whole_batch(cases, name):
     network, loss, batch = cases[name]()
     losses, averaged = [], []

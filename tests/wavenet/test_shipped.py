@@ -66,6 +66,7 @@ def test_conditionals_while_drawing_equal_teacher_forced_ones(teacher, speech):
         np.testing.assert_allclose(parameters, forced, atol=TOLERANCE, rtol=TOLERANCE)
 
 
+@pytest.mark.slow
 def test_all_samplers_speak_the_same_waveform_on_from_speech(teacher, speech, levels):
     start = 4000
     frames = teacher.frames(speech)[None]

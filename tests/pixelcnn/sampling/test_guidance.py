@@ -42,6 +42,7 @@ def drawn(output, sampler="cached", guidance=2.0, labels=(0, 1), rows=(0, 1), **
     return np.array(counted(images).levels)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("output", QUICK)
 def test_all_samplers_draw_the_same_guided_images(output):
     given = Given(image_of(2, SIDE, SIDE, *output[1:]), tf.constant(7))
