@@ -128,9 +128,7 @@ PRESETS: dict[str, Preset[AnyTrainConfig]] = {
     "multiscale-cpu-32": Preset(
         "The multiscale model beside it, type A, with dropout and images moved by a pixel: 2.58 "
         "bits/dim.",
-        _small(
-            MultiscaleTrainConfig, DROPPING_EVERYWHERE, 32, 5500, average_decay=0.998, shift=1
-        ),
+        _small(MultiscaleTrainConfig, DROPPING_EVERYWHERE, 32, 5500, average_decay=0.998, shift=1),
     ),
     "multiscale-patches-32": Preset(
         "As multiscale-cpu-32, type B: a shallow PixelCNN within 4x4 patches; twice the work; "
