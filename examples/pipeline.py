@@ -110,7 +110,8 @@ def row_of(folder: Path, settings: Settings, name: str, batch, value, gradients)
 def main(settings: Settings) -> None:
     """Prints a line a schedule."""
     count = len(settings.flows)
-    os.environ.setdefault("XLA_FLAGS", f"--xla_force_host_platform_device_count={count}")
+    devices = f"--xla_force_host_platform_device_count={count}"
+    os.environ["XLA_FLAGS"] = f"{devices} {os.environ.get('XLA_FLAGS', '')}"  # the last one holds
     with tempfile.TemporaryDirectory() as folder:
         known = export(settings, Path(folder))
         rows = [row_of(Path(folder), settings, name, *known) for name in settings.schedules]

@@ -12,6 +12,12 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
+def pytest_configure(config):
+    """The quick tests' programs are compiled without LLVM's optimisations, the slow ones' with."""
+    if config.option.markexpr == "not slow":
+        os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+
+
 @pytest.fixture(scope="module")
 def quick_compilation():
     """JAX compiles in a fraction of the time, what it makes is slower."""
