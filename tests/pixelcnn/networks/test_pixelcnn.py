@@ -126,7 +126,7 @@ def test_dilated_layers_widen_it_by_their_dilations_and_leave_no_gap():
     np.testing.assert_array_equal(gradients > 0, reach_of(12, 12, reach, reach, reach))
 
 
-@pytest.mark.parametrize(("preset", "rows"), [("pixelcnn-cpu-32", 11), ("pixelcnn-reach-32", 48)])
+@pytest.mark.parametrize(("preset", "rows"), [("pixelcnn-cpu-32", 33), ("pixelcnn-reach-32", 48)])
 def test_presets_see_as_many_rows_as_their_layers_say(preset, rows):
     config = PRESETS[preset].config.network
     network = pixelcnn_of(units=4, layers=config.layers, dilations=config.dilations)
