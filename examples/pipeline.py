@@ -111,7 +111,8 @@ def main(settings: Settings) -> None:
     """Prints a line a schedule."""
     count = len(settings.flows)
     devices = f"--xla_force_host_platform_device_count={count}"
-    os.environ["XLA_FLAGS"] = f"{devices} {os.environ.get('XLA_FLAGS', '')}"  # the last one holds
+    # A number of devices that is set already comes last, and holds.
+    os.environ["XLA_FLAGS"] = f"{devices} {os.environ.get('XLA_FLAGS', '')}".strip()
     with tempfile.TemporaryDirectory() as folder:
         known = export(settings, Path(folder))
         rows = [row_of(Path(folder), settings, name, *known) for name in settings.schedules]
