@@ -40,12 +40,15 @@ class FlowTargets:
     spectrum: float = 0.0
     """Of how far the power spectrum, averaged over a batch (that of a device), is from that of the
     images."""
+    features: float = 0.0
+    """Of how far the features of a small classifier of the classes, averaged over a batch (that of
+    a device), are from those of the images. It is trained first, and kept in the run."""
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for a number out of range."""
-        at_least(self, 0, "kl", "likelihood", "spectrum")
+        at_least(self, 0, "kl", "likelihood", "spectrum", "features")
         at_least(self, 1, "draws")
-        _check_terms(self, "likelihood", "spectrum")
+        _check_terms(self, "likelihood", "spectrum", "features")
 
 
 @dataclasses.dataclass(frozen=True)

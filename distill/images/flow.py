@@ -17,6 +17,7 @@ from typing import Any
 import tensorflow as tf
 
 from distill.images.config import FlowTargets
+from distill.images.features import Features
 from distill.losses import kl_divergence
 from likelihoods import PixelMixture
 from likelihoods import noise as counter_noise
@@ -62,11 +63,18 @@ class FlowLoss(ImageLoss):
       student: a multiscale model whose base is a flow. Its other parts are left as they are.
       teacher: a PixelCNN of images of the base's size, or a multiscale model with such a base.
       targets: which terms.
+      features: of images of the base's size; needed where `targets` has their term.
     """
 
-    def __init__(self, student: ImageDensity, teacher: ImageDensity, targets: FlowTargets):
+    def __init__(
+        self,
+        student: ImageDensity,
+        teacher: ImageDensity,
+        targets: FlowTargets,
+        features: Features | None = None,
+    ):
         super().__init__(student)
-        self.targets = targets
+        self.targets, self._features = targets, features
         model = teacher.multiscale
         self._teacher: Any = teacher.pixelcnn if model is None else model.base
         if student.multiscale is None or not student.multiscale.has_flow:
@@ -80,13 +88,16 @@ class FlowLoss(ImageLoss):
         targets, mode = self.targets, self.density.training_mode(batch)
         levels, condition = self._at_base(batch)
         terms: dict[str, tuple[float, tf.Tensor]] = {}
-        if targets.kl or targets.spectrum:
+        if targets.kl or targets.spectrum or targets.features:
             drawn = self._drawn(batch["seed"], levels.shape, condition, mode)
             kl, cross, own = self._divergence(drawn, batch["seed"], condition)
             images = value_of(levels, self._model.output_config.levels)
             apart = spectral_distance(drawn.output, images)
             terms |= {"kl": (targets.kl, tf.reduce_mean(kl)), "spectrum": (targets.spectrum, apart)}
             terms |= {"cross_entropy": (0.0, cross), "entropy": (0.0, own)}
+            if self._features is not None:
+                apart = self._features.distance(drawn.output, images)
+                terms["features"] = (targets.features, apart)
         if targets.likelihood:
             nats = self._model.base.nats(levels, condition, mode, batch["seed"])
             code = -tf.reduce_mean(nats) / math.prod(levels.shape[1:])

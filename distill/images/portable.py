@@ -8,6 +8,7 @@ from distill.images.training import (
     CHANGEABLE,
     dataset_for,
     defaults_of,
+    features_for,
     loss_of,
     run_config,
     start,
@@ -49,7 +50,7 @@ def export_run(
     write_training(
         folder,
         state,
-        loss_of(config, student, frozen),
+        loss_of(config, student, frozen, features_for(config, dataset, folder)),
         dataset,
         config=stored,
         changeable=CHANGEABLE,

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from distill.images.config import DistillConfig, FlowConfig, GuidedConfig
+from distill.images.features import Features, classifier_for
 from distill.images.flow import FlowLoss
 from distill.images.guidance import GuidedLoss
 from distill.teacher import digest, frozen_copy
@@ -83,10 +84,12 @@ def _distill(
     say,
     replicator: Replicator,
 ) -> Outcome:
+    with chief_first(replicator):
+        features = features_for(config, dataset, run.path)
     with variable_scope(replicator):
         student, frozen = student_and_teacher(dataset.config, teacher)
         state = TrainState(student, config.optimizer, config.loop.num_steps)
-    loss = loss_of(config, student, frozen)
+    loss = loss_of(config, student, frozen, features)
     divergences = loss.divergences if config.targets.kl else None
     return resume_and_train(
         Trainer(run, state, loss, config.loop, replicator, frozen.variables),
@@ -106,12 +109,25 @@ def student_and_teacher(
     return ImageDensity(config), frozen_copy(teacher.network, make)
 
 
+def features_for(config: DistillConfig, dataset: ImageDataset, folder: Path) -> Features | None:
+    """The features of the loss, of a classifier kept in the folder; None where none are asked for.
+
+    Raises UserError for images without classes.
+    """
+    if not isinstance(config, FlowConfig) or not config.targets.features:
+        return None
+    return Features(classifier_for(dataset, dataset.config.network.base_size, folder))
+
+
 def loss_of(
-    config: DistillConfig, student: ImageDensity, teacher: ImageDensity
+    config: DistillConfig,
+    student: ImageDensity,
+    teacher: ImageDensity,
+    features: Features | None = None,
 ) -> GuidedLoss | FlowLoss:
     """The loss that a distillation asks for."""
     if isinstance(config, FlowConfig):
-        return FlowLoss(student, teacher, config.targets)
+        return FlowLoss(student, teacher, config.targets, features)
     if isinstance(config, GuidedConfig):
         return GuidedLoss(student, teacher, config.targets, config.table_side)
     raise ValueError(f"`config` must be of guidance or of flows, got {type(config).__name__}.")

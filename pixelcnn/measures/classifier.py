@@ -6,6 +6,7 @@ once for each corpus: its file goes by the digest of what it was trained on.
 
 import dataclasses
 import hashlib
+import itertools
 import os
 from collections.abc import Sequence
 from pathlib import Path
@@ -70,17 +71,17 @@ def opened_classifier(path: Path, known: str | None = None) -> Classifier | None
         return Classifier(network, stored["reference"].astype(np.float64))
 
 
-def train_classifier(train: ImageSet, classes: int, path: Path) -> Classifier:
-    """A new classifier, and its file at `path`."""
+def train_classifier(train: ImageSet, classes: int, path: Path, seed: int = 0) -> Classifier:
+    """A new classifier, and its file at `path`. seed: of its weights, what is dropped and so on."""
     side, channels = train.images.shape[2:]
-    network = make_network(side, channels, classes)
+    network = make_network(side, channels, classes, seed)
     schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, STEPS)
     network.compile(
         keras.optimizers.Adam(schedule),
         [keras.losses.SparseCategoricalCrossentropy(from_logits=True), None],
     )
     images = tf.data.Dataset.from_tensor_slices((train.images, train.labels))
-    batches = images.shuffle(len(train.images), seed=0).repeat().batch(BATCH_SIZE)
+    batches = images.shuffle(len(train.images), seed=seed).repeat().batch(BATCH_SIZE)
     network.fit(batches, steps_per_epoch=STEPS, shuffle=False, verbose=0)
     network.set_weights([w.astype(STORED).astype(np.float32) for w in network.get_weights()])
     kept = np.linspace(0, len(train.images) - 1, min(len(train.images), MOST_REFERENCES))
@@ -98,13 +99,13 @@ def train_classifier(train: ImageSet, classes: int, path: Path) -> Classifier:
     return Classifier(network, arrays["reference"].astype(np.float64))
 
 
-def make_network(side: int, channels: int, classes: int) -> Any:
+def make_network(side: int, channels: int, classes: int, seed: int = 0) -> Any:
     """A convolutional network from images to logits [n, classes] and features [n, FEATURES].
 
     In training every image is turned, moved and scaled a little; it is never mirrored, which would
     make another sign of a hand.
     """
-    seeds = iter(range(100))
+    seeds = itertools.count(1000 * seed)
     image = keras.Input([side, side, channels])
     x = layers.Rescaling(1 / 127.5, -1)(image)
     x = layers.RandomRotation(0.05, "nearest", seed=next(seeds))(x)

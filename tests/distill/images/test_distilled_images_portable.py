@@ -10,6 +10,7 @@ from image_networks import QuickInitial
 from image_runs import images
 
 from distill.images import portable, training
+from distill.images.config import FlowTargets
 from distill.images.presets import PRESETS
 from pixelcnn import density
 from replicator.portable import run as portable_run
@@ -19,7 +20,11 @@ from replicator.training.state import TrainState
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("preset", "changes"), [("guided-smoke", {"table_side": 2}), ("flow-smoke", {})]
+    ("preset", "changes"),
+    [
+        ("guided-smoke", {"table_side": 2}),
+        ("flow-smoke", {"targets": FlowTargets(likelihood=1.0, draws=4, features=0.1)}),
+    ],
 )
 def test_steps_in_jax_equal_those_in_tensorflow(
     preset, changes, tmp_path, monkeypatch, quick_compilation
@@ -35,7 +40,8 @@ def test_steps_in_jax_equal_those_in_tensorflow(
     training.start(state, student, teacher)
     start, exported = state.arrays(), portable_run.Training(tmp_path)
     assert_equal(exported.arrays(), start)
-    loss = training.loss_of(config, student, frozen)
+    seen = training.features_for(config, dataset, tmp_path)
+    loss = training.loss_of(config, student, frozen, seen)
     step = tf.function(training_step(state, loss), autograph=False)
     for number, batch in enumerate(dataset.training(0).take(2)):
         metrics = exported.advance(exported.batch(number))

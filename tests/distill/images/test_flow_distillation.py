@@ -1,5 +1,6 @@
 """A flow distilled from a PixelCNN: the divergence is that of its samples, the run a model."""
 
+import dataclasses
 import functools
 
 import image_runs
@@ -9,12 +10,16 @@ import tensorflow as tf
 from image_networks import QuickInitial, image_of, output_of, perturbed, pixelcnn_of
 from image_runs import CLASSES, images, opened, quickly, silent
 
-from distill.images import training
+from distill.images import features, training
 from distill.images.config import FlowConfig, FlowTargets
+from distill.images.features import Features
 from distill.images.flow import FlowLoss, conditionals, spectral_distance
 from likelihoods import PixelMixture
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
+from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
+from pixelcnn.measures import classifier
+from pixelcnn.measures.classifier import FEATURES, Classifier, make_network
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import (
     ConditioningConfig,
@@ -166,6 +171,45 @@ def test_the_spectral_distance_knows_no_order_and_no_place():
     assert float(spectral_distance(tf.constant(draws), tf.constant(moved))) < 1e-6
     louder = float(spectral_distance(tf.constant(2 * draws), tf.constant(draws)))
     assert louder == pytest.approx(np.log(4) ** 2, rel=0.02)
+
+
+def seen(size=8):
+    """The features of a classifier that is not trained."""
+    network = make_network(size, 3, len(CLASSES), seed=1)
+    draws = np.random.default_rng(5)
+    weights = [draws.uniform(0.1, 0.3, w.shape) for w in network.get_weights()]
+    network.set_weights([w - 0.15 * (w.ndim > 1) for w in weights])
+    return Classifier(network, np.zeros([0, FEATURES]))
+
+
+def test_features_are_those_of_the_classifier():
+    known, levels = seen(), np.random.default_rng(6).integers(0, 256, [4, 8, 8, 3])
+    found = Features(known)(tf.constant(levels / 127.5 - 1.0, tf.float32))
+    assert found.shape == (4, FEATURES) and np.std(found) > 0.01
+    np.testing.assert_allclose(found, known(levels).features, rtol=1e-4, atol=1e-5)
+
+
+def test_the_classifier_of_a_run_is_trained_once_on_images_of_the_bases_size(tmp_path, monkeypatch):
+    monkeypatch.setattr(classifier, "STEPS", 2)
+    config = FlowConfig(targets=FlowTargets(features=0.1), flows=(1,), units=4)
+    dataset = training.dataset_for(config, image_runs.model("multiscale"), images())
+    found = training.features_for(config, dataset, tmp_path)
+    monkeypatch.setattr(features, "train_classifier", None)
+    drawn = tf.fill([2, 4, 4, 1], 0.5)
+    np.testing.assert_array_equal(
+        training.features_for(config, dataset, tmp_path)(drawn), found(drawn)
+    )
+    without = dataclasses.replace(dataset.source, classes=())
+    with pytest.raises(UserError, match="needs images with classes"):
+        training.features_for(config, ImageDataset(dataset.config, without), tmp_path)
+    assert training.features_for(FlowConfig(), dataset, tmp_path) is None
+
+
+def test_the_distance_of_features_is_of_batches():
+    distance = Features(seen()).distance
+    images = tf.constant(np.random.default_rng(7).uniform(-1, 1, [4, 8, 8, 3]), tf.float32)
+    assert float(distance(images[::-1], images)) < 1e-9
+    assert float(distance(0.5 * images, images)) > 1e-3
 
 
 @functools.cache

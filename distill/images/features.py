@@ -1,0 +1,64 @@
+"""A term of a flow's loss: the features of a small classifier in samples and in images.
+
+Feature matching (Salimans et al. 2016, arXiv 1606.03498, section 3.1) with a classifier in place of
+a discriminator. It is none of those that measure samples: its weights start from another seed, and
+it reads images at the size that the flow draws.
+"""
+
+import dataclasses
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.measures.classifier import Classifier, opened_classifier, train_classifier
+from replicator.runs.errors import UserError
+
+FILE = "classifier.npz"  # of a run
+SEED = 1  # classifiers that measure samples have 0
+EPSILON = 1e-3  # of batch normalisation in Keras
+LEAST = 1e-6  # of a mean square to divide by
+
+
+def classifier_for(dataset: ImageDataset, size: int, folder: Path) -> Classifier:
+    """The classifier of a folder, trained first on the training images if there is none yet.
+
+    size: of the sub-sampled images that it reads, in pixels. Raises UserError without classes.
+    """
+    train: Any = dataset.source.splits["train"] if dataset.classes else None  # an `ImageSet`
+    if train is None or train.labels is None:
+        raise UserError("--targets.features needs images with classes.")
+    path, every = folder / FILE, train.images.shape[1] // size
+    if path.exists() and (known := opened_classifier(path)) is not None:
+        return known
+    small = dataclasses.replace(train, images=train.images[:, ::every, ::every])
+    return train_classifier(small, len(dataset.classes), path, SEED)
+
+
+class Features:
+    """What a classifier computes, as operations on constants: any program or replica holds them."""
+
+    def __init__(self, classifier: Classifier):
+        *stages, _, _ = classifier.network.get_weights()
+        self._layers = [folded(*stages[i : i + 5]) for i in range(0, len(stages), 5)]
+
+    def __call__(self, values):
+        """float32 [batch, FEATURES], of images [batch, height, width, channels] in [-1, 1]."""
+        for number, (kernel, bias) in enumerate(self._layers):
+            stride = 1 + number % 2
+            values = tf.nn.relu(tf.nn.conv2d(values, kernel, stride, "SAME") + bias)
+        return tf.reduce_mean(values, [1, 2])
+
+    def distance(self, drawn, images):
+        """The squared difference of the means of two batches' features, against their size."""
+        found, wanted = self(drawn), tf.stop_gradient(self(images))
+        apart = tf.reduce_mean(tf.square(tf.reduce_mean(found, 0) - tf.reduce_mean(wanted, 0)))
+        return apart / tf.maximum(tf.reduce_mean(tf.square(wanted)), LEAST)
+
+
+def folded(kernel, scale, offset, mean, variance) -> tuple[np.ndarray, np.ndarray]:
+    """The kernel and bias of a convolution and the batch normalisation after it."""
+    factor = scale / np.sqrt(variance + EPSILON)
+    return kernel * factor, offset - mean * factor
