@@ -4,7 +4,8 @@
 
 where t runs through the pixels in raster order and through the channels of each (Kingma et al.
 2016, arXiv 1606.04934; van den Oord et al. 2017, arXiv 1711.10433, section 3.2). mu and s come
-from the two stacks of a PixelCNN that read the noise in place of pixels. z is logistic, so that a
+from the two stacks of a PixelCNN that read the noise in place of pixels, squashed: what they say is
+bounded, so that the search for the noise of an image cannot run off. z is logistic, so that a
 number given the noise before it is logistic: its entropy is log s + 2 nats.
 
 A pixel is the level nearest to x, and the outer levels take all that lies beyond: the probability
@@ -29,8 +30,9 @@ from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.pixelcnn import PixelCNN
 
 INITIAL_SCALE = 0.15  # of an untrained flow's output, 1 being half the range of the levels
-SETTLED = 1e-6  # by how much noise may move in a pass of `inverse` that counts as its last
-LARGEST = 1e3  # noise that a pass of `inverse` may guess: the numbers it waits for are far off yet
+SETTLED = 1e-5  # by how much noise may move in a pass of `inverse` that counts as its last
+LARGEST = 1e6  # that a pass of `inverse`, or of its gradient, may guess while it waits for others
+REACH = 4.0  # noise beyond it looks much alike to the stacks: 1 number in 28
 
 
 class AffineOutput(tf.Module):
@@ -107,7 +109,7 @@ class ImageFlow(tf.Module):
         """
         steps, condition = [], self.flows[0].placed(condition, noise)
         for flow in self.flows:
-            hidden = flow.hidden(noise, condition, mode)
+            hidden = flow.hidden(REACH * tf.tanh(noise / REACH), condition, mode)
             steps.append(flow.output(hidden, noise))
             noise = steps[-1].output
         return compose(steps)
@@ -170,7 +172,7 @@ class ImageFlow(tf.Module):
                     with tf.GradientTape() as tape:
                         tape.watch(settled)
                         again = one_pass(settled)
-                    return upstream + tape.gradient(again, settled, w)
+                    return _bounded(upstream + tape.gradient(again, settled, w))
 
                 return _iterated(transposed, upstream, limit)
 
@@ -179,9 +181,9 @@ class ImageFlow(tf.Module):
         return with_gradient(one_pass(settled))
 
 
-def _bounded(noise):
-    """The noise where it is finite, within bounds."""
-    return tf.clip_by_value(tf.where(tf.math.is_finite(noise), noise, 0.0), -LARGEST, LARGEST)
+def _bounded(guess):
+    """The guess where it is finite, within bounds: what follows from it stays finite."""
+    return tf.clip_by_value(tf.where(tf.math.is_finite(guess), guess, 0.0), -LARGEST, LARGEST)
 
 
 def _iterated(step, start, limit: int):

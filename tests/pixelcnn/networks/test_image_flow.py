@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from image_networks import QuickInitial, condition_of, image_of, output_of, perturbed
 
+from likelihoods.levels import value_of
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.networks.image_flow import ImageFlow
@@ -72,6 +73,24 @@ def test_the_inverse_gives_the_noise_back_and_the_density_is_that_of_its_noise()
     of_noise = -noise - 2.0 * tf.math.softplus(-noise) - flowed.log_scale
     found = flow.log_density(flowed.output, condition)
     np.testing.assert_allclose(found, np.sum(of_noise, (1, 2, 3)), rtol=1e-4)
+
+
+def test_the_noise_of_any_image_is_found_in_an_untrained_flow():
+    """Far from noise, as images are then, each pass is thrown far off by what it waits for."""
+    network = PixelCNNConfig(1, 16, 16)
+    flow = ImageFlow(network, (3, 3), output_of("logistic", 3, 256), QuickInitial(0))
+    values = value_of(image_of(1, 8, 8, 3, 256), 256)
+
+    @tf.function(autograph=False)
+    def found():
+        with tf.GradientTape() as tape:
+            nats = flow.log_density(values, NONE)
+        again = flow(flow.inverse(values, NONE), NONE).output
+        return again, nats, tape.gradient(nats, flow.trainable_variables)
+
+    again, nats, gradients = found()
+    np.testing.assert_allclose(again, values, atol=1e-3)
+    assert np.isfinite(nats).all() and all(np.isfinite(g).all() for g in gradients)
 
 
 def test_the_gradient_of_the_density_is_that_of_differences():
