@@ -12,10 +12,31 @@ signal.signal(signal.SIGINT, signal.default_int_handler)
 os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
 
 
+# Files that take longest, begun first: processes that share the files then end at the same time.
+LONGEST = (
+    "test_export_audio",
+    "test_distill",
+    "test_shipped_student",
+    "test_image_command",
+    "test_export_images",
+    "test_sampler",
+    "test_command",
+    "test_failures",
+    "test_fixed_point_sampler",
+    "test_vocoder_samplers",
+)
+
+
 def pytest_configure(config):
     """The quick tests' programs are compiled without LLVM's optimisations, the slow ones' with."""
     if config.option.markexpr == "not slow":
         os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    config.option.loadscopereorder = False  # of pytest-xdist: by the number of tests in a file
+
+
+def pytest_collection_modifyitems(items):
+    rank = {name: number for number, name in enumerate(LONGEST)}
+    items.sort(key=lambda item: rank.get(item.path.stem, len(rank)))
 
 
 @pytest.fixture(scope="module")

@@ -8,6 +8,7 @@ import jax
 import numpy as np
 import pytest
 from carried import assert_equal, assert_same_training, run_alone
+from marks import some_slow
 from runs import NEVER, TINY, looped, newest, recordings
 from students import FRAMES, student_of
 
@@ -111,7 +112,10 @@ def test_the_reader_of_f0_is_taught_before_it_travels(exported, places):
     np.testing.assert_array_equal(start[f"average/{reader}"], start[f"weights/{reader}"])
 
 
-@pytest.mark.parametrize("kind", ["plain", "draft", "speakers", "residual, bunches"])
+KINDS = ["plain", "draft", "speakers", "residual, bunches"]
+
+
+@pytest.mark.parametrize("kind", some_slow(KINDS, ("plain", "draft")))
 def test_an_exported_student_speaks_as_before(kind, tmp_path):
     student, draws = student_of(kind), np.random.default_rng(0)
     frames = draws.uniform(0.2, 0.8, [2, FRAMES, 7]).astype(np.float32)

@@ -35,7 +35,7 @@ STEP = 2.0 / 65535  # from one 16-bit level to the next
 SEED = 2**63 + 5  # beyond int64, as seeds may be
 HEAT = 0.8
 DRAFT, PLAIN_STUDENT, RESIDUAL, FRAMED, FREE, VOCODER = *STUDENTS, *TEACHERS
-SLOW = (DRAFT, "mixture, context, speakers")  # others have their parts, nothing shipped is of them
+SLOW = (DRAFT, PLAIN_STUDENT, FRAMED, FREE)  # others have their parts, nothing shipped is of them
 LENGTHS = {DRAFT: 900, RESIDUAL: 300, PLAIN_STUDENT: 230, FRAMED: 39, VOCODER: 39}  # in frames
 FREE_SAMPLES = 200
 

@@ -10,6 +10,8 @@ from vocoders import SOME_SLOW, frames_of, levels_of, vocoder_of
 from wavenet.samplers.generation import Request, generate, stream
 
 SAMPLES = 120
+ONE_BY_ONE = pytest.param("prediction, pitch", marks=pytest.mark.slow)
+TWO_KINDS = ["prediction, pitch, bunches of 4", ONE_BY_ONE]
 
 
 def request_for(network, rows=(0, 1), samples=SAMPLES, **changes):
@@ -26,7 +28,7 @@ def test_cached_sampling_equals_the_definition(kind):
     )
 
 
-@pytest.mark.parametrize("kind", ["prediction, pitch, bunches of 4", "prediction, pitch"])
+@pytest.mark.parametrize("kind", TWO_KINDS)
 def test_a_row_alone_equals_the_row_in_a_batch(kind):
     network = vocoder_of(kind, compute_dtype="float64")
     together = generate(network, request_for(network), "xla")
@@ -47,7 +49,7 @@ def drawn_by_definition(kind):
     [
         ("prediction, pitch, bunches of 4", 66),
         ("prediction, pitch, bunches of 4", 100),
-        ("prediction, pitch", 64),
+        pytest.param(*ONE_BY_ONE.values, 64, marks=ONE_BY_ONE.marks),
     ],
 )
 def test_chunks_equal_the_whole(kind, chunk_samples):
@@ -56,7 +58,7 @@ def test_chunks_equal_the_whole(kind, chunk_samples):
     np.testing.assert_array_equal(np.concatenate(parts, 1), whole)
 
 
-@pytest.mark.parametrize("kind", ["prediction, pitch, bunches of 4", "prediction, pitch"])
+@pytest.mark.parametrize("kind", TWO_KINDS)
 def test_a_prime_is_gone_on_from(kind):
     network = vocoder_of(kind, compute_dtype="float64")
     prime = levels_of(network, 2, 80)
