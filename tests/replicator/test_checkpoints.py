@@ -4,7 +4,6 @@ import errno
 import json
 import math
 import os
-import resource
 import subprocess
 import sys
 from pathlib import Path
@@ -195,9 +194,11 @@ def test_a_full_disk_leaves_the_file_before_and_no_other(saved, monkeypatch):
 
 def test_a_write_that_the_system_cuts_short_leaves_what_was_there(saved):
     program = f"""
+import resource
 import numpy as np
 from pathlib import Path
 from replicator import Checkpoints, UserError
+resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000))
 try:
     Checkpoints(Path({str(saved.folder)!r}), 1).save(40, {{"a": np.zeros(100_000)}})
 except UserError as error:
@@ -207,7 +208,6 @@ except UserError as error:
     result = subprocess.run(
         [sys.executable, "-c", program],
         cwd=ROOT,
-        preexec_fn=lambda: resource.setrlimit(resource.RLIMIT_FSIZE, (50_000, 50_000)),
         capture_output=True,
         text=True,
         timeout=60,
