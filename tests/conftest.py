@@ -31,6 +31,9 @@ def pytest_configure(config):
     """The quick tests' programs are compiled without LLVM's optimisations, the slow ones' with."""
     if config.option.markexpr == "not slow":
         os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0")
+    if hasattr(config, "workerinput"):  # one of several processes: threads would be in their way
+        for threads in ("TF_NUM_INTRAOP_THREADS", "OMP_NUM_THREADS"):
+            os.environ.setdefault(threads, "1")
     config.option.loadscopereorder = False  # of pytest-xdist: by the number of tests in a file
 
 

@@ -98,6 +98,7 @@ def test_a_distillation_may_cross_to_jax_and_back(exported, places, tmp_path):
     assert (workdir / UNITS).read_bytes() == (out / UNITS).read_bytes()
 
 
+@pytest.mark.slow
 def test_the_reader_of_f0_is_taught_before_it_travels(exported, places):
     out, _ = exported
     start = portable_run.read_npz(out / "checkpoints/step_00000000.npz")

@@ -42,7 +42,9 @@ def batch_of(kind, signature, calls):
 # What is drawn
 
 
-@pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale", "map", "caption"], ("map",)))
+@pytest.mark.parametrize(
+    "kind", some_slow(["pixelcnn", "multiscale", "map", "caption"], ("map", "caption"))
+)
 def test_a_bundle_draws_what_the_live_model_draws(kind):
     request, heat = REQUESTS[kind], 0.9
     drawn = bundle(kind).generate(request, seed=SEED, num=3, temperature=heat)

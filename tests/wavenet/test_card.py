@@ -71,6 +71,7 @@ def of_two(tmp_path_factory):
     return folder / "run"
 
 
+@pytest.mark.slow
 def test_the_card_of_several_speakers_measures_each(of_two, tmp_path):
     words = ["export", str(of_two), "--out", str(tmp_path / "model"), "--bare"]
     assert onepass.main([*words, "--data-licence", "CC0"]) == 0
