@@ -37,7 +37,7 @@ KINDS = {
 }
 
 
-SOME_SLOW = some_slow(KINDS, ("mixture", "mixture, one-hot speakers, frames"))
+SOME_SLOW = some_slow(KINDS, ("mixture", "mixture, context", "mixture, one-hot speakers, frames"))
 
 
 def network_of(kind: str, seed: int = 0, compute_dtype: str = "float32") -> WaveNet:

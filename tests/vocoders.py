@@ -38,7 +38,14 @@ KINDS = {
     "bunches of 4": dict(bunch_samples=4, subframes=2),
 }
 SOME_SLOW = some_slow(
-    KINDS, ("prediction, given pitch", "prediction, pitch, bunches of 2", "bunches of 4")
+    KINDS,
+    (
+        "prediction",
+        "prediction, given pitch",
+        "prediction, pitch",
+        "prediction, pitch, bunches of 2",
+        "bunches of 4",
+    ),
 )
 
 

@@ -5,6 +5,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from marks import some_slow
 from students import FRAMES, HOP, student_of
 
 from distill.generation import Request, condition_between, generate, stream
@@ -29,7 +30,9 @@ def request_of(student: ParallelWaveNet, rows=(0,), **options) -> Request:
 
 
 @pytest.mark.parametrize("backend", ["numba", "tensorflow"])
-@pytest.mark.parametrize("kind", ["draft", "plain", "residual", "residual, bunches"])
+@pytest.mark.parametrize(
+    "kind", some_slow(["draft", "plain", "residual", "residual, bunches"], ("draft",))
+)
 def test_sound_in_chunks_is_the_whole_within_one_step(kind, backend):
     student = student_of(kind)
     request = request_of(student)
@@ -43,7 +46,7 @@ def test_sound_in_chunks_is_the_whole_within_one_step(kind, backend):
         np.testing.assert_allclose(np.concatenate(parts, 1), whole, atol=STEP)
 
 
-@pytest.mark.parametrize("kind", ["draft", "plain", "residual"])
+@pytest.mark.parametrize("kind", some_slow(["draft", "plain", "residual"], ("draft",)))
 def test_condition_in_stretches_is_the_whole(kind):
     student = student_of(kind)
     request = request_of(student)
@@ -61,7 +64,7 @@ def test_condition_in_stretches_is_the_whole(kind):
             assert joined.shape[1] == wanted.shape[1] * cuts[-1] // SAMPLES
 
 
-@pytest.mark.parametrize("kind", ["draft", "residual"])
+@pytest.mark.parametrize("kind", some_slow(["draft", "residual"], ("draft",)))
 def test_rows_of_a_batch_are_the_single_sounds(kind):
     student = student_of(kind)
     both = generate(student, request_of(student, rows=(0, 1)))
@@ -100,7 +103,7 @@ def test_bfloat16_stays_close_to_float32():
     assert np.sqrt(np.mean((single - half) ** 2)) < 0.03 * np.sqrt(np.mean(single**2))
 
 
-@pytest.mark.parametrize("kind", ["draft", "speakers", "residual, bunches"])
+@pytest.mark.parametrize("kind", some_slow(["draft", "speakers", "residual, bunches"], ("draft",)))
 def test_every_weight_matters_to_the_sound(kind):
     student = student_of(kind)
     speaker = tf.constant([1]) if student.config.speakers else None

@@ -131,6 +131,7 @@ def test_a_run_goes_on_as_if_it_had_never_stopped(start, preempted, whole):
     assert steps_of(run) == list(range(1, STEPS + 1))
 
 
+@pytest.mark.slow
 def test_a_killed_worker_ends_the_others_in_one_line_and_all_start_again(launch, whole, tmp_path):
     run = tmp_path / "run"
     launched = launch(run, "--restarts", "1", "--grace-seconds", GONE_SECONDS)

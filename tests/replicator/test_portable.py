@@ -185,6 +185,7 @@ def test_a_narrow_wavenet_is_laid_out_by_rows_and_trains_as_before(folder, alone
     assert_same_training(found, alone[1][8], alone[1][3])
 
 
+@pytest.mark.slow
 def test_a_gaussian_step_is_portable(tmp_path):
     network = WaveNet(WaveNetConfig(likelihood="gaussian", **PLAIN), seed=1)
     state = TrainState(network, OptimizerConfig(warmup_steps=1), 10)

@@ -87,7 +87,7 @@ def line(
       dev: images and labels that neither has seen. drawn: samples of the classes `labels`.
       seed: of the interval of the accuracy.
     """
-    quality: dict[str, Any] = sample_quality(classifier, drawn.images, np.array(labels), seed)
+    quality: dict[str, Any] = sample_quality(classifier, list(drawn.images), np.array(labels), seed)
     accuracy = {at: f"{100 * share:.1f}" for at, share in quality["class_accuracy"].items()}
     cells = [
         name,
