@@ -88,6 +88,7 @@ ONLY_PARSED = {
     r"^(kubectl|sh serve\.sh|export) ": "they need a cluster or a container",
     r"^(openssl|chmod|mkdir -m 700 tokens)\b": "the tokens that they make are in the folder",
     r" --coordinator ": "tests/replicator/test_portable_processes.py has several processes",
+    r"run\.py .*--layout ": "tests/replicator/test_layouts.py has several devices",
     r"--tls-certificate|^curl https:": "tests/serving/test_tls.py has a certificate of its own",
     r"^XLA_FLAGS=": "tests/pixelcnn and tests/wavenet train on several devices of JAX",
     r"^curl http://127.0.0.1:8501/v1/models/digits$": "it asks TensorFlow Serving",

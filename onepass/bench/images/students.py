@@ -118,6 +118,8 @@ def main() -> None:
     teacher = load(given.models[0].partition("@")[0])
     dataset = ImageDataset.for_evaluation(given.data, teacher.config, teacher.classes)
     classifier = classifier_for(teacher, given.models[0], [given.data])
+    if given.out:
+        given.out.mkdir(parents=True, exist_ok=True)
     labels = [row % len(teacher.classes) for row in range(given.num)]
     if classifier is None:
         parser.error("--data has no training images, which a classifier is trained on")
