@@ -48,10 +48,9 @@ PRESETS: dict[str, Preset[DistillConfig]] = {
         ),
     ),
     "flow-base": Preset(
-        "Flows that draw the base of a multiscale model in one pass, by reverse KL and likelihood: "
-        "7 passes for 32x32 pixels in place of 70. Not trained to its end here.",
+        "Flows that draw the base of a multiscale model in one pass, by reverse KL: 7 passes for "
+        "32x32 pixels in place of 70. Not trained to its end here.",
         FlowConfig(
-            targets=FlowTargets(likelihood=0.5),
             optimizer=_ADAM,
             loop=LoopConfig(num_steps=4_000, evaluate_every_steps=500),
         ),

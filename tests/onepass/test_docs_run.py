@@ -5,6 +5,7 @@ with `data` in it; what a line makes is there for the next one. A server is star
 says so, and stopped by the next such line or at the end of its page.
 """
 
+import itertools
 import os
 import re
 import shlex
@@ -32,8 +33,8 @@ COMMAND = ROOT / "onepass" / "__main__.py"
 
 # What a line says, and what is run in its place: all that match, in this order.
 SMALLER = (
-    (r"\bwavenet-(?!smoke)[\w-]+16k|\bwavenet-density-24k", "wavenet-smoke"),
-    (r"\bstudent-residual-16k", "student-smoke"),
+    (r"\bwavenet-(?!smoke)[\w-]+(16|24)k", "wavenet-smoke"),
+    (r"\bstudent-(residual-16k|paper-24k)", "student-smoke"),
     (r"\bguided-32", "guided-smoke"),
     (r"\bflow-(base|32)", "flow-smoke"),
     (r"\b(pixelcnn|multiscale)-cpu-\d+", r"\1-smoke --conditioning.kind class"),
@@ -52,7 +53,10 @@ SMALLER = (
     (r"--start-from shipped-teacher ", ""),  # a smoke network is another
     (r"onepass train \.\.\.$", "onepass train wavenet-smoke --data speech --workdir run"),
     (r" \.\.\.$", " --data speech --workdir run"),
-    (r" --(loop\.num-steps|loop\.max-minutes|pitch-steps|clips\.clip-samples) \d+", ""),
+    (
+        r" --(loop\.num-steps|loop\.max-minutes|optimizer\.cooldown-steps|pitch-steps|clips\.clip-samples) \d+",
+        "",
+    ),
     (r"^.*onepass (train|distill) [\w-]+-smoke .*$", r"\g<0> --loop.num-steps 2"),
     # Neither a classifier of speech units nor a reader of F0 that has learnt anything.
     (
@@ -61,7 +65,7 @@ SMALLER = (
     ),
     (r" --(spoken|copy-synthesis) \d+", ""),
     (
-        r"^onepass evaluate (teacher|student|density|terms|run|shipped(-t\w+)?)\b.*$",
+        r"^onepass evaluate (teacher|student|density|terms|run|shipped(-t[\w-]+)?)(?![\w-]).*$",
         r"\g<0> --spoken 1",
     ),
     # A classifier of its own would be trained for each set of images.
@@ -146,6 +150,8 @@ def data(tmp_path_factory):
     shipped = recordings(tmp_path_factory.mktemp("shipped"), train=4, dev=1)
     for name in ("RECORDINGS", "speech", "speech_kathleen_en_24k"):
         write_sounds(shipped, folder / name)
+    for split, name in itertools.product(("train", "dev"), ("kathleen", "nathalie")):
+        write_sounds(shipped / split, folder / "voices" / split / name)
     sound, rate_hz = soundfile.read(next(shipped.glob("dev/*")))
     for name in ("SPEECH.wav", "recording.wav"):
         soundfile.write(folder / name, sound[: rate_hz // 2], rate_hz)
