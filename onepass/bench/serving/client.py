@@ -95,8 +95,13 @@ def _longest_gap(parts: Iterator[bytes]) -> float:
 
 
 def _looped(connections: list[Way], arrays: Arrays, seconds: float) -> dict[str, float]:
-    begin, problems, counts = threading.Barrier(len(connections) + 1), [], []
-    ends: list[float] = []
+    starts: list[tuple[float, float]] = []
+    problems, counts, ends = [], [], []
+
+    def started() -> None:  # once, when the last of them is there
+        starts.append((time.perf_counter(), time.process_time()))
+
+    begin = threading.Barrier(len(connections) + 1, started)
 
     def loop(connection: Way) -> None:
         try:
@@ -120,11 +125,11 @@ def _looped(connections: list[Way], arrays: Arrays, seconds: float) -> dict[str,
         begin.wait()
     except threading.BrokenBarrierError:
         raise problems[0] from None
-    start, busy = time.perf_counter(), time.process_time()
     for thread in threads:
         thread.join()
     if problems:
         raise problems[0]
+    start, busy = starts[0]
     taken = max(ends) - start
     return {"rate": sum(counts) / taken, "cores": (time.process_time() - busy) / taken}
 
