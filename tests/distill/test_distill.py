@@ -393,6 +393,7 @@ def test_a_student_is_evaluated_beside_its_teacher_draft_and_baselines(
     assert np.isfinite(figures["kl_nats"]["mean"])
 
 
+@pytest.mark.slow
 def test_an_exported_student_speaks_as_its_run_and_its_card_shows_all(
     student_run, tmp_path, capsys, monkeypatch
 ):
@@ -501,9 +502,8 @@ def test_a_longer_sound_goes_on_from_the_same_beginning(student):
     np.testing.assert_allclose(short[0, :same], long[0, :same], atol=1 / 32768)
 
 
-@pytest.mark.parametrize(
-    "minutes", [1, pytest.param(60, marks=[pytest.mark.slow, pytest.mark.timeout(3600)])]
-)
+@pytest.mark.slow
+@pytest.mark.parametrize("minutes", [1, pytest.param(60, marks=pytest.mark.timeout(3600))])
 def test_memory_does_not_grow_with_the_length(student, minutes):
     frames = np.full((minutes * 60 * 16_000 // 256, 8), 0.4, np.float32)
     chunks = student.stream(frames, chunk_samples=16_000)

@@ -108,6 +108,7 @@ def test_a_resumed_distillation_is_the_uninterrupted_one_bit_for_bit(distil, who
     assert_same(newest(tmp_path / "parts"), newest(whole))
 
 
+@pytest.mark.slow
 def test_the_student_has_the_teachers_prediction_and_conditioner(teacher_run):
     theirs = load_teacher(teacher_run).network
     config = SMALL.resolved(load_teacher(teacher_run), teacher_run)

@@ -6,6 +6,7 @@ import itertools
 import numpy as np
 import pytest
 import tensorflow as tf
+from marks import some_slow
 from scipy.stats import chi2
 from students import MEL, student_of
 from vocoders import SMALL, vocoder_with
@@ -72,7 +73,7 @@ def fits(drawn, probabilities):
     return chi2.sf(np.sum((counts - expected) ** 2 / expected), len(probabilities) - 1)
 
 
-@pytest.mark.parametrize("kind", ["logistic", "normal"])
+@pytest.mark.parametrize("kind", some_slow(["logistic", "normal"], ("normal",)))
 def test_the_joint_law_is_the_teachers(teacher, joint, kind):
     config = StudentConfig(
         noise=kind,

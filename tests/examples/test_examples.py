@@ -68,7 +68,11 @@ def test_two_replicas_end_where_one_device_does(run_under, example, step):
 
 
 @pytest.mark.parametrize(
-    ("parts", "whole", "step"), [("sn_gan", "straight", 2), ("own_parts", "own_step", 6)]
+    ("parts", "whole", "step"),
+    [
+        pytest.param("sn_gan", "straight", 2, marks=pytest.mark.slow),
+        ("own_parts", "own_step", 6),
+    ],
 )
 def test_a_run_goes_on_from_its_checkpoint_as_if_it_had_not_stopped(run_under, parts, whole, step):
     resumed, straight = (stored(run_under("single")[0] / run, step) for run in (parts, whole))

@@ -261,7 +261,11 @@ def test_every_draw_may_have_a_temperature_of_its_own(kind):
 
 @pytest.mark.parametrize(
     ("kind", "levels"),
-    [(LogisticMixture, 65536), (Gaussian, 65536), *((kind, 256) for kind in EVERY)],
+    [
+        (LogisticMixture, 65536),
+        pytest.param(Gaussian, 65536, marks=pytest.mark.slow),
+        *((kind, 256) for kind in EVERY),
+    ],
 )
 def test_a_compiler_changes_neither_samples_nor_log_prob(kind, levels):
     likelihood = kind(levels)

@@ -70,6 +70,7 @@ def test_a_mistake_is_refused_before_anything_large_is_imported(imported, words)
     assert imported[" ".join(words)] == (2, [])
 
 
+@pytest.mark.slow
 def test_the_watched_packages_are_those_that_a_run_imports():
     code = "import onepass.quickstart, sys; print(*sys.modules)"
     command = [sys.executable, "-c", code]

@@ -100,6 +100,7 @@ def test_data_of_an_exported_model_must_be_named(exported, mistake):
     assert line == f"{exported} does not say where its images are; name them with --data."
 
 
+@pytest.mark.slow
 def test_parts_of_several_runs_are_one_folder(tmp_path, monkeypatch):
     for name, parts in {"base": ("4",), "factors": ("8",)}.items():
         config = dataclasses.replace(config_of("multiscale"), parts=parts)

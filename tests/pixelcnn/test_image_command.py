@@ -128,6 +128,7 @@ def test_a_multiscale_model_shows_how_its_images_grew(tmp_path):
     np.testing.assert_array_equal(first, drawn[0][0][..., 0])
 
 
+@pytest.mark.slow
 def test_captions_are_drawn_in_turn_and_named_in_the_sheet(tmp_path):
     captions = ["stripes", "a slope"]
     words = ["--num", "3", "--seed", "1", "--caption", *captions]

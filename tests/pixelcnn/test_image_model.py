@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_runs import CLASSES, DEV, TRAIN, config_of, dev_of, figures, images, model, opened, toys
+from marks import some_slow
 from scipy import special
 
 from pixelcnn.data.dataset import ImageDataset
@@ -88,7 +89,7 @@ def test_what_a_condition_gains_is_what_the_wrong_one_costs():
     assert gained > 0.02  # the classes of the toys look nothing alike
 
 
-@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+@pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ("pixelcnn",)))
 def test_what_a_known_class_gains_is_over_the_mean_of_the_densities_under_all_classes(kind):
     batch = whole_dev(kind)
     under = [batch | {"label": np.full_like(batch["label"], c)} for c in range(len(CLASSES))]
@@ -266,7 +267,7 @@ def test_an_image_of_a_seed_is_the_same_however_many_are_drawn(kind):
     assert not np.array_equal(model(kind).generate(1, seed=6), three[:1])
 
 
-@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+@pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ("multiscale",)))
 def test_every_sampler_draws_the_same_images_and_the_fixed_point_says_its_passes(kind):
     known = model(kind)
     cached = known.generate(1, seed=5, num=3, temperature=0.9)

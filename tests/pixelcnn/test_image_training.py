@@ -8,6 +8,7 @@ import image_runs
 import numpy as np
 import pytest
 from image_runs import CLASSES, LOOK, STEPS, TRAIN, config_of, images, opened, trained
+from marks import some_slow
 from PIL import Image
 from runs import assert_same, newest
 
@@ -223,7 +224,7 @@ def test_a_part_is_trained_alone(halves):
     assert list((halves / "factors" / "samples").iterdir()) == []
 
 
-@pytest.mark.parametrize("base", ["base", "wide_base"])
+@pytest.mark.parametrize("base", some_slow(["base", "wide_base"], ("base",)))
 def test_joined_parts_are_one_model_whose_bits_are_the_sum_of_theirs_and_which_draws(halves, base):
     others = (halves / base, halves / "base")  # the base that comes first is taken
     stored, model = card.joined(halves / "factors", others)

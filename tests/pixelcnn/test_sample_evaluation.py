@@ -75,6 +75,7 @@ def test_the_command_says_what_samples_show(trained, capsys):
     assert dev.startswith("  6 dev images: class seen in 100.0% (95%: 100.0 to 100.0), Frechet ")
 
 
+@pytest.mark.slow
 def test_without_training_images_there_is_a_line_in_place_of_figures(tmp_path, capsys):
     copy = shutil.copytree(run("multiscale"), tmp_path / "copy")
     stored = json.loads((copy / "config.json").read_text())

@@ -35,7 +35,13 @@ STEP = 2.0 / 65535  # from one 16-bit level to the next
 SEED = 2**63 + 5  # beyond int64, as seeds may be
 HEAT = 0.8
 DRAFT, PLAIN_STUDENT, RESIDUAL, FRAMED, FREE, VOCODER = *STUDENTS, *TEACHERS
-SLOW = (DRAFT, PLAIN_STUDENT, FRAMED, FREE)  # others have their parts, nothing shipped is of them
+SLOW = (
+    DRAFT,
+    RESIDUAL,
+    PLAIN_STUDENT,
+    FRAMED,
+    FREE,
+)  # others have their parts, nothing shipped is of them
 LENGTHS = {DRAFT: 900, RESIDUAL: 300, PLAIN_STUDENT: 230, FRAMED: 39, VOCODER: 39}  # in frames
 FREE_SAMPLES = 200
 
@@ -126,6 +132,7 @@ def test_rows_padded_together_are_the_rows_alone(kind, signature):
         assert not spoken["sound"][n, count * hop :].any()
 
 
+@pytest.mark.slow
 def test_a_batch_of_chunks_may_be_at_different_places():
     made, hop = bundle(FRAMED), bundle(FRAMED).hop_samples
     unit = made.serving["streaming"]["unit_samples"] // hop
@@ -185,6 +192,7 @@ def test_the_engine_speaks_the_same(kind):
     )
 
 
+@pytest.mark.slow
 def test_a_bundle_with_the_engine_is_warm_without_its_program(monkeypatch):
     made = serving.load(bundle_folder(DRAFT))
     with monkeypatch.context() as patch:
@@ -213,6 +221,7 @@ def test_the_engine_answers_a_call_as_the_program(kind):
     np.testing.assert_array_equal(ours["num_samples"], theirs["num_samples"])
 
 
+@pytest.mark.slow
 def test_a_bundle_speaks_at_the_temperature_that_its_model_declares(tmp_path):
     folder, path = tmp_path / "model", tmp_path / "bundle/1"
     shutil.copytree(model_folder(PLAIN_STUDENT), folder)

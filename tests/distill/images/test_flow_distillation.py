@@ -189,6 +189,7 @@ def test_features_are_those_of_the_classifier():
     np.testing.assert_allclose(found, known(levels).features, rtol=1e-4, atol=1e-5)
 
 
+@pytest.mark.slow
 def test_the_classifier_of_a_run_is_trained_once_on_images_of_the_bases_size(tmp_path, monkeypatch):
     monkeypatch.setattr(classifier, "STEPS", 2)
     config = FlowConfig(targets=FlowTargets(features=0.1), flows=(1,), units=4)

@@ -140,6 +140,7 @@ def distilled(tmp_path_factory):
     return workdir
 
 
+@pytest.mark.slow
 def test_the_divergence_falls_from_that_of_the_teacher(distilled):
     teacher = image_runs.model("multiscale")
     targets = GuidedTargets(guidance=1.0, temperature=(0.5, 0.4))

@@ -75,6 +75,7 @@ def test_the_inverse_gives_the_noise_back_and_the_density_is_that_of_its_noise()
     np.testing.assert_allclose(found, np.sum(of_noise, (1, 2, 3)), rtol=1e-4)
 
 
+@pytest.mark.slow
 def test_the_noise_of_any_image_is_found_in_an_untrained_flow():
     """Far from noise, as images are then, each pass is thrown far off by what it waits for."""
     network = PixelCNNConfig(1, 16, 16)

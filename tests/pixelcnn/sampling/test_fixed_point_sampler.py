@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_networks import condition_of, image_of, output_of, pixelcnn_of
+from marks import some_slow
 
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.outputs import Hidden
@@ -98,7 +99,9 @@ def test_given_pixels_are_kept_and_the_others_are_as_the_cached_ones(count):
 
 
 @pytest.mark.parametrize("active_rows", [1, 2, HEIGHT])
-@pytest.mark.parametrize("kind", ["grey mixture, conditioned", "colour mixture"])
+@pytest.mark.parametrize(
+    "kind", some_slow(["grey mixture, conditioned", "colour mixture"], ("colour mixture",))
+)
 def test_a_window_of_rows_changes_the_passes_and_not_the_images(kind, active_rows):
     assert context_rows(network_of(kind)) + 1 < HEIGHT
     cached, iterated, *_ = drawn(kind, active_rows=active_rows)
@@ -166,7 +169,7 @@ def test_an_image_of_a_batch_is_the_same_alone_and_takes_the_same_passes():
     assert own.tolist() == passes[:1].tolist()
 
 
-@pytest.mark.parametrize("slots", [1, 2, MOST + 1])
+@pytest.mark.parametrize("slots", some_slow([1, 2, MOST + 1], (1, MOST + 1)))
 def test_images_that_are_done_make_way_for_the_next(slots):
     kind = "colour softmax, conditioned"
     cached, iterated, passes, batch_passes = drawn(kind, batch=MOST, slots=slots, active_rows=2)

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_networks import image_of, multiscale_of, output_of, pixelcnn_of
+from marks import some_slow
 
 from likelihoods import noise
 from likelihoods.initial import Initial
@@ -54,7 +55,7 @@ def test_all_samplers_draw_the_same_guided_images(output):
         assert len(np.unique(cached)) > 5
 
 
-@pytest.mark.parametrize("kind", ["A", "B"])
+@pytest.mark.parametrize("kind", some_slow(["A", "B"], ("B",)))
 def test_guided_multiscale_images_are_the_same_by_every_sampler_of_the_base(kind):
     model = multiscale_of(kind, 8, output_of("softmax", 3, LEVELS), CLASSES)
     words = multiscale_words(model, 5, [0, 1], 8)
