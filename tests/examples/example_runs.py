@@ -10,9 +10,12 @@ OWN = "--batch 8 --save-steps 3"
 GAN = "--batch 8 --width 4 --sheet-steps 1"
 
 
-def main(strategy, out, images):
+def main(strategy, out, images, *names):
+    """Makes the runs of these names in a folder, or all of them."""
+
     def run(example, name, words):
-        example.main(["--strategy", strategy, "--out", f"{out}/{name}", *words.split()])
+        if not names or name in names:
+            example.main(["--strategy", strategy, "--out", f"{out}/{name}", *words.split()])
 
     run(d4pg, "d4pg", CONTROL)
     run(mpo, "mpo", f"{CONTROL} --samples 3")

@@ -89,7 +89,8 @@ def test_what_a_condition_gains_is_what_the_wrong_one_costs():
     assert gained > 0.02  # the classes of the toys look nothing alike
 
 
-@pytest.mark.parametrize("kind", some_slow(["pixelcnn", "multiscale"], ("pixelcnn",)))
+@pytest.mark.slow
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
 def test_what_a_known_class_gains_is_over_the_mean_of_the_densities_under_all_classes(kind):
     batch = whole_dev(kind)
     under = [batch | {"label": np.full_like(batch["label"], c)} for c in range(len(CLASSES))]
@@ -360,6 +361,7 @@ def test_rows_that_are_given_are_kept_and_the_rest_is_drawn(rows):
     assert np.array_equal(drawn, image) == (rows == 8)
 
 
+@pytest.mark.slow
 def test_a_caption_is_drawn_and_so_is_a_map():
     text = model("text").generate("a slope", num=2, seed=1)
     assert text.shape == (2, 8, 8, 1) and not np.array_equal(*text)

@@ -27,6 +27,7 @@ def drawn(frames, actions, states, given=CONTEXT, **options):
     return np.stack(list(found))
 
 
+@pytest.mark.slow
 def test_a_frame_follows_each_step_and_each_seed_and_row_has_its_own(clip):
     first = drawn(*clip)
     assert first.shape == (STEPS - CONTEXT, 16, 16, 3) and first.dtype == np.uint8

@@ -71,7 +71,6 @@ def test_repeated_layers_and_tied_tensors_are_one_group(two_blocks):
     assert sizes == sorted(sizes, reverse=True)
 
 
-@pytest.mark.slow
 def test_megatrons_pairs_and_its_four_all_reduces_are_found_in_a_block(check):
     cuts, collectives = check("transformer")
     assert cuts == pairs("block_0")

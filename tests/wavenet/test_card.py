@@ -81,6 +81,7 @@ def test_the_card_of_several_speakers_measures_each(of_two, tmp_path):
     assert f"| bits per sample | {bits[0]:.3f} (" in (tmp_path / "model" / "card.md").read_text()
 
 
+@pytest.mark.slow
 def test_one_speaker_of_several_is_evaluated_alone(of_two, capsys):
     assert onepass.main(["evaluate", str(of_two), "--speaker", "bob", "--json"]) == 0
     assert json.loads(capsys.readouterr().out)["dev"]["recordings"] == 1

@@ -158,6 +158,7 @@ def test_the_divergence_falls_from_that_of_the_teacher(distilled):
     assert min(logged) == pytest.approx(bits[1], rel=1e-4)
 
 
+@pytest.mark.slow
 def test_the_run_is_an_ordinary_model_whose_card_says_what_it_was_distilled_from(
     distilled, tmp_path, monkeypatch
 ):
@@ -174,6 +175,7 @@ def test_the_run_is_an_ordinary_model_whose_card_says_what_it_was_distilled_from
     assert str(image_runs.folder()) not in text + (folder / "model.json").read_text()
 
 
+@pytest.mark.slow
 def test_a_run_goes_on_under_the_same_targets_alone(distilled):
     config = GuidedConfig(targets=GuidedTargets(guidance=2.0), batch_size=8)
     teacher = image_runs.model("multiscale")
