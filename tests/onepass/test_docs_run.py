@@ -62,6 +62,7 @@ SMALLER = (
         r"\g<0> --pitch-steps 2 --loss.feature 0 --loss.style 0 --clips.clip-samples 2560",
     ),
     (r" --(spoken|copy-synthesis) \d+", ""),
+    (r" --beside( student-[\w-]+)+", ""),  # runs of days, of which the page gives the options
     (
         r"^onepass evaluate (teacher|student|density|terms|run|shipped(-t[\w-]+)?)(?![\w-]).*$",
         r"\g<0> --spoken 1",
@@ -86,6 +87,7 @@ ONLY_PARSED = {
     r"^onepass serve .*--ray\b": "Ray listens on every interface; tests/serving/test_ray.py has a "
     "network namespace for it",
     r"^onepass launch .* examples\.": "tests/examples run the examples",
+    r"^python -m speech\.evaluate": "tests/speech has recordings with their texts",
     r"^python -m (pytest|examples\.)": "they are the tests, or those of tests/examples",
     r"^python3 -m venv|^pip install|^\. ": "the environment is that of the tests",
     r"^(kubectl|sh serve\.sh|export) ": "they need a cluster or a container",
@@ -156,7 +158,8 @@ def data(tmp_path_factory):
     for name in ("SPEECH.wav", "recording.wav"):
         soundfile.write(folder / name, sound[: rate_hz // 2], rate_hz)
     (folder / "token").write_text("a token of enough letters")
-    (folder / "tokens").mkdir()
+    for name in ("docs", "tokens"):
+        (folder / name).mkdir()
     (folder / "tokens" / "anna").write_text("another token of enough letters")
     write_images(folder / "IMAGES")
     shutil.copytree(folder / "IMAGES", folder / "images")

@@ -21,6 +21,7 @@ from replicator.training.config import LoopConfig, OptimizerConfig
 from replicator.training.state import TrainState
 from speech import (
     alignment,
+    evaluate,
     evaluation,
     examples,
     harmonics,
@@ -490,7 +491,7 @@ def test_arithmetic_of_tensors_sees_both_neighbours():
 
 @pytest.mark.slow
 @needs_espeak
-def test_the_command_makes_a_voice_that_a_model_speaks_with(tmp_path):
+def test_the_commands_make_a_voice_that_a_model_speaks_with_and_measure_it(tmp_path, capsys):
     source, data = wavenet_shipped.recordings_folder(), tmp_path / "data"
     for split, count in (("train", 6), ("dev", 2)):
         (data / split).mkdir(parents=True)
@@ -509,6 +510,12 @@ def test_the_command_makes_a_voice_that_a_model_speaks_with(tmp_path):
     assert model.generate(frames).shape == (1, len(frames) * 200)
     assert len(list((tmp_path / "run" / "spoken").glob("*.wav"))) == 2
     assert "| text spoken |" in (tmp_path / "voice" / "card.md").read_text()
+    capsys.readouterr()
+    assert evaluate.main(evaluate.Arguments(data, voice=tmp_path / "voice", spoken=2)) == 0
+    figures, stored = json.loads(capsys.readouterr().out), own.spec["quality"]["speech"]
+    assert figures.keys() == stored.keys()  # measured before the weights were rounded to half
+    distance = figures["warped_distance_text_db"]
+    assert distance == pytest.approx(stored["warped_distance_text_db"], rel=0.02)
 
 
 @needs_espeak
