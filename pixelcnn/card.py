@@ -36,6 +36,8 @@ def export(given: ExportArguments) -> str:
     figures = evaluate(model, dataset)
     facts = origin(given, data, model.network, _command(stored)) | {"quality": figures}
     facts |= {name: stored[name] for name in OF_THE_TEACHER if name in stored}
+    if model.config.conditioning.kind == "text":
+        facts["captions"] = list(dataset.captions)
     write(given.out, model.network, {**model.spec, **facts}, stored, card, STORED)
     return f"{figures['bits_per_dim']:.3f} bits per dimension on dev"
 
@@ -106,6 +108,13 @@ def _teacher_line(spec: dict) -> str:
     )
 
 
+def _captions_line(spec: dict) -> str:
+    """Captions of the data, "" for a model that reads none."""
+    if not spec.get("captions"):
+        return ""
+    return f"- Captions such as: {'; '.join(spec['captions'])}\n"
+
+
 def card(spec: dict) -> str:
     """Returns the model card, Markdown, of a model.json."""
     quality = spec["quality"]
@@ -124,7 +133,7 @@ A {kind} of {spec["size"]}x{spec["size"]} images with {spec["channels"]} channel
 
 - Data: {spec["data"]}. {spec["data_licence"]}
 - Classes: {", ".join(spec["classes"]) or "none"}
-- Weights are stored, and were measured, in half precision.
+{_captions_line(spec)}- Weights are stored, and were measured, in half precision.
 {_teacher_line(spec)}{training_lines(spec)}
 
 Measured on {quality["dev"]["pictures"]} dev images that it was not trained on (the best of its

@@ -196,7 +196,8 @@ class ImageModel:
             if kind == "none" and value is not None:
                 raise UserError("The model draws without a condition.")
             if kind != "none":
-                raise UserError(f"The model needs a condition: {NEEDS[kind]}.")
+                example = f", such as {known[0]!r}" if (known := self.spec.get("captions")) else ""
+                raise UserError(f"The model needs a condition: {NEEDS[kind]}{example}.")
             return {}
         if kind == "class":
             return {"label": np.array([self.label(value)], np.int32)}

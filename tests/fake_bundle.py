@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS, NUM_CODES
 from serving.bundles.signature import Signature, TensorInfo, check, scale_name
 
 HOP, CHANNELS, RATE = 4, 3, 16_000
@@ -253,6 +254,29 @@ class FakeImages(Fake):
     def generate(self, condition=None, *, seed=0, num=1, **rest):
         """uint8 [num, side, side, 3]."""
         return np.stack([scales[-1] for scales in self.progressions(condition, seed=seed, num=num)])
+
+
+class FakeDrawings(FakeImages):
+    """An image bundle that reads captions, by the sum of their characters."""
+
+    def __init__(self, *arguments, **rest):
+        super().__init__(*arguments, signatures=_of_captions(IMAGE_SIGNATURES), **rest)
+        self.spec |= {"condition": "text", "captions": ["a dog, noto", "a red heart"]}
+
+    def call(self, signature, inputs):
+        """As of the class that the caption's characters add up to."""
+        return super().call(signature, inputs | {"label": inputs["caption"].sum(-1) % 10})
+
+
+def _of_captions(signatures):
+    caption = {"caption": info(np.int32, MAX_CAPTION_CHARACTERS + 1, low=0, high=NUM_CODES - 1)}
+    return {
+        name: Signature(
+            {key: value for key, value in known.inputs.items() if key != "label"} | caption,
+            known.outputs,
+        )
+        for name, known in signatures.items()
+    }
 
 
 @dataclasses.dataclass

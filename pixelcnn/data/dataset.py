@@ -16,6 +16,7 @@ from pixelcnn.data.video import Statistics, Video, read_episodes, video_batches,
 EVALUATION_BATCH = 16
 VIDEO_SHUFFLES = 8  # a video has few moments: the luck of a single shuffle would show
 CAPTION_SHUFFLES = 9  # other captions under which every image is evaluated
+CAPTIONS_NAMED = 12
 NEEDED = {"class": "label", "text": "caption", "map": "map"}
 SOURCE = {
     "class": "classes (a sub-folder each, a column `class` of a table, or `labels` in npz)",
@@ -76,6 +77,16 @@ class ImageDataset:
     def classes(self) -> tuple[str, ...]:
         """The names of the classes."""
         return self.source.classes if isinstance(self.source, Corpus) else ()
+
+    @property
+    def captions(self) -> tuple[str, ...]:
+        """Up to `CAPTIONS_NAMED` captions, of training images where there are some."""
+        if not isinstance(self.source, Corpus):
+            return ()
+        splits = self.source.splits
+        known = sorted(set(splits.get("train", splits["dev"]).captions or ()))
+        chosen = np.linspace(0, len(known) - 1, min(CAPTIONS_NAMED, len(known)))
+        return tuple(known[place] for place in chosen.astype(int))
 
     @property
     def found(self) -> int | None:

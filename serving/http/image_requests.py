@@ -109,7 +109,7 @@ def condition(served: ServedModel, given: dict[str, Any]) -> np.ndarray | None:
     if name is None or needed is None:
         return None
     if needed not in given:
-        raise InvalidInput(f"`{needed}` must be given; {_known(served)}.")
+        raise InvalidInput(f"`{needed}` must be given{_examples(served, needed)}.")
     return _condition(served, name, given[needed])
 
 
@@ -136,7 +136,7 @@ def label(served: ServedModel, field: str, value: Any) -> int:
     high = len(classes) - 1 if classes else int(info.high or 0)
     if NUMBER.fullmatch(said) and int(said) <= high:
         return int(said)
-    raise InvalidInput(f"`{field}` names no class: {excerpt(value)}; {_known(served)}.")
+    raise InvalidInput(f"`{field}` names no class: {excerpt(value)}; {_classes(served)}.")
 
 
 def caption(value: Any) -> np.ndarray:
@@ -151,7 +151,15 @@ def caption(value: Any) -> np.ndarray:
         raise InvalidInput(str(error)) from error
 
 
-def _known(served: ServedModel) -> str:
+def _examples(served: ServedModel, needed: str) -> str:
+    """What could be given, as the end of a sentence; "" where nothing is known of it."""
+    captions = served.spec.get("captions")
+    if needed == "class":
+        return f"; {_classes(served)}"
+    return f", such as {captions[0]!r}" if needed == "caption" and captions else ""
+
+
+def _classes(served: ServedModel) -> str:
     classes = served.spec.get("classes") or []
     return f"there are {', '.join(classes)}" if classes else "the classes have numbers"
 

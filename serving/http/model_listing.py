@@ -125,6 +125,7 @@ def _facts(served: ServedModel) -> Any:
     return facts | {
         "condition": CONDITIONS.get(condition_input(served) or ""),
         "classes": served.spec.get("classes") or [],
+        "captions": served.spec.get("captions") or [],
         "guidance": "guidance" in signature(served).inputs,
         "sizes": [side for side, _ in scales(served)],
     }

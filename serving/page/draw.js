@@ -23,6 +23,8 @@ export class Draw {
     this.model = model;
     this.#clear(0);
     options($("class"), (model.classes ?? []).map((name) => [name, name]));
+    options($("captions"), (model.captions ?? []).map((caption) => [caption, caption]));
+    $("caption").value = model.captions?.[0] ?? "";
     this.changed();
   }
 

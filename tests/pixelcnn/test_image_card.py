@@ -13,6 +13,8 @@ import onepass
 from pixelcnn import card
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
+from replicator.runs.card import ExportArguments
+from replicator.runs.errors import UserError
 
 
 @pytest.fixture(scope="module")
@@ -93,6 +95,18 @@ def test_the_folder_says_what_the_model_is(exported):
     expected |= dict(condition="class", classes=["cat", "dog", "eel"], step=best_step("pixelcnn"))
     assert {name: spec[name] for name in expected} == expected
     assert spec["config"]["data_folder"] == spec["data"] == "toys"
+
+
+def test_a_folder_of_a_model_of_captions_names_some(tmp_path):
+    given = ExportArguments(run("text"), tmp_path / "model", machine="an abacus")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(card, "evaluate", lambda *_: image_runs.figures("text"))
+        card.export(given)
+    named = spec_of(given.out)["captions"]
+    assert named == sorted(set(image_runs.CAPTIONS))
+    assert f"- Captions such as: {'; '.join(named)}\n" in (given.out / "card.md").read_text()
+    with pytest.raises(UserError, match=f"a caption, such as '{named[0]}'"):
+        opened(given.out).generate()
 
 
 def test_data_of_an_exported_model_must_be_named(exported, mistake):

@@ -13,7 +13,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from fake_bundle import SIDES, FakeModelStore
+from fake_bundle import SIDES, FakeDrawings, FakeModelStore
 from http_running import Running
 from page_visits import BROWSER, CHUNK, CONTRAST, FLAGS, PHONE, TOKEN, Gate, Shapes, Speech, Visitor
 from PIL import Image
@@ -145,6 +145,24 @@ def test_images_grow_scale_by_scale(visit, running):
     assert base64.b64encode(png).decode() in lines[-1] and Image.open(io.BytesIO(png)).size[0] == 16
     visitor.page.get_by_label("Scale").press("ArrowLeft")
     visitor.page.get_by_role("img", name="image 2, 8 by 8").wait_for()
+
+
+def test_a_caption_is_there_to_begin_with_and_others_to_choose(visit, tmp_path):
+    store = FakeModelStore(tmp_path)
+    store.add("drawings", kind=FakeDrawings)
+    with Running(store) as running:
+        visitor = visit(running).open("drawings")
+        field = visitor.page.get_by_label("Caption", exact=True)
+        assert field.input_value() == "a dog, noto"
+        choices = "[...document.getElementById('caption').list.options].map(each => each.value)"
+        assert visitor.page.evaluate(choices) == ["a dog, noto", "a red heart"]
+        field.fill("a cat")
+        visitor.click("Draw")
+        visitor.hears("^Drew 4 images in")
+        _, png = visitor.download("Download PNG of image 1")
+        request = {"caption": "a cat", "seed": 0, "num": 1}
+        lines = running.client.post("/v1/models/drawings:draw", json=request).text.splitlines()
+        assert base64.b64encode(png).decode() in lines[-1]
 
 
 def test_everything_works_from_the_keyboard(visit, voice):

@@ -12,7 +12,7 @@ import httpx
 import numpy as np
 import pytest
 import soundfile
-from fake_bundle import CHANNELS, HOP, RATE
+from fake_bundle import CHANNELS, HOP, RATE, FakeDrawings, FakeModelStore
 from http_running import Running, ask, store
 from PIL import Image
 
@@ -412,6 +412,15 @@ def test_a_drawing_that_breaks_a_rule_is_400(models, fields, words):
     response = ask(models, "POST", DRAW, json=fields)
     assert response.status_code == 400
     assert words in response.json()["error"]
+
+
+def test_who_gives_no_caption_is_told_one(tmp_path):
+    captioned = FakeModelStore(tmp_path)
+    captioned.add("drawings", kind=FakeDrawings)
+    path = "/v1/models/drawings:draw"
+    given = [ask(captioned, "POST", path, json=body) for body in ({}, {"caption": "a cat"})]
+    assert given[0].json()["error"] == "`caption` must be given, such as 'a dog, noto'."
+    assert given[1].status_code == 200
 
 
 def test_a_drawing_that_breaks_midway_says_so_in_its_last_line(models, monkeypatch):
