@@ -414,7 +414,7 @@ def test_a_drawing_that_breaks_a_rule_is_400(models, fields, words):
     assert words in response.json()["error"]
 
 
-def test_who_gives_no_caption_is_told_one(tmp_path):
+def test_a_missing_caption_is_answered_with_one(tmp_path):
     captioned = FakeModelStore(tmp_path)
     captioned.add("drawings", kind=FakeDrawings)
     path = "/v1/models/drawings:draw"
