@@ -10,6 +10,7 @@ SHIPPED = {
     "shipped-digits-teacher": "images",
     "shipped-objects": "images",
     "shipped-objects-teacher": "images",
+    "shipped-emoji": "images",
 }
 """What each model makes."""
 

@@ -15,7 +15,7 @@ class SampleArguments:
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, or shipped-digits, shipped-digits-teacher, shipped-objects,
-    shipped-objects-teacher."""
+    shipped-objects-teacher, shipped-emoji."""
     out: Path
     """Folder for the files; made if missing."""
     num: int = 16

@@ -8,6 +8,7 @@ FOLDERS = {
     "shipped-digits-teacher": "digits-pixelcnn-32",
     "shipped-objects": "objects-multiscale-64",
     "shipped-objects-teacher": "objects-pixelcnn-64",
+    "shipped-emoji": "emoji-multiscale-32",
 }
 
 

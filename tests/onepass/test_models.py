@@ -15,7 +15,8 @@ from wavenet.data import audio
 
 def test_every_shipped_model_is_listed_with_its_card():
     listed = {model.name: model for model in onepass.list_models()}
-    assert {"shipped", "shipped-teacher", "shipped-two-voices", "shipped-digits"} <= set(listed)
+    names = {"shipped", "shipped-teacher", "shipped-two-voices", "shipped-digits", "shipped-emoji"}
+    assert names <= set(listed)
     assert {model.makes for model in listed.values()} == {"sound", "images"}
     assert all("\n- Data: " in model.card.read_text() for model in listed.values())
     assert listed["shipped"].kind == "parallel-wavenet"
@@ -71,6 +72,14 @@ def test_noise_is_less_probable_than_an_image_of_the_model(digits):
     image = digits.generate(3, seed=1)
     noise = np.random.default_rng(0).integers(0, 256, image.shape, np.uint8)
     assert digits.log_prob(noise, 3)[0] < digits.log_prob(image, 3)[0]
+
+
+def test_a_drawing_is_likelier_under_its_own_caption_than_under_anothers():
+    model = onepass.load("shipped-emoji")
+    with np.load(dev_images("shipped-emoji")) as stored:
+        images, captions = stored["images"][::40], stored["captions"][::40].tolist()
+    own, other = (model.log_prob(images, c) for c in (captions, captions[1:] + captions[:1]))
+    assert np.mean(own > other) > 0.8
 
 
 def test_the_wrong_number_of_conditions_is_refused(digits):
