@@ -70,6 +70,6 @@ def run_distill(preset: str, arguments: list[str], parse) -> int:
         given,
         train=lambda replicator: distill(*what, given.workdir, replicator=replicator),
         export=lambda: export_run(*what, given.portable, given.workdir),
-        score="best dev KL {:.4f} bits/dim",
+        score=f"best dev {'KL ' if given.config.targets.has_divergence else ''}{{:.4f}} bits/dim",
         samples="images",
     )

@@ -26,6 +26,11 @@ class GuidedTargets:
         require(min(self.temperature) > 0, "temperature", "above 0", self.temperature)
         _check_terms(self, "likelihood")
 
+    @property
+    def has_divergence(self) -> bool:
+        """Whether one of the terms is a divergence, by which checkpoints are then compared."""
+        return bool(self.kl)
+
 
 @dataclasses.dataclass(frozen=True)
 class FlowTargets:
@@ -37,6 +42,11 @@ class FlowTargets:
     """Draws of each number for the cross-entropy."""
     likelihood: float = 0.0
     """Of a bound of the likelihood of the images themselves, in nats a number."""
+    forward: float = 0.0
+    """Of a bound of KL(teacher || student), in nats a number: the likelihood of images that the
+    teacher draws."""
+    guidance: float = 0.0
+    """Of the teacher as it draws images for `forward`; 0: its own distribution."""
     spectrum: float = 0.0
     """Of how far the power spectrum, averaged over a batch (that of a device), is from that of the
     images."""
@@ -46,9 +56,14 @@ class FlowTargets:
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for a number out of range."""
-        at_least(self, 0, "kl", "likelihood", "spectrum", "features")
+        at_least(self, 0, "kl", "likelihood", "forward", "guidance", "spectrum", "features")
         at_least(self, 1, "draws")
-        _check_terms(self, "likelihood", "spectrum", "features")
+        _check_terms(self, "likelihood", "forward", "spectrum", "features")
+
+    @property
+    def has_divergence(self) -> bool:
+        """Whether one of the terms is a divergence, by which checkpoints are then compared."""
+        return bool(self.kl or self.forward)
 
 
 @dataclasses.dataclass(frozen=True)

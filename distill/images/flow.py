@@ -6,8 +6,9 @@ The teacher reads what a level can say, so numbers beyond the outer levels reach
 density there goes on, because that of the numbers is what levels are rounded from. The divergence
 of the numbers bounds that of the levels.
 
-Reverse KL leaves out modes that a flow of one logistic a number cannot reach: the likelihood of
-images, a bound, does not.
+Reverse KL leaves out modes that a flow of one logistic a number cannot reach. The likelihood of
+images, a bound, does not: of real ones, or of images that the teacher draws, of which there are as
+many as one wants, which is forward KL.
 """
 
 import dataclasses
@@ -26,11 +27,15 @@ from likelihoods.levels import value_of
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.mode import EXACT, Mode
+from pixelcnn.networks.multiscale import condition_at
+from pixelcnn.networks.outputs import guided_log_prob
 from pixelcnn.networks.pixelcnn import PixelCNN
+from pixelcnn.sampling.guidance import paired, unpaired
+from pixelcnn.sampling.pixelcnn_sampler import image_words, sample
 
 LEAST_POWER = 1e-3  # power of a frequency below which images do not differ
 # Numbers of the seeds that are folded out of an example's.
-IMAGE, DRAWS = 0, 1
+IMAGE, DRAWS, TEACHER = 0, 1, 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -102,17 +107,49 @@ class FlowLoss(ImageLoss):
             nats = self._model.base.nats(levels, condition, mode, batch["seed"])
             code = -tf.reduce_mean(nats) / math.prod(levels.shape[1:])
             terms["likelihood"] = (targets.likelihood, code)
+        if targets.forward:
+            apart = tf.reduce_mean(self._forward_divergence(batch, condition, mode))
+            terms["forward"] = (targets.forward, apart / math.prod(levels.shape[1:]))
         # A state wants a gradient of every weight, and the other parts' is nothing.
         nothing = [0.0 * tf.reduce_sum(weight) for weight in self._kept]
         loss = tf.add_n([weight * value for weight, value in terms.values()] + nothing)
         return loss, {name: value for name, (_, value) in terms.items()}
 
     def divergences(self, batch: dict) -> dict[str, tf.Tensor]:
-        """float32 [batch], nats: KL(P_S || P_T) of the base, an estimate by one image each."""
+        """float32 [batch], nats: the divergence of the base, an estimate by one image each.
+
+        KL(P_S || P_T), or a bound of KL(P_T || P_S) where the loss has it alone.
+        """
         levels, condition = self._at_base(batch)
+        if not self.targets.kl:
+            return {self._model.parts[0]: self._forward_divergence(batch, condition, EXACT)}
         drawn = self._drawn(batch["seed"], levels.shape, condition, EXACT)
         kl = self._divergence(drawn, batch["seed"], condition)[0]
         return {self._model.parts[0]: math.prod(levels.shape[1:]) * kl}
+
+    def _forward_divergence(self, batch: dict, condition: Condition, mode: Mode):
+        """float32 [batch], nats: log P_T - log P_S, a bound of it, of an image that P_T draws."""
+        levels, nats = self._drawn_by_teacher(batch)
+        return nats - self._model.base.nats(levels, condition, mode, batch["seed"])
+
+    def _drawn_by_teacher(self, batch: dict):
+        """Images int32 [batch, height, width, channels] that the teacher draws, guided if asked.
+
+        Beside them their nats, float32 [batch].
+        """
+        side, keys = self._model.config.base_size, counter_noise.fold_in(batch["seed"], TEACHER)
+        words = image_words(self._teacher, keys, tf.zeros_like(keys[:, 0]), side, side)
+        guidance = self.targets.guidance or None
+        condition, words = paired(self.density.conditioner, batch, guidance, words)
+        condition = condition_at(condition, side)
+        both = sample(self._teacher, words, condition, guidance=guidance)
+        hidden, levels = self._teacher(both, condition), unpaired(guidance, both)
+        output = self._teacher.output
+        if guidance is None:
+            nats = output.log_prob(hidden, levels)
+        else:
+            nats = guided_log_prob(output, hidden, levels, guidance)
+        return levels, tf.stop_gradient(tf.reduce_sum(nats, [1, 2]))
 
     def _at_base(self, batch: dict) -> tuple[tf.Tensor, Condition]:
         levels, condition = self._model.at_base(batch["levels"], self.density.conditioner(batch))

@@ -90,7 +90,7 @@ def _distill(
         student, frozen = student_and_teacher(dataset.config, teacher)
         state = TrainState(student, config.optimizer, config.loop.num_steps)
     loss = loss_of(config, student, frozen, features)
-    divergences = loss.divergences if config.targets.kl else None
+    divergences = loss.divergences if config.targets.has_divergence else None
     return resume_and_train(
         Trainer(run, state, loss, config.loop, replicator, frozen.variables),
         say,

@@ -5,7 +5,7 @@
 where t runs through the pixels in raster order and through the channels of each (Kingma et al.
 2016, arXiv 1606.04934; van den Oord et al. 2017, arXiv 1711.10433, section 3.2). mu and s come
 from the two stacks of a PixelCNN that read the noise in place of pixels, squashed: what they say is
-bounded, so that the search for the noise of an image cannot run off. z is logistic, so that a
+bounded, so that the noise of an image cannot run off. z is logistic, so that a
 number given the noise before it is logistic: its entropy is log s + 2 nats.
 
 A pixel is the level nearest to x, and the outer levels take all that lies beyond: the probability
@@ -28,10 +28,9 @@ from pixelcnn.networks.config import OutputConfig, PixelCNNConfig
 from pixelcnn.networks.layers import matmul
 from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.pixelcnn import PixelCNN
+from pixelcnn.networks.raster_scan import Scan, scanned
 
 INITIAL_SCALE = 0.15  # of an untrained flow's output, 1 being half the range of the levels
-SETTLED = 1e-5  # by how much noise may move in a pass of `inverse` that counts as its last
-LARGEST = 1e6  # that a pass of `inverse`, or of its gradient, may guess while it waits for others
 REACH = 4.0  # noise beyond it looks much alike to the stacks: 1 number in 28
 
 
@@ -52,14 +51,32 @@ class AffineOutput(tf.Module):
 
         hidden: of each pixel, given the noise of those before it.
         """
+        location, log_scale, coefficients = self._read(hidden)
+        moved = tf.unstack(location, axis=-1)
+        for i, (channel, by) in enumerate(self.pairs):
+            moved[channel] += coefficients[..., i] * noise[..., by]
+        location = tf.stack(moved, -1)
+        return FlowOutput(noise * tf.exp(log_scale) + location, location, log_scale)
+
+    def inverse(self, hidden, values):
+        """The noise float32 [..., channels] that becomes the values, channel after channel."""
+        location, log_scale, coefficients = self._read(hidden)
+        left = tf.unstack(values - location, axis=-1)
+        noise: list[tf.Tensor] = []
+        for channel, shrink in enumerate(tf.unstack(tf.exp(-log_scale), axis=-1)):
+            for i, (moved, by) in enumerate(self.pairs):
+                if moved == channel:
+                    left[channel] -= coefficients[..., i] * noise[by]
+            noise.append(left[channel] * shrink)
+        return tf.stack(noise, -1)
+
+    def _read(self, hidden):
+        """Location and log-scale [..., channels], and the coefficients [..., pairs]."""
         raw = matmul(tf.cast(hidden.units, tf.float32), self.kernel) + self.bias
         sizes = [self.channels, self.channels, len(self.pairs)]
         location, log_scale, coefficients = tf.split(raw, sizes, -1)
-        moved = tf.unstack(location + hidden.prediction, axis=-1)
-        for i, (channel, by) in enumerate(self.pairs):
-            moved[channel] += coefficients[..., i] * noise[..., by]
-        location, log_scale = tf.stack(moved, -1), tf.maximum(log_scale, self.min_log_scale)
-        return FlowOutput(noise * tf.exp(log_scale) + location, location, log_scale)
+        location += hidden.prediction
+        return location, tf.maximum(log_scale, self.min_log_scale), coefficients
 
 
 class ImageFlow(tf.Module):
@@ -109,7 +126,7 @@ class ImageFlow(tf.Module):
         """
         steps, condition = [], self.flows[0].placed(condition, noise)
         for flow in self.flows:
-            hidden = flow.hidden(REACH * tf.tanh(noise / REACH), condition, mode)
+            hidden = flow.hidden(squashed(noise), condition, mode)
             steps.append(flow.output(hidden, noise))
             noise = steps[-1].output
         return compose(steps)
@@ -125,7 +142,7 @@ class ImageFlow(tf.Module):
 
     def log_density(self, values, condition: Condition, mode: Mode = EXACT):
         """float32 [batch], nats: the log-density of real images, differentiable in all."""
-        noise = self.inverse(values, condition, mode)
+        noise = self.inverse(values, condition)
         log_scale = self(noise, condition, mode).log_scale
         each = -noise - 2.0 * tf.math.softplus(-noise) - log_scale
         return tf.reduce_sum(each, [1, 2, 3])
@@ -149,52 +166,27 @@ class ImageFlow(tf.Module):
         values = value_of(levels, self.output_config.levels) + width * inside
         return self.log_density(values, condition, mode) + math.prod(shape) * math.log(width)
 
-    def inverse(self, values, condition: Condition, mode: Mode = EXACT):
+    def inverse(self, values, condition: Condition):
         """The noise [batch, height, width, channels] that becomes real images, differentiable.
 
-        Iterates z <- (x - mu(z)) / s(z), of which every pass settles one number more at least, to
-        its fixed point; the gradient iterates the transposed derivative in the same way (implicit
-        differentiation: Bai et al. 2019, arXiv 1909.01377, theorem 1).
+        From the last flow to the first, pixel by pixel: z_t = (x_t - mu(z_<t)) / s(z_<t).
         """
-
-        def one_pass(noise):
-            flowed = self(noise, condition, mode)
-            return (values - flowed.location) * tf.exp(-flowed.log_scale)
-
-        limit = math.prod(values.shape[1:])
-        settled = _iterated(lambda noise: _bounded(one_pass(noise)), tf.zeros_like(values), limit)
-        settled = tf.stop_gradient(settled)
-
-        @tf.custom_gradient
-        def with_gradient(noise):
-            def gradient(upstream):
-                def transposed(w):
-                    with tf.GradientTape() as tape:
-                        tape.watch(settled)
-                        again = one_pass(settled)
-                    return _bounded(upstream + tape.gradient(again, settled, w))
-
-                return _iterated(transposed, upstream, limit)
-
-            return tf.identity(noise), gradient
-
-        return with_gradient(one_pass(settled))
+        condition = self.flows[0].placed(condition, values)
+        for flow in reversed(self.flows):
+            values = _noise_of(flow, values, condition)
+        return values
 
 
-def _bounded(guess):
-    """The guess where it is finite, within bounds: what follows from it stays finite."""
-    return tf.clip_by_value(tf.where(tf.math.is_finite(guess), guess, 0.0), -LARGEST, LARGEST)
+def _noise_of(flow: PixelCNN, values, condition: Condition):
+    """The noise of real images under one flow; the condition has its coordinates."""
+    batch, (height, width) = tf.shape(values)[0], values.shape[1:3]
+
+    def pixel(y, x, hidden):
+        return flow.output.inverse(hidden, values[:, y, x])
+
+    return scanned(Scan(flow, width, condition, pixel, squashed, tf.float32), batch, height)
 
 
-def _iterated(step, start, limit: int):
-    """The fixed point of `step` from `start` on, reached in at most `limit` steps."""
-
-    def advance(count, before, _):
-        after = step(before)
-        # Not `moved > SETTLED`: a gradient that waits for others may be infinite, or no number.
-        still = tf.reduce_all(tf.abs(after - before) <= SETTLED * tf.maximum(1.0, tf.abs(after)))
-        return count + 1, after, still
-
-    start = (tf.constant(0), tf.stop_gradient(start), tf.constant(False))
-    going_on = lambda count, _, still: (count < limit) & ~still  # noqa: E731
-    return tf.while_loop(going_on, advance, start, maximum_iterations=limit)[1]
+def squashed(noise):
+    """The noise as the stacks see it: within bounds."""
+    return REACH * tf.tanh(noise / REACH)

@@ -160,6 +160,19 @@ def sample_guided(output: Output, hidden: Hidden, words, temperature, weight):
     return tf.tile(tf.stack(drawn, axis=-1), [2] + [1] * (words.shape.rank - 1))
 
 
+def guided_log_prob(output: Output, hidden: Hidden, levels, weight):
+    """float32 [batch, ...], nats, of pixels int32 [batch, ..., channels] that are drawn so.
+
+    output, hidden, weight: as for `sample_guided`.
+    """
+    sides, channels = both_sides(hidden), tf.unstack(levels, axis=-1)
+    total = 0.0
+    for c, level in enumerate(channels):
+        moved = guided_nats(output, sides, channels[:c], weight)
+        total -= tf.nn.sparse_softmax_cross_entropy_with_logits(labels=level, logits=moved)
+    return total
+
+
 def both_sides(hidden: Hidden) -> list[Hidden]:
     """The two halves of a hidden state [2 batch, ...]: under the conditions, and under the null."""
     return [Hidden(*(tf.split(part, 2)[side] for part in hidden)) for side in range(2)]

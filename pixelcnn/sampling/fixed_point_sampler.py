@@ -25,7 +25,7 @@ import tensorflow as tf
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import FRONT_ROWS, PixelCNN
-from pixelcnn.sampling.pixelcnn_sampler import Given, placed_condition
+from pixelcnn.sampling.pixelcnn_sampler import Given
 
 # What the next pass will give: of the network, its hidden state for some levels, these, the newer
 # ones that the pass has sampled, and the condition.
@@ -127,7 +127,7 @@ def sample_by_fixed_point(
     arguments = _Arguments(
         network,
         words,
-        placed_condition(network, condition, batch, height, width),
+        network.placed(condition, words),
         prediction,
         temperature,
         guidance,

@@ -13,8 +13,9 @@ from image_runs import CLASSES, images, opened, quickly, silent
 from distill.images import features, training
 from distill.images.config import FlowConfig, FlowTargets
 from distill.images.features import Features
-from distill.images.flow import FlowLoss, conditionals, spectral_distance
+from distill.images.flow import TEACHER, FlowLoss, conditionals, spectral_distance
 from likelihoods import PixelMixture
+from likelihoods import noise as counter_noise
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
@@ -28,6 +29,7 @@ from pixelcnn.networks.config import (
     OutputConfig,
     PixelCNNConfig,
 )
+from pixelcnn.sampling.generation import SAMPLERS, counted, sample_pixelcnn
 from replicator.runs.errors import UserError
 from replicator.runs.metrics import read_metrics
 from replicator.training.config import LoopConfig, OptimizerConfig
@@ -163,6 +165,46 @@ def test_terms_are_switched_alone():
     condition = student.conditioner(batch)
     nats = student.multiscale.base.nats(batch["levels"], condition, seeds=batch["seed"])
     np.testing.assert_allclose(terms["likelihood"], -np.mean(nats) / NUMBERS, rtol=1e-4)
+
+
+def drawn_for(student, teacher, targets, batch):
+    """The images whose likelihood the forward term asks for."""
+    base, asked = student.multiscale.base, []
+    nats = base.nats
+
+    def noted(levels, *arguments):
+        asked.append(levels.numpy())
+        return nats(levels, *arguments)
+
+    base.nats = noted
+    value, terms = FlowLoss(student, teacher, targets)(batch)
+    base.nats = nats
+    assert terms.keys() == {"forward"} and float(value) == 0.5 * float(terms["forward"])
+    return asked[0]
+
+
+def test_forward_divergence_is_none_where_the_flow_equals_its_teacher():
+    student = without_layers(density_of("student", components=1))
+    bias = [*MEANS, *[np.log(SCALE)] * 3, *(SCALE * np.array(COEFFICIENTS))]
+    student.multiscale.base.flows[-1].output.bias.assign(bias)
+    teacher = without_layers(density_of("teacher", components=1))
+    loss, batch = FlowLoss(student, teacher, FlowTargets(kl=0.0, forward=1.0)), batch_of(rows=64)
+    for scale, expected in ((SCALE, 0.0), (2 * SCALE, logistic_kl(0.5))):
+        teacher.pixelcnn.output.bias.assign(single_logistic(scale))
+        assert float(loss(batch)[0]) == pytest.approx(expected, rel=0.1, abs=0.01)
+        mean = np.mean(loss.divergences(batch)["4"]) / NUMBERS
+        assert mean == pytest.approx(float(loss(batch)[0]))
+
+
+@pytest.mark.parametrize("guidance", [0.0, 3.0])
+def test_the_teachers_images_are_those_of_its_sampler(guidance):
+    student, teacher = density_of("student"), density_of("teacher", 0.5)
+    targets, batch = FlowTargets(kl=0.0, forward=0.5, guidance=guidance), batch_of()
+    levels = drawn_for(student, teacher, targets, batch)
+    keys = counter_noise.fold_in(batch["seed"], TEACHER)
+    what = (student.conditioner, teacher.pixelcnn, SIDE, SAMPLERS["cached"], batch, keys)
+    own = sample_pixelcnn(*what, [0] * ROWS, None, 1.0, guidance or None)
+    np.testing.assert_array_equal(counted(own).levels, levels)
 
 
 def test_the_spectral_distance_knows_no_order_and_no_place():

@@ -14,7 +14,7 @@ from pixelcnn.data.batch_sampling import DROPPED
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import ConditioningConfig
-from pixelcnn.networks.outputs import NULL_FLOOR, Hidden, sample_guided
+from pixelcnn.networks.outputs import NULL_FLOOR, Hidden, guided_log_prob, sample_guided
 from pixelcnn.sampling.fixed_point_sampler import sample_by_fixed_point
 from pixelcnn.sampling.generation import SAMPLERS, counted, sample_multiscale, sample_pixelcnn
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
@@ -98,6 +98,7 @@ def test_samples_follow_the_guided_distribution_of_every_channel(output):
     levels = sample_guided(network, many, words, 1.0, weight).numpy()
     np.testing.assert_array_equal(levels[:count], levels[count:])
     before: list[tf.Tensor] = []
+    nats = 0.0
     for channel in range(output[1]):
         given, null = np.float64(network.level_probabilities(one, before))
         q = given * (given / np.maximum(null, NULL_FLOOR)) ** weight
@@ -108,6 +109,10 @@ def test_samples_follow_the_guided_distribution_of_every_channel(output):
         assert len(found) > 300
         np.testing.assert_allclose(share, q / q.sum(), atol=4 / np.sqrt(len(found)))
         before.append(tf.fill([2], level))
+        nats += np.log(q[level] / q.sum())
+    likeliest = tf.stack([level[:1] for level in before], -1)
+    found = guided_log_prob(network, one, likeliest, weight)
+    assert float(found[0]) == pytest.approx(nats, rel=1e-3)
 
 
 @pytest.mark.parametrize("output", QUICK)

@@ -1,0 +1,136 @@
+"""A PixelCNN one pixel at a time, in raster order, each of which may follow from those before it.
+
+It does the work of one pixel for each pixel, whatever the image's size. A row is
+entered with the vertical stack of its row computed at once, from the queues of the row above; a
+pixel then takes the horizontal stack one column on, from the queues of the pixel to its left
+(Ramachandran et al. 2017, "Fast Generation for Convolutional Autoregressive Models", arXiv
+1704.06001). A gradient goes through all of it.
+"""
+
+from collections.abc import Callable
+from typing import NamedTuple
+
+import tensorflow as tf
+
+from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.outputs import Hidden
+from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN, gated
+
+# The values [batch, channels] of the pixels at (y, x), from these two and the hidden state there.
+Pixel = Callable[[tf.Tensor, tf.Tensor, Hidden], tf.Tensor]
+
+
+class Scan(NamedTuple):
+    """What every row and pixel of a scan reads.
+
+    width: of the images. condition: vector [batch, channels], map [batch, height, width, channels],
+    with coordinates where the network has them. pixel: gives the values of a pixel. read: what the
+    network sees of them, [..., channels]. dtype: of the values. prediction: float32 [batch, height,
+    width, channels], added to the network's own.
+    """
+
+    network: PixelCNN
+    width: int
+    condition: Condition
+    pixel: Pixel
+    read: Callable = tf.identity
+    dtype: tf.DType = tf.int32
+    prediction: tf.Tensor | None = None
+
+
+def scanned(scan: Scan, batch, height: int):
+    """Returns the values of all pixels, [batch, height, width, channels]; height in Python."""
+    network, width = scan.network, scan.width
+    channels, units = network.output_config.channels, network.config.units
+    blank = tf.zeros([batch, FRONT_ROWS, width + 2 * FRONT_REACH, channels + 1])
+    above = [tf.zeros([batch, layer.dilation, width, units]) for layer in network.layers]
+    rows = tf.TensorArray(scan.dtype, height, element_shape=[None, width, channels])
+
+    def row(y, inputs, above, rows):
+        values, above = _row(scan, y, inputs, above)
+        fresh = network.inputs(scan.read(values))[:, tf.newaxis]
+        fresh = tf.pad(fresh, [[0, 0], [0, 0], [FRONT_REACH, FRONT_REACH], [0, 0]])
+        return y + 1, tf.concat([inputs[:, 1:], fresh], 1), above, rows.write(y, values)
+
+    _, _, _, rows = tf.while_loop(
+        lambda y, *_: y < height, row, (0, blank, above, rows), maximum_iterations=height
+    )
+    return tf.transpose(rows.stack(), [1, 0, 2, 3])
+
+
+class _Row(NamedTuple):
+    """The vertical stack of one row, as the pixels of that row read it; axis 1 is the column.
+
+    h: [batch, width, units], the first h but for the pixels to the left. across: [layers, batch,
+    width, 2 units], what the vertical stack adds to a_h. prediction: [batch, width, channels].
+    """
+
+    h: tf.Tensor
+    across: tf.Tensor
+    prediction: tf.Tensor
+
+
+def _row(scan: Scan, y, inputs, above):
+    """Returns the values of row y [batch, width, channels] and the queues of the vertical stack.
+
+    inputs: of the rows above, padded. above: the v that each layer read in the rows above, as far
+    up as it looks, [batch, dilation, width, units] each.
+    """
+    network, (batch, width) = scan.network, (tf.shape(inputs)[0], scan.width)
+    row, queues = _vertical_row(scan, y, inputs, above)
+    left = tf.zeros([batch, FRONT_COLUMNS, inputs.shape[-1]])
+    units = network.config.units
+    columns = [tf.zeros([batch, layer.dilation, units]) for layer in network.layers]
+    drawn = tf.TensorArray(scan.dtype, width, element_shape=[None, network.output_config.channels])
+
+    def pixel(x, left, columns, drawn):
+        hidden, columns = _pixel(network, row, x, left, columns)
+        values = scan.pixel(y, x, hidden)
+        fresh = network.inputs(scan.read(values))[:, tf.newaxis]
+        return x + 1, tf.concat([left[:, 1:], fresh], 1), columns, drawn.write(x, values)
+
+    _, _, _, drawn = tf.while_loop(
+        lambda x, *_: x < width, pixel, (0, left, columns, drawn), maximum_iterations=width
+    )
+    return tf.transpose(drawn.stack(), [1, 0, 2]), queues
+
+
+def _vertical_row(scan: Scan, y, inputs, above):
+    """Returns the vertical stack of row y as a `_Row`, and its queues for the next row."""
+    network, units = scan.network, scan.network.config.units
+    front = network.above(inputs)
+    v, h = front.units[..., :units], front.units[..., units:]
+    condition = _row_of(scan.condition, y)
+    queues, across = [], []
+    for layer, queue in zip(network.layers, above, strict=True):
+        queues.append(tf.concat([queue[:, 1:], v], 1))
+        a_v = layer.vertical(tf.concat([queue[:, :1], v], 1), layer.condition(condition), 1)
+        across.append(layer.across(a_v)[:, 0])
+        v = layer.next_vertical(v, gated(a_v))
+    prediction = front.prediction + network.map_predicted(condition)
+    if scan.prediction is not None:
+        prediction += scan.prediction[:, y][:, tf.newaxis]
+    return _Row(h[:, 0], tf.stack(across), prediction[:, 0]), queues
+
+
+def _pixel(network: PixelCNN, row: _Row, x, left, columns):
+    """Returns the hidden state of the pixel in column x, and the queues of the horizontal stack.
+
+    left: inputs of the pixels to its left. columns: the h that each layer read in the columns
+    before, as far back as it looks, [batch, dilation, units] each.
+    """
+    front = network.left(left[:, tf.newaxis])
+    h = row.h[:, x] + front.units[:, 0, 0]
+    across, queues = row.across[:, :, x], []
+    for i, layer in enumerate(network.layers):
+        queues.append(tf.concat([columns[i][:, 1:], h[:, tf.newaxis]], 1))
+        h = layer.next_horizontal(h, gated(layer.horizontal_pixel(columns[i][:, 0], h, across[i])))
+    prediction = row.prediction[:, x] + front.prediction[:, 0, 0]
+    return Hidden(network.head(h), prediction), queues
+
+
+def _row_of(condition: Condition, y) -> Condition:
+    """Returns the condition with row y of its map alone."""
+    if condition.map is None:
+        return condition
+    return Condition(condition.vector, condition.map[:, y][:, tf.newaxis])
