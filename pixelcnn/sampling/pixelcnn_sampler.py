@@ -62,7 +62,7 @@ def sample(
     """
     batch, (height, width) = tf.shape(words)[0], words.shape[1:3]
     draw = _Draw(network, words, given, temperature, guidance)
-    scan = Scan(network, width, network.placed(condition, words), draw, prediction=prediction)
+    scan = Scan(network, width, network.placed(condition, words), draw.pixel, prediction=prediction)
     return scanned(scan, batch, height)
 
 
@@ -75,7 +75,7 @@ class _Draw(NamedTuple):
     temperature: float | tf.Tensor
     guidance: float | tf.Tensor | None
 
-    def __call__(self, y, x, hidden: Hidden):
+    def pixel(self, y, x, hidden: Hidden):
         """Returns the pixels [batch, channels] at (y, x): the given ones, else sampled ones."""
         words = self.words[:, y, x]
         sampled = self.network.output.sample(hidden, words, self.temperature, self.guidance)
@@ -103,7 +103,7 @@ def sample_naively(
         y, x = place // width, place % width
         hidden = network(image, condition)
         at = Hidden(hidden.units[:, y, x], hidden.prediction[:, y, x])
-        levels = draw(y, x, at)
+        levels = draw.pixel(y, x, at)
         here = tf.reshape(tf.range(height * width) == place, [1, height, width, 1])
         return place + 1, tf.where(here, levels[:, tf.newaxis, tf.newaxis], image)
 
