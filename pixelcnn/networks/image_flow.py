@@ -124,7 +124,11 @@ class ImageFlow(tf.Module):
 
         Its output is in units in which the levels span [-1, 1]; it may lie beyond them.
         """
-        steps, condition = [], self.flows[0].placed(condition, noise)
+        return self._flowed(noise, self.flows[0].placed(condition, noise), mode)
+
+    def _flowed(self, noise, condition: Condition, mode: Mode) -> FlowOutput:
+        """What a call gives; the condition has its coordinates."""
+        steps = []
         for flow in self.flows:
             hidden = flow.hidden(squashed(noise), condition, mode)
             steps.append(flow.output(hidden, noise))
@@ -142,7 +146,7 @@ class ImageFlow(tf.Module):
 
     def log_density(self, values, condition: Condition, mode: Mode = EXACT):
         """float32 [batch], nats: the log-density of real images, differentiable in all."""
-        noise = self.inverse(values, condition)
+        noise = self.inverse(values, condition, mode)
         log_scale = self(noise, condition, mode).log_scale
         each = -noise - 2.0 * tf.math.softplus(-noise) - log_scale
         return tf.reduce_sum(each, [1, 2, 3])
@@ -166,19 +170,42 @@ class ImageFlow(tf.Module):
         values = value_of(levels, self.output_config.levels) + width * inside
         return self.log_density(values, condition, mode) + math.prod(shape) * math.log(width)
 
-    def inverse(self, values, condition: Condition):
+    def inverse(self, values, condition: Condition, mode: Mode = EXACT):
         """The noise [batch, height, width, channels] that becomes real images, differentiable.
 
-        From the last flow to the first, pixel by pixel: z_t = (x_t - mu(z_<t)) / s(z_<t).
+        From the last flow to the first, pixel by pixel: z_t = (x_t - mu(z_<t)) / s(z_<t). A tape
+        records this once more for all pixels at once, given the noise, whose gradient w solves
+
+            w = s dz/dx^T g
+
+        g being that of what is made of it (implicit differentiation: Bai et al. 2019, arXiv
+        1909.01377, theorem 1): the weights' gradient then takes one pass in place of one a pixel.
         """
         condition = self.flows[0].placed(condition, values)
+        noise = tf.stop_gradient(self._scanned(values, condition))
+        flowed = self._flowed(noise, condition, mode)
+
+        @tf.custom_gradient
+        def with_gradient(noise):
+            def gradient(upstream):
+                with tf.GradientTape(watch_accessed_variables=False) as tape:
+                    tape.watch(values)
+                    again = self._scanned(values, condition)
+                return tape.gradient(again, values, upstream) * tf.exp(flowed.log_scale)
+
+            return tf.identity(noise), gradient
+
+        return with_gradient((values - flowed.location) * tf.exp(-flowed.log_scale))
+
+    def _scanned(self, values, condition: Condition):
+        """The noise of real images, flow by flow; the condition has its coordinates."""
         for flow in reversed(self.flows):
             values = _noise_of(flow, values, condition)
         return values
 
 
 def _noise_of(flow: PixelCNN, values, condition: Condition):
-    """The noise of real images under one flow; the condition has its coordinates."""
+    """The noise of real images under one flow."""
     batch, (height, width) = tf.shape(values)[0], values.shape[1:3]
 
     def pixel(y, x, hidden):
