@@ -17,6 +17,7 @@ from replicator.runs.run_directory import RunDirectory
 OF_THE_MODEL = ("kind", "network", "output", "conditioning", "class_names", "statistics")
 OF_THE_TEACHER = ("teacher", "teacher_weights", "targets")  # what config.json says of one
 OF_THE_IMAGES = ("size", "channels", "reduce")
+FLOW_TERMS = ("kl", "likelihood", "forward", "spectrum", "features")  # of its targets
 STORED = np.float16  # half the size; quality is measured with the rounded weights
 
 
@@ -36,6 +37,8 @@ def export(given: ExportArguments) -> str:
     figures = evaluate(model, dataset)
     facts = origin(given, data, model.network, _command(stored)) | {"quality": figures}
     facts |= {name: stored[name] for name in OF_THE_TEACHER if name in stored}
+    if model.multiscale is not None and model.multiscale.has_flow:
+        facts["base_flows"] = list(model.multiscale.config.base_flows)
     if model.config.conditioning.kind == "text":
         facts["captions"] = list(dataset.captions)
     write(given.out, model.network, {**model.spec, **facts}, stored, card, STORED)
@@ -99,13 +102,23 @@ def _teacher_line(spec: dict) -> str:
     """What a distilled model has learnt, "" for one that was trained on images alone."""
     if "teacher" not in spec:
         return ""
-    targets = spec["targets"]
+    first = f"- Distilled from `{spec['teacher']}` (weights {spec['teacher_weights']})"
+    said = _flow_targets if "base_flows" in spec else _guided_targets
+    return f"{first} {said(spec['targets'])}\n"
+
+
+def _guided_targets(targets: dict) -> str:
     heat = " ".join(f"{temperature:g}" for temperature in targets["temperature"])
     return (
-        f"- Distilled from `{spec['teacher']}` (weights {spec['teacher_weights']}) with guidance "
-        f"{targets['guidance']:g}, temperature {heat}: classes show more clearly, and it is "
-        "no density of the images any more.\n"
+        f"with guidance {targets['guidance']:g}, temperature {heat}: classes show more clearly, "
+        "and it is no density of the images any more."
     )
+
+
+def _flow_targets(targets: dict) -> str:
+    weights = ", ".join(f"{name} {targets[name]:g}" for name in FLOW_TERMS if targets[name])
+    how = f", which drew with guidance {targets['guidance']:g}" if targets["guidance"] else ""
+    return f"by the terms {weights}{how}. The probability of an image is a bound from below."
 
 
 def _captions_line(spec: dict) -> str:
@@ -121,6 +134,7 @@ def card(spec: dict) -> str:
     seconds = quality["seconds_per_picture"]
     timed = "" if seconds is None else f"| seconds an image, batch 1 | {seconds:.3f} | |\n"
     kind = "PixelCNN" if spec["kind"] == "pixelcnn" else "multiscale PixelCNN"
+    base = ", its base drawn in one pass by flows" if "base_flows" in spec else ""
     codecs = "\n".join(
         f"| lossless {NAMES[name]}, bits per dimension | {bits:.3f} | |"
         for name, bits in quality["codec"].items()
@@ -129,7 +143,7 @@ def card(spec: dict) -> str:
     return f"""# {spec["preset"]}
 
 A {kind} of {spec["size"]}x{spec["size"]} images with {spec["channels"]} channels,
-{spec["weights"]:,} weights{condition}.
+{spec["weights"]:,} weights{condition}{base}.
 
 - Data: {spec["data"]}. {spec["data_licence"]}
 - Classes: {", ".join(spec["classes"]) or "none"}

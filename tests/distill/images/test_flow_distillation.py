@@ -16,6 +16,7 @@ from distill.images.features import Features
 from distill.images.flow import TEACHER, FlowLoss, conditionals, spectral_distance
 from likelihoods import PixelMixture
 from likelihoods import noise as counter_noise
+from pixelcnn import card
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
@@ -30,6 +31,7 @@ from pixelcnn.networks.config import (
     PixelCNNConfig,
 )
 from pixelcnn.sampling.generation import SAMPLERS, counted, sample_pixelcnn
+from replicator.runs.card import ExportArguments
 from replicator.runs.errors import UserError
 from replicator.runs.metrics import read_metrics
 from replicator.training.config import LoopConfig, OptimizerConfig
@@ -292,6 +294,16 @@ def test_the_run_is_an_ordinary_model_that_draws_its_base_in_one_pass():
         assert drawn.shape == (2, 8, 8, 1) and len(np.unique(drawn)) > 3
         np.testing.assert_array_equal(model.generate("dog", num=1, seed=3), drawn[:1])
         assert np.isfinite(model.log_prob(drawn, "dog")).all()
+
+
+def test_the_card_says_which_terms_made_the_flow(tmp_path, monkeypatch):
+    monkeypatch.setattr(card, "evaluate", lambda *_: image_runs.figures("multiscale"))
+    monkeypatch.setattr(card, "load", opened)
+    card.export(ExportArguments(distilled(), tmp_path / "model", machine="an abacus"))
+    text = (tmp_path / "model" / "card.md").read_text()
+    assert "conditioned on class, its base drawn in one pass by flows." in text
+    assert ") by the terms kl 1. The probability of an image is a bound from below.\n" in text
+    assert "`onepass distill flow-smoke --teacher " in text
 
 
 def test_only_what_has_a_pixelcnn_with_a_density_is_distilled(tmp_path):
