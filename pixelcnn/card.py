@@ -6,17 +6,13 @@ import numpy as np
 
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
+from pixelcnn.joining import joined
 from pixelcnn.measures.codecs import NAMES
-from pixelcnn.model import ImageModel, load, model_of, spec_of
-from replicator.runs.atomic_files import Arrays
+from pixelcnn.model import load
 from replicator.runs.card import ExportArguments, measure_table, origin, training_lines, write
-from replicator.runs.errors import UserError
-from replicator.runs.model_folder import averages, best_or_newest
 from replicator.runs.run_directory import RunDirectory
 
-OF_THE_MODEL = ("kind", "network", "output", "conditioning", "class_names", "statistics")
 OF_THE_TEACHER = ("teacher", "teacher_weights", "targets")  # what config.json says of one
-OF_THE_IMAGES = ("size", "channels", "reduce")
 FLOW_TERMS = ("kl", "likelihood", "forward", "spectrum", "features")  # of its targets
 STORED = np.float16  # half the size; quality is measured with the rounded weights
 
@@ -52,50 +48,6 @@ def _command(stored: dict) -> str:
         verb, teacher = "distill", f" --teacher {stored['teacher']}"
     data = stored["data_folder"]
     return f"onepass {verb} {stored['preset']}{teacher} --data {data} --workdir run"
-
-
-def joined(run: Path, others: tuple[Path, ...]) -> tuple[dict, ImageModel]:
-    """The configuration and the model of runs that each trained some of its parts.
-
-    A part that several have trained is the first one's. The base may be of another width in each
-    run: no other part depends on it.
-
-    Raises UserError if the runs are of different models, or train a conditioner each.
-    """
-    first = RunDirectory.open(run).config()
-    network, base = first["network"], first["network"].get("base")  # a PixelCNN has none
-    weights: Arrays = {}
-    parts: list[str] = []
-    for path in (run, *others):
-        opened = RunDirectory.open(path)
-        stored, model = opened.config(), load(path)
-        if model.multiscale is None:
-            raise UserError(f"{path} holds a PixelCNN, which has no parts.")
-        if model.density.conditioner.trainable_variables:
-            raise UserError(f"{path} trained an encoder of its own; its parts go with no others.")
-        like = {**stored, "network": stored["network"] | {"base": network["base"]}}
-        different = [k for k in OF_THE_MODEL if like.get(k) != first.get(k)]
-        here, there = stored.get("data") or {}, first.get("data") or {}
-        different += [f"data.{k}" for k in OF_THE_IMAGES if here.get(k) != there.get(k)]
-        if different:
-            raise UserError(f"{path} and {run} differ in {', '.join(different)}.")
-        added = set(model.multiscale.parts).difference(parts)
-        if str(network["base_size"]) in added:
-            base = stored["network"]["base"]
-        trained = averages(best_or_newest(opened))
-        weights |= {name: v for name, v in trained.items() if _part_of(name, network) in added}
-        parts += added
-    whole = {**first, "network": network | {"base": base}, "parts": sorted(parts, key=_place)}
-    return whole, model_of(whole, weights, {**spec_of(whole, run), "step": None}, run)
-
-
-def _place(part: str) -> tuple[int, str]:
-    return int(part.split(".")[0]), part
-
-
-def _part_of(weight: str, network: dict) -> str:
-    _, kind, part, *_ = weight.split("/")
-    return part if kind == "factors" else str(network["base_size"])
 
 
 def _teacher_line(spec: dict) -> str:

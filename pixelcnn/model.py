@@ -276,10 +276,16 @@ def load(path: Path | str) -> ImageModel:
 
     A shipped model goes by its name, see `shipped.FOLDERS`, unless there is a folder of that name.
     """
+    path = folder_of(path)
+    return model_of(*stored_model(path, spec_of), path)
+
+
+def folder_of(path: Path | str) -> Path:
+    """Returns where a model lies; a shipped one goes by its name, see `load`."""
     path = Path(path)
     if str(path) in shipped.FOLDERS and not path.exists():
-        path = shipped.folder(str(path))
-    return model_of(*stored_model(path, spec_of), path)
+        return shipped.folder(str(path))
+    return path
 
 
 def spec_of(stored: dict, path: Path) -> dict[str, Any]:

@@ -1,6 +1,7 @@
 """The model card of an exported run: where a model is from, and what was measured of it."""
 
 import dataclasses
+import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -10,7 +11,7 @@ from numpy.typing import DTypeLike
 
 from replicator.runs.atomic_files import write_text
 from replicator.runs.metrics import training_seconds
-from replicator.runs.model_folder import save
+from replicator.runs.model_folder import SPEC_FILE, save
 from replicator.runs.progress import duration
 from replicator.runs.provenance import git_revision, machine_name
 
@@ -24,7 +25,7 @@ class ExportArguments:
     out: Path
     """Folder to write; made if missing."""
     parts_from: tuple[Path, ...] = ()
-    """Runs that trained other parts of the same multiscale model."""
+    """Runs, or model folders, that trained other parts of the same multiscale model."""
     data_licence: str = "unknown"
     """Licence of the recordings or images, and whose they are, for the card."""
     note: str = ""
@@ -47,12 +48,19 @@ def origin(given: ExportArguments, data: Path | str, network: tf.Module, command
         "data": Path(data).name,
         "data_licence": given.data_licence,
         "weights": int(sum(np.prod(v.shape) for v in network.trainable_variables)),
-        "training_seconds": round(sum(training_seconds(run) for run in runs)),
+        "training_seconds": round(sum(_seconds(run) for run in runs)),
         "machine": given.machine or machine_name(),
         "command": command,
         "note": given.note,
         "git_revision": git_revision(),
     }
+
+
+def _seconds(path: Path) -> float:
+    """The time that a run has trained, or that a model folder says."""
+    if (path / SPEC_FILE).exists():
+        return float(json.loads((path / SPEC_FILE).read_text())["training_seconds"])
+    return training_seconds(path)
 
 
 def write(

@@ -36,7 +36,7 @@ class ExportArguments:
     sign: Path | None = None
     """Private key of ed25519, in PEM, to sign the bundle with: for `onepass serve --trust`."""
     parts_from: tuple[Path, ...] = ()
-    """Runs that trained other parts of the same multiscale model."""
+    """Runs, or model folders, that trained other parts of the same multiscale model."""
     data_licence: str = ""
     """Licence of the recordings or images, and whose they are, for the card."""
     note: str = ""

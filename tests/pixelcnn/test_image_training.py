@@ -12,7 +12,7 @@ from marks import some_slow
 from PIL import Image
 from runs import assert_same, newest
 
-from pixelcnn import card, evaluation_callback, training
+from pixelcnn import evaluation_callback, joining, training
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.data.image_file import DataError
 from pixelcnn.density import ImageDensity
@@ -227,7 +227,7 @@ def test_a_part_is_trained_alone(halves):
 @pytest.mark.parametrize("base", some_slow(["base", "wide_base"], ("base",)))
 def test_joined_parts_are_one_model_whose_bits_are_the_sum_of_theirs_and_which_draws(halves, base):
     others = (halves / base, halves / "base")  # the base that comes first is taken
-    stored, model = card.joined(halves / "factors", others)
+    stored, model = joining.joined(halves / "factors", others)
     assert stored["parts"] == ["4", "8.2", "8.3", "8.4"] and model.whole
     assert stored["network"]["base"] == RunDirectory.open(halves / base).config()["network"]["base"]
     batch = next(iter(image_runs.dev_of("multiscale").dev(1000)))
@@ -240,6 +240,37 @@ def test_joined_parts_are_one_model_whose_bits_are_the_sum_of_theirs_and_which_d
         np.testing.assert_array_equal(together[part], nats)
     drawn = model.generate("cat", num=2)
     assert drawn.shape == (2, 8, 8, 1) and not np.array_equal(*drawn)
+
+
+def runs_of_captions(folder, **conditioning):
+    """Runs that trained the base and the factors of a model of captions, each its own encoder."""
+    config = config_of("text")
+    changed = dataclasses.replace(config.conditioning, **conditioning)
+    for seed, (name, parts) in enumerate({"base": ("4",), "factors": ("8",)}.items()):
+        own = dataclasses.replace(config, conditioning=changed, parts=parts, seed=seed)
+        trained(own, images(), folder / name)
+    return [folder / "base", folder / "factors"]
+
+
+@pytest.mark.parametrize("map_channels", some_slow([2, 0], (0,)))
+def test_parts_that_read_words_keep_their_encoders_side_by_side(tmp_path, map_channels):
+    base, factors = runs_of_captions(tmp_path, text_map_channels=map_channels)
+    stored, model = joining.joined(base, [factors])
+    assert stored["conditioning"]["text_channels"] == 8 and model.whole
+    batch = next(iter(image_runs.dev_of("text").dev(1000)))
+    together = model.density.nats(batch)
+    for run, parts in ((base, 1), (factors, 3)):
+        alone = opened(run).density.nats(batch)
+        assert len(alone) == parts
+        for part, nats in alone.items():
+            np.testing.assert_allclose(together[part], nats, rtol=1e-5)
+
+
+@pytest.mark.slow
+def test_parts_that_read_characters_are_not_joined(tmp_path):
+    base, factors = runs_of_captions(tmp_path, text_unit="character")
+    with pytest.raises(UserError, match="base trained an encoder of its own"):
+        joining.joined(base, [factors])
 
 
 def test_a_part_alone_draws_nothing_and_says_what_is_missing(halves):
@@ -255,14 +286,14 @@ def test_runs_of_different_models_are_not_joined(halves, tmp_path):
 
     def refusal(other):
         with pytest.raises(UserError) as caught:
-            card.joined(base, (other,))
+            joining.joined(base, (other,))
         return str(caught.value)
 
     pixelcnn, text = image_runs.run("pixelcnn"), image_runs.run("text")
     assert refusal(pixelcnn) == f"{pixelcnn} holds a PixelCNN, which has no parts."
     with pytest.raises(UserError, match="holds a PixelCNN, which has no parts"):
-        card.joined(pixelcnn, (base,))
-    assert refusal(text).startswith(f"{text} trained an encoder of its own")
+        joining.joined(pixelcnn, (base,))
+    assert refusal(text) == f"{text} and {base} differ in network, conditioning."
     other = tmp_path / "other"
     shutil.copytree(halves / "factors", other)
     stored = json.loads((other / "config.json").read_text())
