@@ -17,13 +17,15 @@ from replicator.portable import run as portable_run
 from replicator.portable.export import training_step
 from replicator.training.state import TrainState
 
+EVERY_TERM = FlowTargets(likelihood=1.0, forward=1.0, guidance=1.0, draws=4, features=0.1)
+
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     ("preset", "changes"),
     [
         ("guided-smoke", {"table_side": 2}),
-        ("flow-smoke", {"targets": FlowTargets(likelihood=1.0, draws=4, features=0.1)}),
+        ("flow-smoke", {"targets": EVERY_TERM}),
     ],
 )
 def test_steps_in_jax_equal_those_in_tensorflow(
