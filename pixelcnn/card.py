@@ -1,5 +1,6 @@
 """Export of a run of an image model as a model folder: weights, model.json and a model card."""
 
+import dataclasses
 from pathlib import Path
 
 import numpy as np
@@ -8,7 +9,7 @@ from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
 from pixelcnn.joining import joined
 from pixelcnn.measures.codecs import NAMES
-from pixelcnn.model import load
+from pixelcnn.model import folder_of, load
 from replicator.runs.card import ExportArguments, measure_table, origin, training_lines, write
 from replicator.runs.run_directory import RunDirectory
 
@@ -22,7 +23,9 @@ def export(given: ExportArguments) -> str:
     stored = RunDirectory.open(given.run).config()
     model = load(given.run)
     if given.parts_from:
-        stored, model = joined(given.run, given.parts_from)
+        others = tuple(folder_of(path) for path in given.parts_from)
+        given = dataclasses.replace(given, parts_from=others)
+        stored, model = joined(given.run, others)
     data = stored["data_folder"]
     stored = {**stored, "data_folder": Path(data).name}
     if "teacher" in stored:

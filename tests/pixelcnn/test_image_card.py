@@ -15,6 +15,7 @@ from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
 from replicator.runs.card import ExportArguments
 from replicator.runs.errors import UserError
+from replicator.runs.metrics import training_seconds
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +134,12 @@ def test_parts_of_several_runs_are_one_folder(tmp_path, monkeypatch):
         assert nats.keys() == parts
         for part in parts:  # all but for the rounding
             np.testing.assert_allclose(model.density.nats(batch)[part], nats[part], rtol=1e-2)
+    # The folder has the factors, and says how long both were trained.
+    words = ["--parts-from", str(tmp_path / "out"), "--out", str(tmp_path / "again"), "--bare"]
+    assert onepass.main(["export", str(tmp_path / "base"), *words]) == 0
+    seconds = [spec_of(tmp_path / name)["training_seconds"] for name in ("out", "again")]
+    own = training_seconds(tmp_path / "base")
+    assert seconds[1] == round(seconds[0] + own)
 
 
 def test_what_cannot_be_exported_is_one_line(mistake, tmp_path, exported):
