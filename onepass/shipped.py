@@ -8,6 +8,7 @@ SHIPPED = {
     "shipped-two-voices": "sound",
     "shipped-digits": "images",
     "shipped-digits-teacher": "images",
+    "shipped-digits-flow": "images",
     "shipped-objects": "images",
     "shipped-objects-teacher": "images",
     "shipped-emoji": "images",

@@ -69,8 +69,8 @@ class EvaluateArguments:
     which is trained when it is first needed."""
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
-    """Run directory, model folder, or shipped-digits, shipped-digits-teacher, shipped-objects,
-    shipped-objects-teacher, shipped-emoji."""
+    """Run directory, model folder, or shipped-digits, shipped-digits-teacher,
+    shipped-digits-flow, shipped-objects, shipped-objects-teacher, shipped-emoji."""
     data: str | None = None
     """Images, as for `train`, whose dev split is used; None: the ones it was trained on."""
     everything: Annotated[bool, tyro.conf.arg(name="all")] = False

@@ -14,8 +14,8 @@ class SampleArguments:
     """Draw images: PNG files, a sheet of them all and, from a multiscale model, how they grow."""
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
-    """Run directory, model folder, or shipped-digits, shipped-digits-teacher, shipped-objects,
-    shipped-objects-teacher, shipped-emoji."""
+    """Run directory, model folder, or shipped-digits, shipped-digits-teacher,
+    shipped-digits-flow, shipped-objects, shipped-objects-teacher, shipped-emoji."""
     out: Path
     """Folder for the files; made if missing."""
     num: int = 16

@@ -6,6 +6,7 @@ from pathlib import Path
 FOLDERS = {
     "shipped-digits": "digits-multiscale-32",
     "shipped-digits-teacher": "digits-pixelcnn-32",
+    "shipped-digits-flow": "digits-flow-32",
     "shipped-objects": "objects-multiscale-64",
     "shipped-objects-teacher": "objects-pixelcnn-64",
     "shipped-emoji": "emoji-multiscale-32",

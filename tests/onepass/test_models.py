@@ -114,3 +114,15 @@ def test_the_report_says_what_could_not_be_measured(monkeypatch):
     report = quickstart._quality(figures)
     assert "| log mel distance db | 2.00 | 2.00 |" in report and "| pesq |" not in report
     assert report.endswith("Not measured: pesq.")
+
+
+def test_the_digits_by_flows_are_those_of_its_card_and_have_the_other_scales_of_their_teacher():
+    flow, teacher = onepass.load("shipped-digits-flow"), onepass.load("shipped-digits")
+    with np.load(dev_images("shipped-digits-flow")) as stored:
+        images, labels = stored["images"], stored["labels"].tolist()
+    bits_per_dim = -flow.log_prob(images, labels) / (math.log(2) * images[0].size)
+    assert bits_per_dim.mean() == pytest.approx(flow.spec["quality"]["bits_per_dim"], abs=1e-3)
+    for part, factor in teacher.multiscale.factors.items():
+        own = flow.multiscale.factors[part].trainable_variables
+        for weight, theirs in zip(own, factor.trainable_variables, strict=True):
+            np.testing.assert_allclose(weight, theirs, rtol=2e-3, atol=1e-6)
