@@ -157,9 +157,9 @@ def in_words(figures: dict) -> str:
     used = figures["dev"]["pictures"]
     others = (figures["dev"]["of"] or used) - used
     left = f" (its other {others} are for training; --all: use them too)" if others else ""
+    trained = "joined" if figures["step"] is None else f"step {figures['step']}"
     lines = [
-        f"{figures['model']}, step {figures['step']}, on {used} dev images of {figures['data']}"
-        f"{left}",
+        f"{figures['model']}, {trained}, on {used} dev images of {figures['data']}{left}",
         f"  bits per dimension   {bits['mean']:.3f}   (95%: {bits['low']:.3f} to "
         f"{bits['high']:.3f})",
     ]
