@@ -83,7 +83,8 @@ SMALLER = (
 )
 # What is parsed (test_docs.py) and not run here, and why.
 ONLY_PARSED = {
-    r"^onepass bench |\.guesses ": "tests/onepass/test_bench_*.py run the benches, at small sizes",
+    r"^onepass bench |\.(guesses|students) ": "tests/onepass/test_bench_*.py run the benches, at "
+    "small sizes",
     r"^onepass serve .*--ray\b": "Ray listens on every interface; tests/serving/test_ray.py has a "
     "network namespace for it",
     r"^onepass launch .* examples\.": "tests/examples run the examples",
