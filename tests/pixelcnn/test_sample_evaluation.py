@@ -14,6 +14,7 @@ from pixelcnn.data.corpus import read_corpus, read_dev
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.measures import classifier as classifiers
 from pixelcnn.measures.classifier import cache_folder, classifier_of, digest, opened_classifier
+from pixelcnn.measures.sample_quality import sample_quality
 from pixelcnn.sample_evaluation import classifier_for, evaluate_samples
 
 RULES = ImageRules(8, 1)
@@ -64,7 +65,15 @@ def test_samples_and_dev_images_are_measured_alike(trained):
     assert (found["num"], found["guidance"], found["temperature"]) == (9, 1.0, [0.5])
     dev = found["dev"]
     assert dev["pictures"] == 9 and dev["class_accuracy"]["mean"] == 1.0
-    assert dev["frechet_distance"] < found["frechet_distance"]
+    real = dataset.source.splits["dev"]
+    rows = np.linspace(0, DEV - 1, 9).astype(int)
+    for shown, asked, figures in (
+        (drawn, np.array(labels), found),
+        (real.images[rows], real.labels[rows], dev),
+    ):
+        alone = sample_quality(trained, shown, asked, 4)
+        assert {name: figures[name] for name in alone} == alone
+    assert dev["frechet_distance"] != found["frechet_distance"]
 
 
 def test_the_command_says_what_samples_show(trained, capsys):
