@@ -157,7 +157,7 @@ PRESETS: dict[str, Preset[AnyTrainConfig]] = {
     ),
     "multiscale-words-32": Preset(
         "32x32 images from captions read by their words, type A, for a CPU: drawings of few kinds "
-        "with thousands of captions, such as emoji (2.26 bits/dim after 8,600 steps). Can be guided.",
+        "with thousands of captions, such as emoji (2.26 bits/dim, 8,600 steps). Can be guided.",
         dataclasses.replace(
             _small(MultiscaleTrainConfig, CAPTIONED_MULTISCALE, 32, 30_000, WORDS),
             optimizer=dataclasses.replace(
