@@ -17,6 +17,7 @@ from replicator.runs.errors import UserError
 from replicator.runs.model_folder import stored_model
 
 OF_THE_MODEL = ("kind", "network", "output", "conditioning", "class_names", "statistics")
+OF_THE_BASE = ("base", "base_flows")  # settings of a network
 OF_THE_IMAGES = ("size", "channels", "reduce")
 TABLE, PAINTED = "conditioner/text/table", "conditioner/painted/kernel"
 SHALLOW = "/shallow/"  # in the names of what reads a factor's units, and no condition
@@ -26,7 +27,7 @@ READS_MAP = {"map_kernel": 0, "map_prediction": 0, "map_front": 2}
 
 
 class _Trained(NamedTuple):
-    """What a run or folder adds: its configuration, its weights by name, the parts taken from it.
+    """A run or folder: its configuration, its weights by name, and its parts that are taken.
 
     is_encoded: whether it has trained an encoder.
     """
@@ -56,22 +57,22 @@ class _Channels(NamedTuple):
 def joined(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
     """The configuration and the model of runs, or folders, that each trained some of its parts.
 
-    A part that several have trained is the first one's. The base may be of another width in each
-    of them: no other part depends on it.
+    A part that several have trained is the first one's; a run that distilled a base into flows has
+    trained that alone, and what it kept of its teacher is taken where no other run has it. The base
+    may be of another width, or a flow, in each of them: no other part depends on it.
 
     Raises UserError if they are of different models, or train encoders that cannot be joined.
     """
-    taken: list[_Trained] = []
-    for path in (run, *others):
-        known = {part for each in taken for part in each.parts}
-        taken.append(_trained(path, known))
-        _check_alike(taken[0], taken[-1])
-    taken = [each for each in taken if each.parts]
+    given = [_read(path) for path in (run, *others)]
+    for other in given[1:]:
+        _check_alike(given[0], other)
+    taken = _divided(given)
     first = taken[0].stored
-    network, small = first["network"], str(first["network"]["base_size"])
-    base = next((t.stored["network"]["base"] for t in taken if small in t.parts), network["base"])
+    small = str(first["network"]["base_size"])
+    of_base = next((t.stored["network"] for t in taken if small in t.parts), first["network"])
+    network = first["network"] | {name: of_base[name] for name in OF_THE_BASE}
     parts = sorted((part for each in taken for part in each.parts), key=_place)
-    whole = {**first, "network": network | {"base": base}, "parts": parts}
+    whole = {**first, "network": network, "parts": parts}
     if any(each.is_encoded for each in taken):
         conditioning, weights = _side_by_side(taken)
         whole["conditioning"] = first["conditioning"] | conditioning
@@ -80,23 +81,40 @@ def joined(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
     return whole, model_of(whole, weights, {**spec_of(whole, run), "step": None}, run)
 
 
-def _trained(path: Path, known: set[str]) -> _Trained:
-    """What is at a path, with the parts that are not known yet."""
+def _read(path: Path) -> _Trained:
+    """What is at a path, with all its parts."""
     stored, weights, _ = stored_model(folder_of(path), spec_of)
     model = load(path)
     if model.multiscale is None:
         raise UserError(f"{path} holds a PixelCNN, which has no parts.")
-    parts = tuple(part for part in model.multiscale.parts if part not in known)
     floats = {name: weight.astype(np.float32) for name, weight in weights.items()}
     is_encoded = bool(model.density.conditioner.trainable_variables)
     if is_encoded and TABLE not in weights:
         raise UserError(f"{path} trained an encoder of its own; its parts go with no others.")
-    return _Trained(path, stored, floats, parts, is_encoded)
+    return _Trained(path, stored, floats, model.multiscale.parts, is_encoded)
+
+
+def _divided(given: Sequence[_Trained]) -> list[_Trained]:
+    """Those that a part is taken from, with the parts that are."""
+    own = [(part, n) for n, each in enumerate(given) for part in _own_training(each)]
+    kept = [(part, n) for n, each in enumerate(given) for part in each.parts]
+    owners = dict(reversed(own + kept))  # the first one of a part stays
+    taken = [
+        tuple(part for part in each.parts if owners[part] == n) for n, each in enumerate(given)
+    ]
+    return [e._replace(parts=parts) for e, parts in zip(given, taken, strict=True) if parts]
+
+
+def _own_training(each: _Trained) -> tuple[str, ...]:
+    """The parts whose weights a run has trained, in place of copying a teacher's."""
+    is_flow = "teacher" in each.stored and each.stored["network"]["base_flows"]
+    return each.parts[:1] if is_flow else each.parts
 
 
 def _check_alike(first: _Trained, other: _Trained) -> None:
     """Raises UserError unless both are of one model."""
-    network = other.stored["network"] | {"base": first.stored["network"]["base"]}
+    base = {name: first.stored["network"][name] for name in OF_THE_BASE}
+    network = other.stored["network"] | base
     like = {**other.stored, "network": network}
     different = [k for k in OF_THE_MODEL if like.get(k) != first.stored.get(k)]
     here, there = other.stored.get("data") or {}, first.stored.get("data") or {}

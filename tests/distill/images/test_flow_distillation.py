@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import tensorflow as tf
 from image_networks import QuickInitial, image_of, output_of, perturbed, pixelcnn_of
-from image_runs import CLASSES, images, opened, quickly, silent
+from image_runs import CLASSES, images, opened, quickly, silent, trained
 
 from distill.images import features, training
 from distill.images.config import FlowConfig, FlowTargets
@@ -20,6 +20,7 @@ from pixelcnn import card
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.density import ImageDensity
+from pixelcnn.joining import joined
 from pixelcnn.measures import classifier
 from pixelcnn.measures.classifier import FEATURES, Classifier, make_network
 from pixelcnn.networks.conditioning import Condition
@@ -294,6 +295,27 @@ def test_the_run_is_an_ordinary_model_that_draws_its_base_in_one_pass():
         assert drawn.shape == (2, 8, 8, 1) and len(np.unique(drawn)) > 3
         np.testing.assert_array_equal(model.generate("dog", num=1, seed=3), drawn[:1])
         assert np.isfinite(model.log_prob(drawn, "dog")).all()
+
+
+@pytest.mark.parametrize("is_first", [True, False])
+def test_a_flow_is_joined_with_newer_parts_in_place_of_its_teachers(tmp_path, is_first):
+    """It has trained its base alone, and is the base of whoever trained none."""
+    newer = dataclasses.replace(image_runs.config_of("multiscale", num_steps=2), seed=5)
+    trained(dataclasses.replace(newer, parts=("8",)), images(), tmp_path)
+    runs = [distilled(), tmp_path] if is_first else [tmp_path, distilled()]
+    stored, model = joined(runs[0], runs[1:])
+    assert model.multiscale.has_flow and model.whole
+    assert ("teacher" in stored) == is_first
+    flow, factors = opened(distilled()).multiscale, opened(tmp_path).multiscale.factors
+    same_weights(model.multiscale.base, flow.base)
+    assert model.multiscale.factors.keys() == factors.keys()
+    for part, factor in factors.items():
+        same_weights(model.multiscale.factors[part], factor)
+
+
+def same_weights(module, other):
+    for weight, given in zip(module.trainable_variables, other.trainable_variables, strict=True):
+        np.testing.assert_array_equal(weight, given)
 
 
 def test_the_card_says_which_terms_made_the_flow(tmp_path, monkeypatch):
