@@ -59,7 +59,8 @@ def joined(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
 
     A part that several have trained is the first one's; a run that distilled a base into flows has
     trained that alone, and what it kept of its teacher is taken where no other run has it. The base
-    may be of another width, or a flow, in each of them: no other part depends on it.
+    may be of another width, or a flow, in each of them, since no other part depends on it, and the
+    others' dropout may differ.
 
     Raises UserError if they are of different models, or train encoders that cannot be joined.
     """
@@ -68,9 +69,8 @@ def joined(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
         _check_alike(given[0], other)
     taken = _divided(given)
     first = taken[0].stored
-    small = str(first["network"]["base_size"])
-    of_base = next((t.stored["network"] for t in taken if small in t.parts), first["network"])
-    network = first["network"] | {name: of_base[name] for name in OF_THE_BASE}
+    network = first["network"] | _settings(taken, OF_THE_BASE, is_base=True)
+    network |= _settings(taken, ("factor",), is_base=False)
     parts = sorted((part for each in taken for part in each.parts), key=_place)
     whole = {**first, "network": network, "parts": parts}
     if any(each.is_encoded for each in taken):
@@ -111,10 +111,20 @@ def _own_training(each: _Trained) -> tuple[str, ...]:
     return each.parts[:1] if is_flow else each.parts
 
 
+def _settings(taken: Sequence[_Trained], names: Sequence[str], is_base: bool) -> dict[str, Any]:
+    """Settings of the network that trained the base, or the first factor; none if nobody did."""
+    for each in taken:
+        network = each.stored["network"]
+        if any((part == str(network["base_size"])) == is_base for part in each.parts):
+            return {name: network[name] for name in names}
+    return {}
+
+
 def _check_alike(first: _Trained, other: _Trained) -> None:
-    """Raises UserError unless both are of one model."""
-    base = {name: first.stored["network"][name] for name in OF_THE_BASE}
-    network = other.stored["network"] | base
+    """Raises UserError unless both are of one model, whatever their bases and dropout."""
+    known, network = first.stored["network"], other.stored["network"]
+    factor = network["factor"] | {"dropout": known["factor"]["dropout"]}
+    network = network | {name: known[name] for name in OF_THE_BASE} | {"factor": factor}
     like = {**other.stored, "network": network}
     different = [k for k in OF_THE_MODEL if like.get(k) != first.stored.get(k)]
     here, there = other.stored.get("data") or {}, first.stored.get("data") or {}

@@ -203,10 +203,16 @@ def test_parts_of_a_configuration_that_do_not_fit_are_refused(fields, complaint)
 
 @pytest.fixture(scope="module")
 def halves(tmp_path_factory):
-    """Runs that trained the base and the factors of one model, and a base of another width."""
+    """Runs that trained the base and the factors of one model, and a base of another width.
+
+    The factors with dropout, the bases' own factors without.
+    """
     folder, config = tmp_path_factory.mktemp("halves"), config_of("multiscale")
-    for name, parts in {"base": ("4",), "factors": ("8.2", "8.3", "8.4")}.items():
-        trained(dataclasses.replace(config, parts=parts), images(), folder / name)
+    trained(dataclasses.replace(config, parts=("4",)), images(), folder / "base")
+    dropping = dataclasses.replace(config.network.factor, dropout=0.1)
+    network = dataclasses.replace(config.network, factor=dropping)
+    factors = dataclasses.replace(config, parts=("8.2", "8.3", "8.4"), network=network)
+    trained(factors, images(), folder / "factors")
     wide = dataclasses.replace(config.network.base, units=2 * config.network.base.units)
     network = dataclasses.replace(config.network, base=wide)
     wide_base = dataclasses.replace(config, parts=("4",), network=network)
@@ -224,12 +230,19 @@ def test_a_part_is_trained_alone(halves):
     assert list((halves / "factors" / "samples").iterdir()) == []
 
 
+def configuration(path):
+    return RunDirectory.open(path).config()
+
+
 @pytest.mark.parametrize("base", some_slow(["base", "wide_base"], ("base",)))
 def test_joined_parts_are_one_model_whose_bits_are_the_sum_of_theirs_and_which_draws(halves, base):
     others = (halves / base, halves / "base")  # the base that comes first is taken
     stored, model = joining.joined(halves / "factors", others)
     assert stored["parts"] == ["4", "8.2", "8.3", "8.4"] and model.whole
-    assert stored["network"]["base"] == RunDirectory.open(halves / base).config()["network"]["base"]
+    for setting, of in {"base": base, "factor": "factors"}.items():
+        assert stored["network"][setting] == configuration(halves / of)["network"][setting]
+    again, _ = joining.joined(halves / base, [halves / "factors"])
+    assert again["network"] == stored["network"]
     batch = next(iter(image_runs.dev_of("multiscale").dev(1000)))
     parts = {}
     for name in (base, "factors"):
