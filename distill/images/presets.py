@@ -25,7 +25,7 @@ PRESETS: dict[str, Preset[DistillConfig]] = {
     ),
     "guided-32": Preset(
         "Guidance distilled into a multiscale model of classes of 32x32 pixels, three minutes of "
-        "processor time: of shipped-digits 84.5% of samples show their class, 71.0% before, 91.0% "
+        "processor time: of shipped-digits 89.5% of samples show their class, 76.0% before, 92.5% "
         "of the guided teacher in twice the time.",
         GuidedConfig(
             targets=GuidedTargets(guidance=1.5, temperature=(1.0, 0.9, 0.8)),
