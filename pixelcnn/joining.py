@@ -15,6 +15,7 @@ from pixelcnn.model import ImageModel, folder_of, load, model_of, spec_of
 from replicator.runs.atomic_files import Arrays
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import stored_model
+from replicator.runs.stored_config import to_json
 
 OF_THE_MODEL = ("kind", "network", "output", "conditioning", "class_names", "statistics")
 OF_THE_BASE = ("base", "base_flows")  # settings of a network
@@ -82,11 +83,12 @@ def joined(run: Path, others: Sequence[Path]) -> tuple[dict, ImageModel]:
 
 
 def _read(path: Path) -> _Trained:
-    """What is at a path, with all its parts."""
+    """What is at a path, with all its parts, and settings that came after it at their defaults."""
     stored, weights, _ = stored_model(folder_of(path), spec_of)
     model = load(path)
     if model.multiscale is None:
         raise UserError(f"{path} holds a PixelCNN, which has no parts.")
+    stored = {**stored, **to_json(model.config)}
     floats = {name: weight.astype(np.float32) for name, weight in weights.items()}
     is_encoded = bool(model.density.conditioner.trainable_variables)
     if is_encoded and TABLE not in weights:

@@ -255,6 +255,17 @@ def test_joined_parts_are_one_model_whose_bits_are_the_sum_of_theirs_and_which_d
     assert drawn.shape == (2, 8, 8, 1) and not np.array_equal(*drawn)
 
 
+def test_a_run_from_before_a_setting_is_joined_as_with_its_default(halves, tmp_path):
+    old = tmp_path / "old"
+    shutil.copytree(halves / "base", old)
+    stored = configuration(old)
+    del stored["network"]["base_flows"]
+    (old / "config.json").write_text(json.dumps(stored))
+    for runs in ((old, halves / "factors"), (halves / "factors", old)):
+        together, model = joining.joined(runs[0], runs[1:])
+        assert together["network"]["base_flows"] == [] and model.whole
+
+
 def runs_of_captions(folder, **conditioning):
     """Runs that trained the base and the factors of a model of captions, each its own encoder."""
     config = config_of("text")
