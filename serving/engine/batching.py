@@ -14,7 +14,6 @@ from serving.engine.call_times import CallTimes
 from serving.engine.clients import NOBODY, Client, current_client
 from serving.engine.fair_shares import FairShares
 from serving.engine.padding import Arrays, Fitted, Padding
-from serving.engine.shared_limits import SHARE
 from serving.errors import (
     Cancelled,
     DeadlineExceeded,
@@ -30,6 +29,7 @@ from serving.observability.metrics import ModelMetrics
 LOG = logging.getLogger(__name__)
 MAX_RETRY_SECONDS = 60.0
 LARGE_BYTES = 2**20  # what is copied in a thread, so that others need not wait for it
+SHARE = 0.75  # of the queue that one client may fill
 CALL_SECONDS = 1.0  # that a call of several rows is meant to take at most: others wait for it
 UNKNOWN_ROW_SECONDS = 1e-3
 
