@@ -10,7 +10,15 @@ from pixelcnn.evaluation import evaluate
 from pixelcnn.joining import joined
 from pixelcnn.measures.codecs import NAMES
 from pixelcnn.model import folder_of, load
-from replicator.runs.card import ExportArguments, measure_table, origin, training_lines, write
+from replicator.runs.card import (
+    ExportArguments,
+    in_two_columns,
+    measure_table,
+    origin,
+    training_lines,
+    write,
+)
+from replicator.runs.intervals import EXPLAINED
 from replicator.runs.run_directory import RunDirectory
 
 OF_THE_TEACHER = ("teacher", "teacher_weights", "targets")  # what config.json says of one
@@ -106,10 +114,10 @@ A {kind} of {spec["size"]}x{spec["size"]} images with {spec["channels"]} channel
 {_teacher_line(spec)}{training_lines(spec)}
 
 Measured on {quality["dev"]["pictures"]} dev images that it was not trained on (the best of its
-checkpoints was chosen on them); the intervals are 95% bootstrap intervals over images:
+checkpoints was chosen on them). Over images, {EXPLAINED}:
 
 | | mean | interval |
 |---|---|---|
-{measure_table({"model": quality["measures"]}, "{mean:.3f} | {low:.3f} to {high:.3f}")}
+{measure_table({"model": quality["measures"]}, in_two_columns)}
 {codecs}
 {timed}"""

@@ -152,6 +152,7 @@ def training_data(path: Path, model: "ImageModel") -> str:
 def in_words(figures: dict) -> str:
     """The figures of a model as lines."""
     from pixelcnn.measures.codecs import NAMES
+    from replicator.runs import intervals
 
     bits, codecs = figures["measures"]["bits_per_dim"], figures["codec"]
     used = figures["dev"]["pictures"]
@@ -160,8 +161,7 @@ def in_words(figures: dict) -> str:
     trained = "joined" if figures["step"] is None else f"step {figures['step']}"
     lines = [
         f"{figures['model']}, {trained}, on {used} dev images of {figures['data']}{left}",
-        f"  bits per dimension   {bits['mean']:.3f}   (95%: {bits['low']:.3f} to "
-        f"{bits['high']:.3f})",
+        f"  bits per dimension   {intervals.in_words(bits)}",
     ]
     for name, title in NAMES.items():
         said = "not measured: pip install 'onepass[jxl]'"
@@ -173,10 +173,7 @@ def in_words(figures: dict) -> str:
         lines.append(f"  seconds an image    {figures['seconds_per_picture']:.3f}")
     for name, measure in figures["measures"].items():
         if name != "bits_per_dim":
-            lines.append(
-                f"  {name.replace('_', ' ')}   {measure['mean']:.3f}   "
-                f"(95%: {measure['low']:.3f} to {measure['high']:.3f})"
-            )
+            lines.append(f"  {name.replace('_', ' ')}   {intervals.in_words(measure)}")
     if samples := figures.get("samples"):
         heat = " ".join(f"{temperature:g}" for temperature in samples["temperature"])
         what = f"guidance {samples['guidance']:g}, temperature {heat}"
@@ -188,9 +185,11 @@ def in_words(figures: dict) -> str:
 
 
 def _quality(measures: dict) -> str:
-    accuracy = {name: f"{100 * share:.1f}" for name, share in measures["class_accuracy"].items()}
+    from replicator.runs import intervals
+
+    few = " of too few images" if measures.get("too_few_images") else ""
     return (
-        f"class seen in {accuracy['mean']}% (95%: {accuracy['low']} to {accuracy['high']}), "
-        f"Frechet distance {measures['frechet_distance']:.2f}, "
+        f"class seen in {intervals.in_words(measures['class_accuracy'], 100.0, 1, '%')}, "
+        f"Frechet distance {measures['frechet_distance']:.2f}{few}, "
         f"precision {measures['precision']:.2f}, recall {measures['recall']:.2f}"
     )

@@ -61,8 +61,8 @@ def evaluate_samples(
         for scales in sampled:
             drawn.append(scales[-1])
             progress.advance()
-    real = sample_quality(classifier, dev.images[chosen], dev.labels[chosen], seed)
-    made = sample_quality(classifier, drawn, labels, seed)
+    real = sample_quality(classifier, dev.images[chosen], dev.labels[chosen])
+    made = sample_quality(classifier, drawn, labels)
     asked = {"num": num, "guidance": guidance, "temperature": list(temperature)}
     return {**asked, **made, "dev": {"pictures": len(chosen), **real}}
 
