@@ -8,7 +8,7 @@ import numpy as np
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
 from pixelcnn.joining import joined
-from pixelcnn.measures.codecs import NAMES
+from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
 from pixelcnn.model import folder_of, load
 from replicator.runs.card import (
     ExportArguments,
@@ -99,7 +99,7 @@ def card(spec: dict) -> str:
     kind = "PixelCNN" if spec["kind"] == "pixelcnn" else "multiscale PixelCNN"
     base = ", its base drawn in one pass by flows" if "base_flows" in spec else ""
     codecs = "\n".join(
-        f"| lossless {NAMES[name]}, bits per dimension | {bits:.3f} | |"
+        f"| lossless {(NAMES | DEEP_NAMES)[name]}, bits per dimension | {bits:.3f} | |"
         for name, bits in quality["codec"].items()
     )
     condition = "" if spec["condition"] == "none" else f", conditioned on {spec['condition']}"

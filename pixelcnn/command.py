@@ -45,6 +45,7 @@ class MultiscaleArguments(TrainingOptions):
 def run_train(preset: str, arguments: list[str], parse) -> int:
     """Parses the rest of `onepass train PRESET ...` and trains; 128 + a signal that stopped it."""
     chosen = PRESETS[preset]
+    arguments = [*arguments, *_detected(chosen.config, arguments)]
     of_pixelcnn = isinstance(chosen.config, PixelCNNTrainConfig)
     kind: Any = PixelCNNArguments if of_pixelcnn else MultiscaleArguments
     given = parse_training(kind, ("train", preset), arguments, parse, chosen)
@@ -59,6 +60,18 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
         score="best dev {:.3f} bits/dim",
         samples="images",
     )
+
+
+def _detected(config: Any, arguments: list[str]) -> list[str]:
+    """The options that the images ask for, which are said; none for a help text."""
+    if {"-h", "--help"} & set(arguments):
+        return []
+    from pixelcnn.data.detection import detected
+
+    found = detected(config, arguments)
+    if found:
+        print(f"by what the images are: {' '.join(found)}")
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +164,7 @@ def training_data(path: Path, model: "ImageModel") -> str:
 
 def in_words(figures: dict) -> str:
     """The figures of a model as lines."""
-    from pixelcnn.measures.codecs import NAMES
+    from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
     from replicator.runs import intervals
 
     bits, codecs = figures["measures"]["bits_per_dim"], figures["codec"]
@@ -163,8 +176,10 @@ def in_words(figures: dict) -> str:
         f"{figures['model']}, {trained}, on {used} dev images of {figures['data']}{left}",
         f"  bits per dimension   {intervals.in_words(bits)}",
     ]
-    for name, title in NAMES.items():
-        said = "not measured: pip install 'onepass[jxl]'"
+    for name, title in (DEEP_NAMES if set(codecs) <= set(DEEP_NAMES) else NAMES).items():
+        said = "not measured"
+        if name == "jpeg_xl":
+            said += ": pip install 'onepass[jxl]'"
         if name in codecs:
             change = f"{100 * (bits['mean'] / codecs[name] - 1):+.1f}%"
             said = f"{codecs[name]:.3f}   on the same images ({change})"

@@ -8,6 +8,7 @@ import numpy as np
 import tensorflow as tf
 
 from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.data.depth import dtype_of
 from pixelcnn.measures.codecs import codec_bits_per_dim
 from pixelcnn.model import ImageModel
 from pixelcnn.sampling.generation import Request
@@ -131,6 +132,6 @@ def _seconds(model: ImageModel, dataset: ImageDataset, seed: int) -> float:
 
 
 def _images(dataset: ImageDataset):
-    """The dev images, uint8 [height, width, channels]."""
+    """The dev images, uint8 or uint16 [height, width, channels]."""
     for batch in dataset.dev():
-        yield from batch["levels"].numpy().astype(np.uint8)
+        yield from batch["levels"].numpy().astype(dtype_of(dataset.config.data.bits))

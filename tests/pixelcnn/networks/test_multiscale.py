@@ -357,8 +357,9 @@ def test_in_the_mean_over_all_crops_every_pixel_weighs_the_same(kind, size, crop
         image[0, at[0], at[1]] = 63  # one pixel after another tells its weight
         whole = model.nats(tf.constant(image), NONE)
         found = model.nats(tf.repeat(tf.constant(image), len(seeds), 0), NONE, seeds=seeds)
-        for part in model.parts:
-            np.testing.assert_allclose(np.mean(found[part]), np.mean(whole[part]), rtol=1e-5)
+        for group in (2, 3, 4):
+            mean = np.mean(found[f"{size}.{group}"])
+            np.testing.assert_allclose(mean, whole[f"{size}.{group}"][0], rtol=1e-5)
 
 
 @pytest.mark.parametrize(("size", "crop"), [(32, 16), (128, 32), (512, 64), (256, 64)])
