@@ -86,6 +86,8 @@ class TrainConfig:
         require(eight, "data.bits", "8 for a video", self.data.bits)
         linear = self.data.bits == 8 or self.output.likelihood == "logistic"
         require(linear, "data.bits", "8 for a softmax", self.data.bits)
+        grey = self.data.bits == 8 or self.data.channels == 1
+        require(grey, "data.bits", "8 in colour", self.data.bits)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -16,8 +16,7 @@ DEEP_NAMES = {"png": "16-bit PNG"}
 def codec_bits_per_dim(images: Iterable[np.ndarray]) -> dict[str, float]:
     """Mean bits per dimension of images uint8 [height, width, 1 or 3], by codec.
 
-    "jpeg_xl" is left out where its package is not installed. Images uint16 have "png" alone; in
-    colour, which pillow writes no such file of, none.
+    "jpeg_xl" is left out where its package is not installed. Images uint16 have "png" alone.
     """
     each = [_by_codec(image) for image in images]
     return {name: float(np.mean([bits[name] for bits in each])) for name in each[0]}
@@ -25,7 +24,7 @@ def codec_bits_per_dim(images: Iterable[np.ndarray]) -> dict[str, float]:
 
 def _by_codec(image: np.ndarray) -> dict[str, float]:
     if image.dtype == np.uint16:
-        return {"png": png_bits_per_dim(image)} if image.shape[-1] == 1 else {}
+        return {"png": png_bits_per_dim(image)}
     found = {"webp": webp_bits_per_dim(image)}
     if importlib.util.find_spec(JPEG_XL) is not None:
         found["jpeg_xl"] = jpeg_xl_bits_per_dim(image)

@@ -1,8 +1,10 @@
 """A PixelCNN of 12-bit images: trained, evaluated and sampled without a scaling to 8 bits."""
 
+import dataclasses
 import json
 import math
 
+import image_runs
 import numpy as np
 import pytest
 from PIL import Image
@@ -10,7 +12,9 @@ from PIL import Image
 import onepass
 from likelihoods import PixelMixture
 from pixelcnn import evaluation_callback
+from pixelcnn.density import ImageDensity
 from pixelcnn.model import load
+from pixelcnn.sampling.generation import ImageSampler, Request
 
 OPTIONS = """--conditioning.kind none --data.size 8 --output.components 2 --network.layers 1
     --network.units 8 --network.output-units 8 --data.batch-size 4 --loop.num-steps 3
@@ -83,3 +87,19 @@ def test_a_bundle_of_deeper_images_is_refused_and_a_folder_is_not(folder, capsys
     assert onepass.main(["export", run, "--bare", "--out", str(folder / "bare")]) == 0
     assert load(folder / "bare").bits == 12
     assert "16-bit PNG" in (folder / "bare" / "card.md").read_text()
+
+
+def test_a_multiscale_model_draws_and_judges_the_same_levels():
+    plain = image_runs.config_of("multiscale")
+    config = dataclasses.replace(
+        plain,
+        conditioning=dataclasses.replace(plain.conditioning, kind="none"),
+        data=dataclasses.replace(plain.data, bits=12),
+        output=dataclasses.replace(plain.output, levels=4096, min_log_scale=-9.8),
+    )
+    density = ImageDensity(config)
+    scales = next(ImageSampler(density).images(Request((0,), 3, 8, {})))
+    assert {scale.dtype for scale in scales} == {np.dtype(np.uint16)}
+    assert 256 < scales[-1].max() < 4096
+    nats = density.nats({"levels": scales[-1][None].astype(np.int32)})
+    assert 8.0 < -sum(float(n[0]) for n in nats.values()) / 64 / math.log(2.0) < 16.0
