@@ -7,6 +7,7 @@ from distill.evaluation import evaluate
 from distill.model import StudentModel, teacher_of
 from distill.teacher import digest, load_teacher
 from replicator.runs.card import ExportArguments, measure_table, training_lines, write
+from replicator.runs.intervals import EXPLAINED, in_words
 from replicator.runs.run_directory import RunDirectory
 from wavenet import model as wavenet_model
 from wavenet.card import data_lines, provenance
@@ -59,11 +60,11 @@ autoregressive flows{mel}, distilled from the teacher
 {training_lines(spec)}
 
 Measured on {quality["dev"]["recordings"]} dev recordings ({quality["dev"]["seconds"]:.0f} s) that
-it was not trained on, from the same mel for all; means with 95% bootstrap intervals.
-KL from the teacher: {kl["mean"]:.3f} nats a sample ({kl["low"]:.3f} to {kl["high"]:.3f}).
+it was not trained on, from the same mel for all. Over recordings, {EXPLAINED}.
+KL from the teacher: {in_words(kl)} nats a sample.
 
 | | {" | ".join(name.replace("_", " ") for name in systems)} |
 |---{"|---" * len(systems)}|
-{measure_table(measures, "{mean:.3f} ({low:.3f} to {high:.3f})")}
+{measure_table(measures)}
 | real-time factor | {factors} |
 """

@@ -22,19 +22,26 @@ class Closeness(NamedTuple):
 
 
 def measure_closeness(
-    student: ParallelWaveNet, teacher: WaveNetDensity, frames, speaker, length: int, seed: int
+    student: ParallelWaveNet,
+    teacher: WaveNetDensity,
+    frames,
+    speaker,
+    length: int,
+    seed: int,
+    row: int = 0,
 ) -> Closeness:
     """The closeness over one sound that the student draws.
 
     Args:
       frames: float32 [1, frames, channels], or None. speaker: int32 [1], or None.
       length: of the sound, in samples. seed: of the noise.
+      row: of the noise, another for every sound of a mean: its interval counts them as independent.
     """
     kind = student.noise_kind
     condition, _ = student.condition(frames, speaker, length)
-    drawn = student.sample(student.noise(seed, [0], 0, length), condition)
+    drawn = student.sample(student.noise(seed, [row], 0, length), condition)
     given = teacher.conditionals(drawn.output, teacher.condition(frames, speaker, length))
-    draws = kl_divergence.standard_draws(kind, seed, 1, length, DRAWS)
+    draws = kl_divergence.standard_draws(kind, seed, 1, length, DRAWS, row)
     apart = kl_divergence.divergence(given, drawn, draws, kind)
     kept = acceptance(given, drawn, kind).numpy()[0]
     return Closeness(float(apart.kl), float(apart.entropy), kept)

@@ -19,6 +19,7 @@ from distill.student import Condition
 from distill.teacher import WaveNetDensity
 from likelihoods import noise as counter_noise
 from replicator.runs.errors import UserError
+from replicator.runs.intervals import in_words as measure_in_words
 from replicator.runs.intervals import weighted_mean
 from wavenet.copy_synthesis import (
     SoundsCallback,
@@ -68,7 +69,7 @@ def evaluate(
 
     Returns a dict with kl_nats (nats a sample), acceptance (how often the teacher would keep what
     the student draws: probability, and run, samples kept in a row), real_time_factor (seconds of
-    computing a second of sound, batch 1), measures {name: {mean, low, high}} of the student,
+    computing a second of sound, batch 1), measures {name: `intervals.Measure`} of the student,
     against {"teacher", "untrained", "draft" or "source_filter" and the baselines: {"measures",
     "real_time_factor", "density": whether it is known}}, codec {"flac": bits per sample}, dev,
     what it was measured on: {part, recordings, seconds}, and not_measured {extra: names}.
@@ -87,7 +88,7 @@ def evaluate(
     compared |= at_temperatures(teacher, seed, teacher_temperatures, "teacher")
     compared |= _others(beside, compared, seed, temperatures)
     exact = ("student", "teacher", "untrained", *beside)
-    figures = compare(compared, items, convention, seed, on_sounds)
+    figures = compare(compared, items, convention, on_sounds)
     for name, each in figures.items():
         each["density"] = name in exact or name.rsplit("_at_", 1)[0] in exact
     seconds = sum(synthesised_samples(i, rate_hz) for i in items) / rate_hz
@@ -157,11 +158,10 @@ def reads_mel(model: StudentModel) -> bool:
 
 def in_words(figures: dict) -> str:
     """The figures as lines of text, a column for each system."""
-    kl_nats, kept = figures["kl_nats"], figures["acceptance"]
+    kept = figures["acceptance"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
-        f"KL from the teacher {kl_nats['mean']:.3f} nats a sample "
-        f"(95%: {kl_nats['low']:.3f} to {kl_nats['high']:.3f})",
+        f"KL from the teacher, nats a sample: {measure_in_words(figures['kl_nats'])}",
         f"the teacher would keep {100 * kept['probability']['mean']:.0f} % of its samples, "
         f"{kept['run']['mean']:.2f} in a row",
         *_speculative_in_words(figures),
@@ -258,15 +258,14 @@ def closeness(model: StudentModel, teacher: SpeechModel, items: list[dict], seed
     """KL(P_S || P_T) and acceptance, over what the student says of each recording."""
     density = WaveNetDensity(teacher.network)
     values: dict[str, list[float]] = {"kl": [], "probability": [], "run": []}
-    for item in items:
+    for row, item in enumerate(items):
         length = synthesised_samples(item, model.sample_rate_hz)
         frames, speaker = _given(model, item, length)
-        close = measure_closeness(model.network, density, frames, speaker, length, seed)
+        close = measure_closeness(model.network, density, frames, speaker, length, seed, row)
         values["kl"].append(close.kl)
         values["probability"].append(float(close.kept.mean()))
         values["run"].append(mean_run(close.kept))
     means = {
-        name: dataclasses.asdict(weighted_mean(np.array(each), np.ones(len(each)), seed))
-        for name, each in values.items()
+        name: dataclasses.asdict(weighted_mean(np.array(each))) for name, each in values.items()
     }
     return {"kl_nats": means.pop("kl"), "acceptance": means}

@@ -59,7 +59,7 @@ class EvaluationCallback:
         """Logs the metrics on dev; returns the multi-resolution STFT distance plus the KL term."""
         with self.state.averaged():
             sounds = [self._synthesise(item, len(item["waveform"])) for item in self.recordings]
-            kl, entropy = np.mean([self._closeness(item) for item in self.recordings], 0)
+            kl, entropy = np.mean([self._closeness(row) for row in range(len(self.recordings))], 0)
         recorded = [item["waveform"] for item in self.recordings]
         pairs = list(zip(sounds, recorded, strict=True))
         distance = float(np.mean([multi_resolution_stft_distance(a, b) for a, b in pairs]))
@@ -86,14 +86,15 @@ class EvaluationCallback:
         request = request_of(condition_of(self.teacher.network, item), length)
         return generate(self.student, request)[0]
 
-    def _closeness(self, item: dict) -> tuple[float, float]:
-        """Divergence from the teacher and entropy, in nats a sample, on the first seconds."""
+    def _closeness(self, row: int) -> tuple[float, float]:
+        """Divergence from the teacher and entropy, in nats a sample, on a recording's beginning."""
+        item = self.recordings[row]
         length = min(int(SHOWN_SECONDS * self.rate_hz), len(item["waveform"]))
         frames, speaker = condition_of(self.teacher.network, item)
         if frames is not None:
             frames = tf.constant(frames[None, : -(-length // self.student.config.hop_samples)])
         speaker = None if speaker is None else tf.constant([speaker])
-        close = measure_closeness(self.student, self._density, frames, speaker, length, 0)
+        close = measure_closeness(self.student, self._density, frames, speaker, length, 0, row)
         return close.kl, close.entropy
 
     def _teacher_entropy(self) -> float:

@@ -141,7 +141,7 @@ def _trained(given: QuickstartArguments, data: Path) -> str:
 
 {outcome.step} steps in {duration(outcome.seconds)}: {figures["bits_per_sample"]:.2f} bits a sample,
 given the mel, on recordings it never heard; FLAC, which does not see the mel, needs
-{figures["codec"]["flac"]:.2f}."""
+{figures["codec"]["flac"]:.2f} for the same 16-bit samples."""
 
 
 def _whole(report: list[str], given: QuickstartArguments, seconds: float) -> str:

@@ -8,9 +8,17 @@ import numpy as np
 from pixelcnn.data.dataset import ImageDataset
 from pixelcnn.evaluation import evaluate
 from pixelcnn.joining import joined
-from pixelcnn.measures.codecs import NAMES
+from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
 from pixelcnn.model import folder_of, load
-from replicator.runs.card import ExportArguments, measure_table, origin, training_lines, write
+from replicator.runs.card import (
+    ExportArguments,
+    in_two_columns,
+    measure_table,
+    origin,
+    training_lines,
+    write,
+)
+from replicator.runs.intervals import EXPLAINED
 from replicator.runs.run_directory import RunDirectory
 
 OF_THE_TEACHER = ("teacher", "teacher_weights", "targets")  # what config.json says of one
@@ -91,7 +99,7 @@ def card(spec: dict) -> str:
     kind = "PixelCNN" if spec["kind"] == "pixelcnn" else "multiscale PixelCNN"
     base = ", its base drawn in one pass by flows" if "base_flows" in spec else ""
     codecs = "\n".join(
-        f"| lossless {NAMES[name]}, bits per dimension | {bits:.3f} | |"
+        f"| lossless {(NAMES | DEEP_NAMES)[name]}, bits per dimension | {bits:.3f} | |"
         for name, bits in quality["codec"].items()
     )
     condition = "" if spec["condition"] == "none" else f", conditioned on {spec['condition']}"
@@ -106,10 +114,10 @@ A {kind} of {spec["size"]}x{spec["size"]} images with {spec["channels"]} channel
 {_teacher_line(spec)}{training_lines(spec)}
 
 Measured on {quality["dev"]["pictures"]} dev images that it was not trained on (the best of its
-checkpoints was chosen on them); the intervals are 95% bootstrap intervals over images:
+checkpoints was chosen on them). Over images, {EXPLAINED}:
 
 | | mean | interval |
 |---|---|---|
-{measure_table({"model": quality["measures"]}, "{mean:.3f} | {low:.3f} to {high:.3f}")}
+{measure_table({"model": quality["measures"]}, in_two_columns)}
 {codecs}
 {timed}"""

@@ -45,6 +45,7 @@ class MultiscaleArguments(TrainingOptions):
 def run_train(preset: str, arguments: list[str], parse) -> int:
     """Parses the rest of `onepass train PRESET ...` and trains; 128 + a signal that stopped it."""
     chosen = PRESETS[preset]
+    arguments = [*arguments, *_detected(chosen.config, arguments)]
     of_pixelcnn = isinstance(chosen.config, PixelCNNTrainConfig)
     kind: Any = PixelCNNArguments if of_pixelcnn else MultiscaleArguments
     given = parse_training(kind, ("train", preset), arguments, parse, chosen)
@@ -59,6 +60,18 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
         score="best dev {:.3f} bits/dim",
         samples="images",
     )
+
+
+def _detected(config: Any, arguments: list[str]) -> list[str]:
+    """The options that the images ask for, which are said; none for a help text."""
+    if {"-h", "--help"} & set(arguments):
+        return []
+    from pixelcnn.data.detection import detected
+
+    found = detected(config, arguments)
+    if found:
+        print(f"by what the images are: {' '.join(found)}")
+    return found
 
 
 @dataclasses.dataclass(frozen=True)
@@ -151,7 +164,8 @@ def training_data(path: Path, model: "ImageModel") -> str:
 
 def in_words(figures: dict) -> str:
     """The figures of a model as lines."""
-    from pixelcnn.measures.codecs import NAMES
+    from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
+    from replicator.runs import intervals
 
     bits, codecs = figures["measures"]["bits_per_dim"], figures["codec"]
     used = figures["dev"]["pictures"]
@@ -160,11 +174,12 @@ def in_words(figures: dict) -> str:
     trained = "joined" if figures["step"] is None else f"step {figures['step']}"
     lines = [
         f"{figures['model']}, {trained}, on {used} dev images of {figures['data']}{left}",
-        f"  bits per dimension   {bits['mean']:.3f}   (95%: {bits['low']:.3f} to "
-        f"{bits['high']:.3f})",
+        f"  bits per dimension   {intervals.in_words(bits)}",
     ]
-    for name, title in NAMES.items():
-        said = "not measured: pip install 'onepass[jxl]'"
+    for name, title in (DEEP_NAMES if set(codecs) <= set(DEEP_NAMES) else NAMES).items():
+        said = "not measured"
+        if name == "jpeg_xl":
+            said += ": pip install 'onepass[jxl]'"
         if name in codecs:
             change = f"{100 * (bits['mean'] / codecs[name] - 1):+.1f}%"
             said = f"{codecs[name]:.3f}   on the same images ({change})"
@@ -173,10 +188,7 @@ def in_words(figures: dict) -> str:
         lines.append(f"  seconds an image    {figures['seconds_per_picture']:.3f}")
     for name, measure in figures["measures"].items():
         if name != "bits_per_dim":
-            lines.append(
-                f"  {name.replace('_', ' ')}   {measure['mean']:.3f}   "
-                f"(95%: {measure['low']:.3f} to {measure['high']:.3f})"
-            )
+            lines.append(f"  {name.replace('_', ' ')}   {intervals.in_words(measure)}")
     if samples := figures.get("samples"):
         heat = " ".join(f"{temperature:g}" for temperature in samples["temperature"])
         what = f"guidance {samples['guidance']:g}, temperature {heat}"
@@ -188,9 +200,11 @@ def in_words(figures: dict) -> str:
 
 
 def _quality(measures: dict) -> str:
-    accuracy = {name: f"{100 * share:.1f}" for name, share in measures["class_accuracy"].items()}
+    from replicator.runs import intervals
+
+    few = " of too few images" if measures.get("too_few_images") else ""
     return (
-        f"class seen in {accuracy['mean']}% (95%: {accuracy['low']} to {accuracy['high']}), "
-        f"Frechet distance {measures['frechet_distance']:.2f}, "
+        f"class seen in {intervals.in_words(measures['class_accuracy'], 100.0, 1, '%')}, "
+        f"Frechet distance {measures['frechet_distance']:.2f}{few}, "
         f"precision {measures['precision']:.2f}, recall {measures['recall']:.2f}"
     )

@@ -16,7 +16,6 @@ from pixelcnn.networks.config import (
 from replicator.runs.field_rules import at_least, require
 from replicator.training.config import LoopConfig, OptimizerConfig
 
-LEVELS = 256
 SamplerName = Literal["cached", "fixed-point", "naive"]
 
 
@@ -38,6 +37,10 @@ class DataConfig:
     """Images in a batch."""
     dev_share: float = 0.05
     """Share of the images kept for dev where the folder does not say."""
+    bits: int = 8
+    """Bits of a level, 8 to 16. With 8, images of more are scaled; with more, grey images of 16-bit
+    files (PNG, TIFF, npy, npz) are taken as they are. `onepass train` finds it out where neither
+    this nor `output.levels` is given."""
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for a number out of range."""
@@ -48,7 +51,7 @@ class DataConfig:
     @property
     def rules(self) -> ImageRules:
         """How images are read."""
-        return ImageRules(self.size, self.channels, self.reduce, self.dev_share)
+        return ImageRules(self.size, self.channels, self.reduce, self.dev_share, self.bits)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -75,10 +78,16 @@ class TrainConfig:
         channels, levels = self.output.channels, self.output.levels
         rule = f"`data.channels`, {self.data.channels}"
         require(channels == self.data.channels, "output.channels", rule, channels)
-        rule = f"{LEVELS}, those of an image file"
-        require(levels == LEVELS, "output.levels", rule, levels)
+        rule = f"{2**self.data.bits}, by `data.bits`"
+        require(levels == 2**self.data.bits, "output.levels", rule, levels)
         if self.conditioning.kind == "video" and self.data.flip:
             raise ValueError("`data.flip` must be off for a video: actions have a direction.")
+        eight = self.data.bits == 8 or self.conditioning.kind != "video"
+        require(eight, "data.bits", "8 for a video", self.data.bits)
+        linear = self.data.bits == 8 or self.output.likelihood == "logistic"
+        require(linear, "data.bits", "8 for a softmax", self.data.bits)
+        grey = self.data.bits == 8 or self.data.channels == 1
+        require(grey, "data.bits", "8 in colour", self.data.bits)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -8,10 +8,11 @@ import numpy as np
 import tensorflow as tf
 
 from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.data.depth import dtype_of
 from pixelcnn.measures.codecs import codec_bits_per_dim
 from pixelcnn.model import ImageModel
 from pixelcnn.sampling.generation import Request
-from replicator.runs.intervals import weighted_mean
+from replicator.runs.intervals import share_of, weighted_mean
 from replicator.runs.progress import Progress
 
 MOST_MIXED = 20  # classes under each of which every image is evaluated
@@ -23,10 +24,10 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
 
     Args:
       model: whole or in part. dataset: read with the model's configuration.
-      seed: of the intervals and of the image that is timed.
+      seed: of the image that is timed.
 
     Returns a dict with bits_per_dim, seconds_per_picture (batch 1, compilation left aside; None for
-    a model in part), measures {name: {mean, low, high}}, codec {name: bits per dimension of the
+    a model in part), measures {name: `Measure`}, codec {name: bits per dimension of the
     same images in lossless files} and dev {"pictures", "of"}, those of how many in the source.
     Measures are bits_per_dim; for a multiscale model one for each scale, over the numbers drawn at
     that scale; for a conditional model bits_per_dim under the condition of another image, and how
@@ -47,14 +48,13 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
         measured["bits_per_dim_with_another_condition"] = others.mean(0)
         measured["bits_per_dim_gained_by_the_condition"] = others.mean(0) - total
         if model.config.conditioning.kind == "text":
-            found = (total < others.min(0)).astype(np.float64)
-            measured[f"caption_found_among_{len(others) + 1}"] = found
+            measured[f"caption_found_among_{len(others) + 1}"] = total < others.min(0)
     if model.config.conditioning.kind == "class" and len(model.classes) <= MOST_MIXED:
         gained = _bits_for_the_class(nats, dataset, len(model.classes), total * numbers)
         measured["bits_per_image_gained_over_the_mean_of_all_classes"] = gained
     measures = {
-        name: dataclasses.asdict(weighted_mean(values, np.ones(len(values)), seed))
-        for name, values in measured.items()
+        name: dataclasses.asdict(share_of(v) if v.dtype == bool else weighted_mean(v))
+        for name, v in measured.items()
     }
     return {
         "bits_per_dim": measures["bits_per_dim"]["mean"],
@@ -132,6 +132,6 @@ def _seconds(model: ImageModel, dataset: ImageDataset, seed: int) -> float:
 
 
 def _images(dataset: ImageDataset):
-    """The dev images, uint8 [height, width, channels]."""
+    """The dev images, uint8 or uint16 [height, width, channels]."""
     for batch in dataset.dev():
-        yield from batch["levels"].numpy().astype(np.uint8)
+        yield from batch["levels"].numpy().astype(dtype_of(dataset.config.data.bits))

@@ -9,6 +9,7 @@ import numpy as np
 import tensorflow as tf
 
 from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.data.depth import EIGHT, rescaled
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.config import part_names
 from pixelcnn.sampling.generation import ImageSampler, Request
@@ -56,7 +57,8 @@ class EvaluationCallback:
                 figures = {f"{name}/{part}": bits for part, bits in parts.items()}
                 log.scalars(step, {name: total} | (figures if len(parts) > 1 else {}))
             if self._can_sample():
-                sheet = grid(self._images())
+                bits = self.density.config.data.bits
+                sheet = grid([rescaled(image, bits, EIGHT) for image in self._images()])
                 write_png(self.folder / f"step_{step:08d}.png", sheet)
                 log.image(step, "samples", sheet)
         return total

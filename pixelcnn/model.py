@@ -16,6 +16,7 @@ from pixelcnn.config import KINDS, AnyTrainConfig, SamplerName
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.video import Statistics
 from pixelcnn.density import ImageDensity
+from pixelcnn.image_checks import check_images
 from pixelcnn.networks.conditioning import check_label
 from pixelcnn.networks.config import part_names
 from pixelcnn.networks.multiscale import Multiscale
@@ -61,6 +62,19 @@ class ImageModel:
         return self.config.data.channels
 
     @property
+    def bits(self) -> int:
+        """Of a level: 8, or up to 16."""
+        return self.config.data.bits
+
+    @property
+    def levels(self) -> int:
+        """Levels of a channel."""
+        return self.config.output.levels
+
+    def _shape(self, size: int | None) -> tuple[int | None, ...]:
+        return (size, size, self.channels)
+
+    @property
     def whole(self) -> bool:
         """Whether it can sample: a multiscale model needs all its parts for that."""
         model = self.density.multiscale
@@ -85,7 +99,7 @@ class ImageModel:
         guidance: float = 0.0,
         batch: int = 1,
     ) -> np.ndarray:
-        """Images, uint8 [num, size, size, channels].
+        """Images, uint8 [num, size, size, channels]; uint16 of more than 8 bits.
 
         Args:
           condition: a class (number or name), a caption or a map int [size, size], as the model
@@ -93,9 +107,9 @@ class ImageModel:
           seed, num: image n of a seed is the same whatever `num` is.
           size: side; None: as trained. A multiscale model draws all sizes from its base up.
           temperature: 1 samples the model; a multiscale model takes one a scale too, base first.
-          given: an image uint8 [size, size, channels] and how many of its pixels, in raster
+          given: an image [size, size, channels] and how many of its pixels, in raster
             order, to keep (PixelCNN).
-          start: a small image uint8 [side, side, channels] to enlarge (multiscale).
+          start: a small image [side, side, channels] to enlarge (multiscale).
           sampler: "cached"; "fixed-point", the same images in fewer, dearer passes; "naive", a
             whole pass for every pixel (PixelCNN).
           guidance: how far every pixel's distribution is moved away from that of no class in
@@ -142,6 +156,10 @@ class ImageModel:
             raise ValueError(f"`condition` must be one or {num}, got {len(conditions)}.")
         size = self.size if size is None else size
         self._check(size, temperature, given, start)
+        if given is not None:
+            check_images("given", given[0], self._shape(size), self.levels)
+        if start is not None:
+            check_images("start", start, self._shape(None), self.levels)
         if sampler not in get_args(SamplerName):
             names = ", ".join(get_args(SamplerName))
             raise UserError(f"`sampler` must be one of {names}, got {sampler}.")
@@ -165,13 +183,15 @@ class ImageModel:
         """Exact log-probability of images, float32 [num], nats; a bound where a flow is the base.
 
         Args:
-          images: uint8 [num, size, size, channels], of the size that the model was trained on.
+          images: whole numbers [num, size, size, channels], of the size, the channels and the
+            levels that the model was trained on.
           condition: as for `generate`.
 
-        Raises UserError for a multiscale model that lacks parts.
+        Raises UserError for a multiscale model that lacks parts, ValueError for other images.
         """
         if not self.whole:
             raise UserError("The run has not trained all parts; it gives no probability.")
+        check_images("images", images, (None, *self._shape(self.size)), self.levels)
         values: list[Any] = list(condition) if isinstance(condition, list | tuple) else [condition]
         values = values * len(images) if len(values) == 1 else values
         if len(values) != len(images):

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image, UnidentifiedImageError
 
+from pixelcnn.data.depth import EIGHT, rescaled
 from pixelcnn.data.image_file import ImageError, ImageRules, read_image
 from pixelcnn.data.video import Video, read_episodes
 from pixelcnn.model import ImageModel, load
@@ -47,7 +48,7 @@ def sample(given: SampleArguments) -> int:
         except KeyboardInterrupt:
             progress.say(f"interrupted: keeping {len(images)} of {given.num} images")
     if images:
-        _show(given, images, time.perf_counter() - start)
+        _show(given, images, model.bits, time.perf_counter() - start)
     if passes:
         print(_passes(passes, model, given.size, given.batch))
     return 0 if len(images) == given.num else INTERRUPTED
@@ -107,9 +108,9 @@ def _options(given: SampleArguments, model: ImageModel) -> dict[str, Any]:
     if given.prime_rows is not None and given.prime is None:
         raise UserError("`--prime-rows` needs `--prime`, the image they are of.")
     if given.start is not None:
-        options["start"] = _opened(given.start, model.channels)
+        options["start"] = _started(given.start, model)
     if given.prime is not None:
-        image = _primed(given.prime, ImageRules(size, model.channels))
+        image = _primed(given.prime, ImageRules(size, model.channels, bits=model.bits))
         rows = size // 2 if given.prime_rows is None else given.prime_rows
         if not 0 <= rows <= size:
             raise UserError(f"`--prime-rows` must be between 0 and {size}, got {rows}.")
@@ -122,6 +123,14 @@ def _primed(path: Path, rules: ImageRules) -> np.ndarray:
         return read_image(path, rules).levels
     except ImageError as error:
         raise UserError(f"{path}: {error}.") from error
+
+
+def _started(path: Path, model: ImageModel) -> np.ndarray:
+    """A square image at its own size, with the levels of the model."""
+    whole = _opened(path, model.channels)
+    if whole.shape[0] != whole.shape[1]:
+        return whole  # which the model refuses by its shape
+    return _primed(path, ImageRules(whole.shape[0], model.channels, bits=model.bits))
 
 
 def _opened(path: Path, channels: int) -> np.ndarray:
@@ -149,9 +158,12 @@ def _labels(path: Path, model: ImageModel) -> np.ndarray:
     return labels
 
 
-def _show(given: SampleArguments, images: list[list[np.ndarray]], seconds: float) -> None:
+def _show(
+    given: SampleArguments, images: list[list[np.ndarray]], bits: int, seconds: float
+) -> None:
     """Writes the sheets and prints what there is."""
-    files, side = write_sheets(given.out, images, given.caption), images[0][-1].shape[0]
+    shown = [[rescaled(scale, bits, EIGHT) for scale in scales] for scales in images]
+    files, side = write_sheets(given.out, shown, given.caption), images[0][-1].shape[0]
     print(
         f"{given.out}: {len(images)} images of {side}x{side} pixels in {seconds:.1f} s, "
         f"compilation included; {files}"

@@ -1,6 +1,7 @@
 """What samples of a model of classes or captions show, beside real images that it has not seen."""
 
 import contextlib
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ import numpy as np
 from pixelcnn import shipped
 from pixelcnn.data.corpus import is_dev_file, read_corpus
 from pixelcnn.data.dataset import ImageDataset
+from pixelcnn.data.depth import EIGHT, rescaled
 from pixelcnn.data.image_file import DataError
 from pixelcnn.measures.classifier import Classifier, classifier_of, opened_classifier
 from pixelcnn.measures.sample_quality import sample_quality
@@ -31,7 +33,10 @@ def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Clas
             if not is_dev_file(source):
                 corpus = read_corpus(source, model.config.data.rules)
                 if corpus.classes == model.classes:
-                    return classifier_of(corpus.splits["train"], len(corpus.classes))
+                    train = corpus.splits["train"]
+                    shown = rescaled(train.images, model.bits, EIGHT)
+                    train = dataclasses.replace(train, images=shown)
+                    return classifier_of(train, len(corpus.classes))
     return None
 
 
@@ -59,10 +64,12 @@ def evaluate_samples(
     drawn = []
     with Progress(num, "drawing", "image") as progress:
         for scales in sampled:
-            drawn.append(scales[-1])
+            drawn.append(rescaled(scales[-1], model.bits, EIGHT))
             progress.advance()
-    real = sample_quality(classifier, dev.images[chosen], dev.labels[chosen], seed)
-    made = sample_quality(classifier, drawn, labels, seed)
+    real = sample_quality(
+        classifier, rescaled(dev.images[chosen], model.bits, EIGHT), dev.labels[chosen]
+    )
+    made = sample_quality(classifier, drawn, labels)
     asked = {"num": num, "guidance": guidance, "temperature": list(temperature)}
     return {**asked, **made, "dev": {"pictures": len(chosen), **real}}
 

@@ -6,7 +6,15 @@ from pathlib import Path
 
 import tensorflow as tf
 
-from replicator.runs.card import ExportArguments, measure_table, origin, training_lines, write
+from replicator.runs.card import (
+    ExportArguments,
+    in_two_columns,
+    measure_table,
+    origin,
+    training_lines,
+    write,
+)
+from replicator.runs.intervals import EXPLAINED
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import changed_flags
 from wavenet.evaluation import dev_corpus, evaluate
@@ -92,21 +100,25 @@ A WaveNet for {spec["sample_rate_hz"]:,} Hz speech, {spec["weights"]:,} weights,
 {training_lines(spec)}
 
 Measured on {dev["recordings"]} dev recordings ({dev["seconds"]:.0f} s{part}) that
-it was not trained on; the intervals are 95% bootstrap intervals over recordings:
+it was not trained on. Over recordings, {EXPLAINED}:
 
 | | mean | interval |
 |---|---|---|
-{measure_table({"model": quality["measures"]}, "{mean:.3f} | {low:.3f} to {high:.3f}")}
-| FLAC at its best, bits per sample | {quality["codec"]["flac"]:.3f} | |
-| real-time factor | {quality["real_time_factor"]:.2f} | |
+{measure_table({"model": quality["measures"]}, in_two_columns)}
+{_codec_line(quality["codec"])}| real-time factor | {quality["real_time_factor"]:.2f} | |
 {_speakers_table(quality.get("by_speaker", {}))}"""
+
+
+def _codec_line(codec: dict) -> str:
+    """FLAC's row of the table, of a model of the same 16-bit samples; "" for another."""
+    return f"| FLAC at its best, bits per sample | {codec['flac']:.3f} | |\n" if codec else ""
 
 
 def _speakers_table(by_speaker: dict) -> str:
     """The measures of each speaker's recordings side by side, where there are several."""
     if not by_speaker:
         return ""
-    rows = measure_table(by_speaker, "{mean:.3f} ({low:.3f} to {high:.3f})")
+    rows = measure_table(by_speaker)
     return f"""
 Of each speaker's recordings alone:
 

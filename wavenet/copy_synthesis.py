@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 
-from replicator.runs.intervals import finite_mean
+from replicator.runs.intervals import EXPLAINED, finite_mean
 from replicator.runs.progress import Progress
 from wavenet.features.mel import MelConvention, mel_spectrogram
 from wavenet.features.mel_inversion import griffin_lim
@@ -94,10 +94,9 @@ def compare(
     systems: Mapping[str, System],
     items: Sequence[dict],
     mel: MelConvention,
-    seed: int,
     on_sounds: SoundsCallback | None = None,
 ) -> dict[str, dict]:
-    """For each system "real_time_factor" and "measures" {name: {mean, low, high}}.
+    """For each system "real_time_factor" and "measures" {name: `intervals.Measure`}.
 
     The factor is seconds of computing for a second of sound, one sound at a time.
 
@@ -105,10 +104,9 @@ def compare(
       systems: by name.
       items: dev recordings at the convention's rate, at least one.
       mel: see `measures.measure`.
-      seed: of the bootstrap that gives the 95% intervals over recordings.
       on_sounds: see `SoundsCallback`.
     """
-    return {name: _compared(name, systems[name], items, mel, seed, on_sounds) for name in systems}
+    return {name: _compared(name, systems[name], items, mel, on_sounds) for name in systems}
 
 
 def _compared(
@@ -116,7 +114,6 @@ def _compared(
     system: System,
     items: Sequence[dict],
     mel: MelConvention,
-    seed: int,
     on_sounds: SoundsCallback | None,
 ) -> dict:
     sounds, factor = _synthesised(name, system, items, mel.sample_rate_hz)
@@ -126,7 +123,7 @@ def _compared(
         measure(sound, item["waveform"][: len(sound)], mel.sample_rate_hz, mel)
         for sound, item in zip(sounds, items, strict=True)
     ]
-    means = {key: finite_mean([value[key] for value in values], seed) for key in values[0]}
+    means = {key: finite_mean([value[key] for value in values]) for key in values[0]}
     return {
         "real_time_factor": factor,
         "measures": {key: dataclasses.asdict(mean) for key, mean in means.items()},
@@ -165,7 +162,17 @@ def table(systems: Mapping[str, dict]) -> list[str]:
     for first in range(0, len(names), COLUMNS):
         some = {name: systems[name] for name in names[first : first + COLUMNS]}
         lines += [*([""] if first else []), *_columns(some)]
-    return [*lines, "", "Means with 95% bootstrap intervals over recordings."]
+    return [*lines, "", f"Over {_recordings(systems)} recordings, {EXPLAINED}."]
+
+
+def _recordings(systems: Mapping[str, dict]) -> int | str:
+    """How many recordings the measures are of; folders of version 0.2 do not say."""
+    counts = [_given(m) for each in systems.values() for m in each["measures"].values()]
+    return max(filter(None, counts), default="all")
+
+
+def _given(measured: dict) -> int:
+    return measured.get("n", 0) + measured.get("undefined", 0)
 
 
 def _columns(systems: Mapping[str, dict]) -> list[str]:
@@ -182,8 +189,12 @@ def _columns(systems: Mapping[str, dict]) -> list[str]:
 
 
 def _row(label: str, cells: Sequence[str]) -> str:
-    return f"{label:31s}" + "".join(f"{cell:>27s}" for cell in cells)
+    return f"{label:31s}" + "".join(f"{cell:>29s}" for cell in cells)
 
 
 def _cell(measured: dict) -> str:
-    return f"{measured['mean']:.3f} [{measured['low']:.3f}, {measured['high']:.3f}]"
+    """A mean with its interval, and of how many recordings it is where some have no value."""
+    said = f"{measured['mean']:.3f}"
+    if measured["low"] is not None:
+        said += f" [{measured['low']:.3f}, {measured['high']:.3f}]"
+    return f"{said} n {measured['n']}" if measured.get("undefined") else said

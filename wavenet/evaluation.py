@@ -4,11 +4,14 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import tensorflow as tf
 
 from replicator.runs.errors import UserError
-from replicator.runs.intervals import Measure, weighted_mean
+from replicator.runs.intervals import in_words as measure_in_words
+from replicator.runs.intervals import weighted_mean
 from replicator.runs.progress import Progress
 from wavenet.copy_synthesis import (
     SoundsCallback,
@@ -30,6 +33,8 @@ from wavenet.model import SpeechModel
 from wavenet.optional_packages import left_out, left_out_line
 from wavenet.training import prepare_corpus, scan_folder
 from wavenet.untrained_predictor import ORDER, untrained_bits
+
+SIXTEEN_BITS = 65536  # levels of the samples that FLAC and mel-LPC code
 
 
 def evaluate(
@@ -54,10 +59,11 @@ def evaluate(
       on_sounds: see `copy_synthesis.SoundsCallback`; for a model with frames.
 
     Returns a dict with bits_per_sample, real_time_factor (seconds of computing a second of sound,
-    batch 1), measures {name: {mean, low, high}}, codec {"flac": bits per sample} and dev, what it
-    was measured on: {part, recordings, seconds}; for a model with frames, against {baseline:
-    {measures, real_time_factor}}, see `copy_synthesis.baselines`; for one with mel frames,
-    untrained_predictor {order, bits_per_sample: {mean, low, high}}; not_measured {extra: names}.
+    batch 1), measures {name: `Measure`}, codec {"flac": bits per sample of the 16-bit samples; left
+    out for a model of other levels, of which fewer take fewer bits} and dev, what it was measured
+    on: {part, recordings, seconds}; for a model with frames, against {baseline: {measures,
+    real_time_factor}}, see `copy_synthesis.baselines`; for one with mel frames and 16-bit levels,
+    untrained_predictor {order, bits_per_sample: `Measure`}; not_measured {extra: names}.
 
     Raises UserError if no dev recording is of a speaker that the model knows.
     """
@@ -66,16 +72,18 @@ def evaluate(
     features = model.config.data.features
     items = dev_recordings(model.network, corpus, features, model.known_speakers, part)
     bits, samples = _bits(model, items)
-    mean_bits = weighted_mean(bits, samples, seed)
+    mean_bits = weighted_mean(bits, samples)
     spread = items[:: max(1, len(items) // copies)][:copies]
+    sixteen_bit = codes_16_bit_samples(model.network.likelihood)
     compared = _compared(model, spread, seed, temperatures, on_sounds)
     measures = {"bits_per_sample": dataclasses.asdict(mean_bits), **compared.pop("measures")}
     return {
         "bits_per_sample": mean_bits.mean,
         "measures": measures,
         **compared,
-        **_untrained(model, items, seed),
+        **(_untrained(model, items) if sixteen_bit else {}),
         **measured_on(items, part, float(samples.sum()) / corpus.sample_rate_hz, corpus),
+        **({} if sixteen_bit else {"codec": {}}),
     }
 
 
@@ -143,33 +151,32 @@ def _compared(
     mel = model.config.data.mel(hop) or MelConvention(rate_hz, hop)
     cooler = at_temperatures(model, seed, beside_one(model, temperatures))
     systems = {"model": system, **cooler, **baselines(mel, seed)}
-    against = compare(systems, items, mel, seed, on_sounds)
+    against = compare(systems, items, mel, on_sounds)
     return {**against.pop("model"), "against": against}
 
 
-def _untrained(model: SpeechModel, items: list[dict], seed: int) -> dict:
+def _untrained(model: SpeechModel, items: list[dict]) -> dict:
     """The bits of linear prediction from the mel, for a model that is given one."""
     network = model.config.network
     mel = model.config.data.mel(network.hop_samples)
     if mel is None or not model.conditional:
         return {}
     order = network.prediction_order or ORDER
-    bits: Measure = weighted_mean(*untrained_bits(items, mel, order), seed)
+    bits = weighted_mean(*untrained_bits(items, mel, order))
     return {"untrained_predictor": {"order": order, "bits_per_sample": dataclasses.asdict(bits)}}
 
 
 def in_words(figures: dict) -> str:
     """The figures as lines of text, a column for each system."""
-    bits, flac = figures["measures"]["bits_per_sample"], figures["codec"]["flac"]
+    bits = figures["measures"]["bits_per_sample"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
-        f"  bits per sample    {_with_interval(bits)}",
-        f"  FLAC at its best   {flac:.3f}   on the same 16-bit samples "
-        f"({100 * (bits['mean'] / flac - 1):+.1f}%)",
+        f"  bits per sample    {measure_in_words(bits)}",
+        _flac_in_words(bits["mean"], figures["codec"].get("flac")),
     ]
     if predictor := figures.get("untrained_predictor"):
         lines.append(
-            f"  mel-LPC, untrained {_with_interval(predictor['bits_per_sample'])}, order "
+            f"  mel-LPC, untrained {measure_in_words(predictor['bits_per_sample'])}, order "
             f"{predictor['order']}, from the same mel"
         )
     lines.append(
@@ -182,12 +189,27 @@ def in_words(figures: dict) -> str:
     return "\n".join([*lines, *filter(None, [left_out_line()])])
 
 
+def _flac_in_words(bits: float, flac: float | None) -> str:
+    if flac is None:
+        return (
+            "  FLAC               not compared: the model's levels are not those of 16-bit samples"
+        )
+    compared = f"{100 * (bits / flac - 1):+.1f}%"
+    return f"  FLAC at its best   {flac:.3f}   on the same 16-bit samples ({compared})"
+
+
+def codes_16_bit_samples(likelihood: Any) -> bool:
+    """Return whether levels are those of 16-bit PCM, so that bits compare with a lossless codec's.
+
+    A coarser or companded grid loses what the codec keeps: its bits are of something else.
+    """
+    lowest = likelihood.decode(tf.range(4)).numpy().astype(np.float64)
+    steps = np.diff(lowest) * SIXTEEN_BITS
+    return likelihood.levels == SIXTEEN_BITS and bool(np.all(np.abs(steps - 2.0) < 0.1))
+
+
 def heading(figures: dict) -> str:
     """What figures were measured on, in words."""
     dev = figures["dev"]
     part = "dev" if dev["part"] == "dev" else f"`{dev['part']}` dev"
     return f"{dev['recordings']} {part} recordings ({dev['seconds']:.0f} s) of {figures['data']}"
-
-
-def _with_interval(measured: dict) -> str:
-    return f"{measured['mean']:.3f}   (95%: {measured['low']:.3f} to {measured['high']:.3f})"

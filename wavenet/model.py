@@ -112,7 +112,15 @@ class SpeechModel(TrainedSpeechModel):
           waveform: float32 [samples] at `sample_rate_hz` and at its stored level.
           condition: frames of the same recording from `frames(...)`, or None for a model without.
           speaker: a name, for models with speakers.
+
+        Raises ValueError for a waveform of another shape, of whole numbers, or not finite.
         """
+        waveform = np.asarray(waveform)
+        if waveform.ndim != 1 or waveform.dtype.kind != "f" or not np.all(np.isfinite(waveform)):
+            raise ValueError(
+                "`waveform` must be finite floating-point samples in [-1, 1], [samples], got "
+                f"{waveform.dtype} {list(waveform.shape)}."
+            )
         levels = self._levels(audio.amplify(waveform, self.gain_db))
         return self._density.log_prob(levels, condition, self.speaker_number(speaker))
 

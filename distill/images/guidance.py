@@ -99,12 +99,18 @@ def thinned(whole: Conditionals, side: int, seed) -> Conditionals:
         first + distance * tf.range(pixels // distance)
         for first, pixels in zip(corner, size, strict=True)
     )
-    *hidden, levels = (
-        tf.gather(tf.gather(each, rows, axis=1), columns, axis=2)
-        for each in (*whole.hidden, whole.levels)
-    )
+
+    def taken(each):
+        return tf.gather(tf.gather(each, rows, axis=1), columns, axis=2)
+
+    hidden, weights = map(taken, whole.hidden), whole.weights
     share = whole.share * math.prod(size) / math.prod(pixels // distance for pixels in size)
-    return whole._replace(hidden=Hidden(*hidden), levels=levels, share=share)
+    return whole._replace(
+        hidden=Hidden(*hidden),
+        levels=taken(whole.levels),
+        share=share,
+        weights=None if weights is None else taken(weights),
+    )
 
 
 def divergence(teacher: Conditionals, student: Conditionals, weight, temperature):

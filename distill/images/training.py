@@ -184,6 +184,8 @@ def _check(config: DistillConfig, teacher: ImageModel) -> None:
     """Raises UserError for a teacher that has nothing of the kind to distil."""
     if not teacher.whole:
         raise UserError("The teacher has not trained all its parts.")
+    if teacher.bits > 8:
+        raise UserError(f"The teacher must be of 8-bit images to be distilled, got {teacher.bits}.")
     if teacher.multiscale is not None and teacher.multiscale.has_flow:
         raise UserError("The teacher's base is a flow already; it needs one of a PixelCNN.")
     if isinstance(config, GuidedConfig) and not teacher.config.conditioning.has_null:

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 
+from pixelcnn.data.depth import EIGHT
 from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.image_folder import read_folder
 from pixelcnn.data.metadata import SPLITS
@@ -24,9 +25,10 @@ REDUCED = {"area": "area-averaged", "subsample": "sub-sampled"}
 class ImageSet:
     """The images of one split, all in memory.
 
-    images: uint8 [n, size, size, channels]. labels: int32 [n], indices into the corpus's
-    classes. captions: one each. maps: int32 [n, size, size], a label for each pixel. names: of the
-    files, or of the places in a file. What the source does not have is None.
+    images: uint8 [n, size, size, channels], or uint16 of more than 8 bits. labels: int32 [n],
+    indices into the corpus's classes. captions: one each. maps: int32 [n, size, size], a label for
+    each pixel. names: of the files, or of the places in a file. What the source does not have is
+    None.
     """
 
     images: np.ndarray
@@ -118,10 +120,11 @@ def _summary(raw: RawCorpus, splits: dict[str, ImageSet], rules: ImageRules) -> 
     how = "as stored"
     if (low, high) != (wanted, wanted):
         how = f"{REDUCED[rules.reduce]} from {low}{'' if low == high else f' to {high}'}"
+    deep = f"{rules.bits} bits, " if rules.bits > EIGHT else ""
     square = all(width == height for width, height in raw.stored_sizes)
     return (
         f"{plural(counts['train'], 'image')} for train, {counts['dev']} for dev, {wanted}, "
-        f"{plural(rules.channels, 'channel')}, {how}"
+        f"{plural(rules.channels, 'channel')}, {deep}{how}"
         f"{'' if square else ', cropped to the centred square'}"
     )
 
@@ -142,7 +145,7 @@ def read_corpus(path: Path | str, rules: ImageRules) -> Corpus:
       path: one of
         - a folder of images, of any format that pillow decodes, at any depth: see
           `folders.find_entries` for where splits, classes and captions come from;
-        - a folder with one `*_train.npz` and one `*_dev.npz`, or one npz file: see
+        - a folder with one `*_train.npz` and one `*_dev.npz`, or one npz or npy file: see
           `npz.read_npz_file`;
         - "tfds:NAME", of TensorFlow Datasets.
       rules: what the images are made into. Where the source has no split, dev_share of the

@@ -1,4 +1,4 @@
-"""Decoding of one image file to levels: square, upright, eight bits, with notes on conversions."""
+"""Decoding of one image file to levels: square and upright, with notes on conversions."""
 
 import contextlib
 import dataclasses
@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 from PIL import Image, ImageOps, UnidentifiedImageError
 
+from pixelcnn.data.depth import DEPTHS, EIGHT, depth_of, rescaled
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.data.reduction import centred_square, fitted
 from replicator.runs.errors import UserError
@@ -21,6 +22,7 @@ LATE_FORMATS = {"MPO"}  # opened as JPEG
 TRANSPARENT = "transparent, laid on white"
 CMYK = "CMYK, converted to RGB"
 SIXTEEN_BIT = "16-bit, scaled to 8 bits"
+ARRAY = ".npy"  # of an image [height, width], or with 1 or 3 channels
 SEVERAL_FRAMES = "of several frames, the first one used"
 
 
@@ -40,13 +42,20 @@ class ImageError(UserError):
 class DecodedImage:
     """A decoded image at the size and channels of the rules.
 
-    levels: uint8 [size, size, channels]. stored_size: width and height when upright, in pixels.
-    remarks: what had to be done to it, such as `TRANSPARENT`.
+    levels: uint8 [size, size, channels]; uint16 of more than 8 bits. stored_size: width and height
+    when upright, in pixels. remarks: what had to be done to it, such as `TRANSPARENT`.
+    highest: level that is stored.
     """
 
     levels: np.ndarray
     stored_size: tuple[int, int]
     remarks: tuple[str, ...]
+    highest: int = 255
+
+    @property
+    def deep(self) -> bool:
+        """Whether more than 8 bits a level are stored and kept."""
+        return self.levels.dtype != np.uint8
 
 
 @functools.cache
@@ -60,11 +69,11 @@ def formats() -> tuple[str, ...]:
 def suffixes() -> frozenset[str]:
     """The endings of image files, in lower case with the dot."""
     known = set(formats()) | LATE_FORMATS
-    return frozenset(end for end, form in Image.registered_extensions().items() if form in known)
+    endings = Image.registered_extensions().items()
+    return frozenset({ARRAY, *(end for end, form in endings if form in known)})
 
 
-def _check_size(opened: Image.Image, size: int) -> None:
-    width, height = opened.size
+def _check_size(width: int, height: int, size: int) -> None:
     if Image.MAX_IMAGE_PIXELS and width * height > Image.MAX_IMAGE_PIXELS:
         raise _too_many(width * height)
     if min(width, height) < size:
@@ -100,12 +109,12 @@ def _is_sixteen_bit(opened: Image.Image) -> bool:
     return opened.mode.startswith("I") or any(";16" in str(tile) for tile in tiles)
 
 
-def _from_sixteen_bit(square: Image.Image) -> np.ndarray:
-    values = np.asarray(square).astype(np.int64)
+def _sixteen_bit(values: np.ndarray) -> np.ndarray:
+    """uint16 [height, width, channels] of whole numbers that fit."""
     low, high = int(values.min()), int(values.max())
     if low < 0 or high > 65535:
         raise ImageError("no known range", f"32-bit integers from {low} to {high}")
-    return ((values + 128) // 257).astype(np.uint8)[..., None]
+    return values.astype(np.uint16)
 
 
 def _on_white(square: Image.Image) -> tuple[Image.Image, bool]:
@@ -116,12 +125,12 @@ def _on_white(square: Image.Image) -> tuple[Image.Image, bool]:
     return Image.alpha_composite(white, clear).convert("RGB"), lowest_alpha != 255
 
 
-def _eight_bit(square: Image.Image) -> tuple[np.ndarray, list[str]]:
-    """uint8 [side, side, 1 or 3] of an image of any mode, and remarks on what was done."""
+def _levels(square: Image.Image) -> tuple[np.ndarray, list[str]]:
+    """uint8 or uint16 [height, width, 1 or 3] of an image of any mode, and remarks on it."""
     if square.mode == "F":
         raise ImageError("no known range", "floating-point levels")
     if square.mode.startswith("I"):
-        return _from_sixteen_bit(square), []
+        return _sixteen_bit(np.asarray(square)[..., None]), []
     if square.has_transparency_data:
         opaque, shows = _on_white(square)
         return np.asarray(opaque), [TRANSPARENT] if shows else []
@@ -133,16 +142,65 @@ def _eight_bit(square: Image.Image) -> tuple[np.ndarray, list[str]]:
 
 
 def _read(opened: Image.Image, rules: ImageRules) -> DecodedImage:
-    _check_size(opened, rules.size)
-    remarks = [SIXTEEN_BIT] if _is_sixteen_bit(opened) else []
+    _check_size(*opened.size, rules.size)
+    sixteen_bit = _is_sixteen_bit(opened)
     opened.load()
     _turn_upright(opened)
-    levels, more = _eight_bit(_square(opened))
-    remarks += more
+    levels, remarks = _levels(_square(opened))
+    if sixteen_bit and levels.dtype == np.uint8:  # pillow has scaled the colours of such a file
+        remarks.insert(0, SIXTEEN_BIT)
     if _has_several_frames(opened):
         remarks.append(SEVERAL_FRAMES)
+    return _reduced(levels, opened.size, rules, remarks)
+
+
+def _read_array(path: Path, rules: ImageRules) -> DecodedImage:
+    stored = np.load(path, allow_pickle=False, mmap_mode="r")
+    levels = stored[..., None] if stored.ndim == 2 else stored
+    if levels.ndim != 3 or levels.shape[-1] not in (1, 3):
+        wanted = "wanted [height, width], with 1 or 3 channels if any"
+        raise ImageError("broken", f"an array {list(stored.shape)}, {wanted}")
+    if levels.dtype.kind not in "iu":
+        raise ImageError("no known range", f"{levels.dtype} levels")
+    height, width = levels.shape[:2]
+    _check_size(width, height, rules.size)
+    whole = np.asarray(levels)
+    levels = whole if whole.dtype == np.uint8 else _sixteen_bit(whole)
+    return _reduced(levels, (width, height), rules, [])
+
+
+def _reduced(
+    levels: np.ndarray, size: tuple[int, int], rules: ImageRules, remarks: list[str]
+) -> DecodedImage:
     small = fitted(levels, rules.size, rules.channels, rules.reduce)
-    return DecodedImage(small, opened.size, tuple(remarks))
+    return DecodedImage(small, size, tuple(remarks), int(levels.max()))
+
+
+def at_depth(image: DecodedImage, stored_bits: int, bits: int) -> DecodedImage:
+    """Return an image with levels of a depth, and a remark if that scaled them.
+
+    Args:
+      image: as stored.
+      stored_bits: what an image stored in 16 bits has; more than 8-bit files are not.
+      bits: wanted.
+
+    Raises:
+      ImageError: of kind "too bright", where `bits` are too few and nothing is to be scaled.
+    """
+    if not image.deep:
+        if bits == EIGHT:
+            return image
+        levels, remark = rescaled(image.levels, EIGHT, bits), f"8-bit, scaled to {bits} bits"
+    elif bits > EIGHT:
+        if image.highest >= 2**bits:
+            most = f"{bits} bits hold 0 to {2**bits - 1:,}"
+            raise ImageError("too bright", f"a level of {image.highest:,}, {most}")
+        return image
+    else:
+        levels, remark = rescaled(image.levels, stored_bits, bits), SIXTEEN_BIT
+        if stored_bits < DEPTHS[-1]:
+            remark = f"{stored_bits}-bit in 16-bit files, scaled to {bits} bits"
+    return dataclasses.replace(image, levels=levels, remarks=(remark, *image.remarks))
 
 
 def _reason(path: Path, error: Exception) -> str:
@@ -157,10 +215,22 @@ def _reason(path: Path, error: Exception) -> str:
 
 
 def read_image(path: Path, rules: ImageRules) -> DecodedImage:
+    """The image of a file as `read_stored` gives it, with levels of `rules.bits`.
+
+    Of an image stored in 16 bits its own brightest level says how many it has.
+
+    Raises:
+      ImageError: as `read_stored`, or of kind "too bright".
+    """
+    image = read_stored(path, rules)
+    return at_depth(image, depth_of(image.highest), rules.bits)
+
+
+def read_stored(path: Path, rules: ImageRules) -> DecodedImage:
     """The image of a file: upright by its EXIF, the largest centred square, reduced.
 
-    What is transparent lies on white, of several frames it is the first, 16-bit levels are scaled
-    to 8 bits, and colour becomes grey by ITU-R BT.601. Its bits are decoded only if it has no more
+    What is transparent lies on white, of several frames it is the first, and colour becomes grey by
+    ITU-R BT.601. Grey of 16 bits is kept as it is. Its bits are decoded only if it has no more
     pixels than `PIL.Image.MAX_IMAGE_PIXELS`.
 
     Raises:
@@ -169,6 +239,8 @@ def read_image(path: Path, rules: ImageRules) -> DecodedImage:
     if not path.is_file():
         raise ImageError("broken", "not a file")
     try:
+        if path.suffix.lower() == ARRAY:
+            return _read_array(path, rules)
         with Image.open(path, formats=formats()) as opened:
             return _read(opened, rules)
     except ImageError:

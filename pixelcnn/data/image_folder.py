@@ -10,13 +10,15 @@ from pathlib import Path
 import numpy as np
 from PIL import Image
 
+from pixelcnn.data.depth import depth_of
 from pixelcnn.data.image_file import (
     DataError,
     DecodedImage,
     ImageError,
     ImageRules,
+    at_depth,
     formats,
-    read_image,
+    read_stored,
     suffixes,
 )
 from pixelcnn.data.metadata import SPLITS, Row, match, read_tables
@@ -137,7 +139,7 @@ def _read_all(
 ) -> list[DecodedImage | ImageError]:
     def read(path: Path) -> DecodedImage | ImageError:
         try:
-            return read_image(path, rules)
+            return read_stored(path, rules)
         except ImageError as error:
             return error
 
@@ -148,6 +150,23 @@ def _read_all(
         warnings.simplefilter("ignore", Image.DecompressionBombWarning)
         workers = workers or min(MOST_WORKERS, os.cpu_count() or 1)
         return in_threads(read, paths, "reading", "image", workers)
+
+
+def _at_depth(
+    results: Sequence[DecodedImage | ImageError], bits: int
+) -> list[DecodedImage | ImageError]:
+    """The images with levels of a depth; the brightest 16-bit one says how many bits all have."""
+    highest = max((i.highest for i in results if isinstance(i, DecodedImage) and i.deep), default=0)
+
+    def scaled(result: DecodedImage | ImageError) -> DecodedImage | ImageError:
+        try:
+            if isinstance(result, DecodedImage):
+                return at_depth(result, depth_of(highest), bits)
+        except ImageError as error:
+            return error
+        return result
+
+    return [scaled(result) for result in results]
 
 
 def _remark_notes(read: Mapping[Entry, DecodedImage]) -> list[str]:
@@ -181,7 +200,8 @@ def read_folder(folder: Path, rules: ImageRules, workers: int | None = None) -> 
       DataError: see `find_entries`; or not one image is usable.
     """
     entries, notes = find_entries(folder)
-    results = _read_all([folder / entry.name for entry in entries], rules, workers)
+    stored = _read_all([folder / entry.name for entry in entries], rules, workers)
+    results = _at_depth(stored, rules.bits)
     pairs = list(zip(entries, results, strict=True))
     read = {entry: result for entry, result in pairs if isinstance(result, DecodedImage)}
     errors = {entry: result for entry, result in pairs if isinstance(result, ImageError)}

@@ -12,13 +12,15 @@ class ImageRules:
 
     size: height and width, in pixels. channels: 1 (grey) or 3 (R, G, B). reduce: "area" (averages
     of the stored levels) or "subsample" (every k-th pixel). dev_share: of the images, in [0, 1),
-    chosen by a hash of the name.
+    chosen by a hash of the name. bits: of a level; 8 scales what has more, with more nothing is
+    scaled but what has 8.
     """
 
     size: int
     channels: int
     reduce: Reduce = "area"
     dev_share: float = 0.05
+    bits: int = 8
 
     def __post_init__(self) -> None:
         if self.size < 1:
@@ -29,3 +31,5 @@ class ImageRules:
             raise ValueError(f'`reduce` must be "area" or "subsample", got "{self.reduce}".')
         if not 0.0 <= self.dev_share < 1.0:
             raise ValueError(f"`dev_share` must be in [0, 1), got {self.dev_share}.")
+        if not 8 <= self.bits <= 16:
+            raise ValueError(f"`bits` must be in 8 to 16, got {self.bits}.")

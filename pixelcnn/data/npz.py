@@ -9,7 +9,14 @@ from typing import BinaryIO
 import numpy as np
 
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.data.image_file import DataError, ImageRules
+from pixelcnn.data.depth import depth_of
+from pixelcnn.data.image_file import (
+    DataError,
+    DecodedImage,
+    ImageError,
+    ImageRules,
+    at_depth,
+)
 from pixelcnn.data.metadata import SPLITS
 from pixelcnn.data.raw_corpus import RawCorpus, extremes
 from pixelcnn.data.reduction import centred_square, fitted, subsampled, with_channels
@@ -30,11 +37,21 @@ def read_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
     """
     if not path.is_file():
         raise DataError(f"{shown(path)}: no such file.")
+    if path.suffix == ".npy" and "images" in keys:
+        return {"images": _single(path)}
     try:
         with open(path, "rb") as file, _opened(path, file) as opened:
             return {key: _array(path, opened, key) for key in keys if key in opened.files}
     except OSError as error:
         raise DataError(f"{shown(path)}: cannot be read ({error.strerror}).") from error
+
+
+def _single(path: Path) -> np.ndarray:
+    """The array of a npy file."""
+    try:
+        return np.load(path, allow_pickle=False)
+    except DAMAGE as error:
+        raise DataError(f"{shown(path)}: is not a npy file.") from error
 
 
 def _opened(path: Path, file: BinaryIO) -> np.lib.npyio.NpzFile:
@@ -95,12 +112,12 @@ def _check_range(path: Path, key: str, array: np.ndarray, limit: int) -> None:
 
 
 def _images(path: Path, arrays: Mapping[str, np.ndarray]) -> np.ndarray:
-    """uint8 [n, height, width, 1 or 3]."""
+    """uint8 or uint16 [n, height, width, 1 or 3]."""
     if "images" not in arrays:
         raise DataError(f"{shown(path)}: has no array `images`.")
     images = arrays["images"]
-    if images.dtype != np.uint8:
-        raise DataError(f"{shown(path)}: `images` must be uint8, got {images.dtype}.")
+    if images.dtype not in (np.uint8, np.uint16):
+        raise DataError(f"{shown(path)}: `images` must be uint8 or uint16, got {images.dtype}.")
     images = images[..., None] if images.ndim == 3 else images
     if images.ndim != 4 or images.shape[-1] not in (1, 3):
         raise DataError(
@@ -186,14 +203,16 @@ def _named(labels: list[int] | None, classes: Texts) -> Texts:
     return tuple(classes[label] for label in labels)
 
 
-def read_npz_file(path: Path, rules: ImageRules) -> RawCorpus:
+def read_npz_file(path: Path, rules: ImageRules, stored_bits: int | None = None) -> RawCorpus:
     """The images of one npz file; images of exactly `rules.size` are taken as they are.
 
     Args:
-      path: to a file with `images` uint8 [n, height, width] or [n, height, width, 1 or 3];
+      path: to a file with `images` uint8 or uint16 [n, height, width] or [n, height, width, 1 or
+        3], or a npy file of that array alone;
         optionally `labels` [n] whole numbers, `classes` text [classes], `names` text [n],
         `captions` text [n] and `maps` whole numbers [n, height, width], which are sub-sampled.
       rules: what they are made into.
+      stored_bits: what uint16 images have; None: what the brightest of them needs.
 
     Raises:
       DataError: says which array is wrong, and how.
@@ -204,7 +223,7 @@ def read_npz_file(path: Path, rules: ImageRules) -> RawCorpus:
     classes = _classes(path, arrays)
     labels = _labels(path, arrays, count, len(classes) if classes else None)
     captions = _captions(path, arrays, count)
-    reduced = _fitted(path, images, rules)
+    reduced, notes = _at_depth(path, _fitted(path, images, rules), images, rules.bits, stored_bits)
     if labels is not None and classes is None:
         classes = tuple(str(label) for label in range(max(labels) + 1))
     names = _texts(path, arrays, "names", count)
@@ -217,7 +236,27 @@ def read_npz_file(path: Path, rules: ImageRules) -> RawCorpus:
         captions=captions,
         maps=_maps(path, arrays, images.shape[:3], rules.size),
         stored_sizes=((images.shape[2], images.shape[1]),) * 2,
+        notes=notes,
     )
+
+
+def _at_depth(
+    path: Path, reduced: np.ndarray, images: np.ndarray, bits: int, stored_bits: int | None
+) -> tuple[np.ndarray, tuple[str, ...]]:
+    """Reduced images with levels of a depth, and notes on what was done, see `at_depth`."""
+    stored_bits = stored_bits or depth_of(int(images.max()))
+    whole = DecodedImage(reduced, (0, 0), (), int(images.max()))
+    try:
+        made = at_depth(whole, stored_bits, bits)
+    except ImageError as error:
+        raise DataError(f"{shown(path)}: {error.kind}: {error.detail}.") from error
+    return made.levels, tuple(f"{remark}: {shown(path.name)}" for remark in made.remarks)
+
+
+def stored_depth(path: Path) -> int:
+    """Return how many bits the images of an npz file have, by the brightest level of them."""
+    images = read_arrays(path, ("images",)).get("images")
+    return 8 if images is None or images.dtype != np.uint16 else depth_of(int(images.max()))
 
 
 def _joined(first: Texts, second: Texts) -> Texts:
@@ -240,7 +279,8 @@ def read_npz_pair(train: Path, dev: Path, rules: ImageRules) -> RawCorpus:
     Raises:
       DataError: one file has labels, captions or maps that the other has not, or other classes.
     """
-    first, second = read_npz_file(train, rules), read_npz_file(dev, rules)
+    bits = max(stored_depth(train), stored_depth(dev))
+    first, second = (read_npz_file(path, rules, bits) for path in (train, dev))
     for key in ("class_names", "captions", "maps"):
         if (getattr(first, key) is None) != (getattr(second, key) is None):
             what = "labels" if key == "class_names" else key
@@ -254,4 +294,5 @@ def read_npz_pair(train: Path, dev: Path, rules: ImageRules) -> RawCorpus:
         captions=_joined(first.captions, second.captions),
         maps=None if first.maps is None else np.concatenate([first.maps, second.maps]),
         stored_sizes=extremes([*first.stored_sizes, *second.stored_sizes]),
+        notes=first.notes + second.notes,
     )

@@ -10,9 +10,10 @@ import numpy as np
 class RawCorpus:
     """The images, labels and captions of a folder, an npz file or a TensorFlow data set.
 
-    images: uint8 [n, size, size, channels]. names: one each. splits: "train" or "dev" each; None
-    leaves it to the hash of the name. class_names, captions: one each, or None. classes: in the
-    order of their indices; None sorts those of train. maps: integers [n, size, size], or None.
+    images: uint8 [n, size, size, channels], or uint16 of more than 8 bits. names: one each. splits:
+    "train" or "dev" each; None leaves it to the hash of the name. class_names, captions: one each,
+    or None. classes: in the order of their indices; None sorts those of train. maps: integers [n,
+    size, size], or None.
     stored_sizes: (width, height) of the smallest and the largest, in pixels. notes: for the person.
     """
 

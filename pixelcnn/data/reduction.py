@@ -27,18 +27,18 @@ def _summed_rows(levels: np.ndarray, size: int) -> np.ndarray:
 
 
 def area_averaged(levels: np.ndarray, size: int) -> np.ndarray:
-    """uint8 [size, size, channels]: the exact mean of the stored levels over each cell's area.
+    """[size, size, channels]: the exact mean of the stored levels over each cell's area.
 
     A pixel that lies across a border counts in each cell by the area it has there; halves are
     rounded up.
 
     Args:
-      levels: uint8 [side, side, channels].
+      levels: uint8 or uint16 [side, side, channels], as the result.
       size: of the result, at most side.
     """
     side = len(levels)
     summed = _summed_rows(_summed_rows(levels, size).swapaxes(0, 1), size).swapaxes(0, 1)
-    return ((2 * summed + side * side) // (2 * side * side)).astype(np.uint8)
+    return ((2 * summed + side * side) // (2 * side * side)).astype(levels.dtype)
 
 
 def subsampled(levels: np.ndarray, size: int) -> np.ndarray:
@@ -53,9 +53,9 @@ def subsampled(levels: np.ndarray, size: int) -> np.ndarray:
 
 
 def grey(levels: np.ndarray) -> np.ndarray:
-    """uint8 [..., 1]: the luma of R, G, B [..., 3] after ITU-R BT.601, in 16-bit fixed point."""
-    weighted = levels.astype(np.int32) @ np.array([19595, 38470, 7471], np.int32)
-    return ((weighted + 32768) >> 16).astype(np.uint8)[..., None]
+    """[..., 1]: the luma of R, G, B [..., 3] after ITU-R BT.601, in 16-bit fixed point."""
+    weighted = levels.astype(np.int64) @ np.array([19595, 38470, 7471], np.int64)
+    return ((weighted + 32768) >> 16).astype(levels.dtype)[..., None]
 
 
 def with_channels(levels: np.ndarray, channels: int) -> np.ndarray:
@@ -66,10 +66,10 @@ def with_channels(levels: np.ndarray, channels: int) -> np.ndarray:
 
 
 def fitted(levels: np.ndarray, size: int, channels: int, reduce: Reduce) -> np.ndarray:
-    """uint8 [size, size, channels]: the largest centred square, reduced.
+    """[size, size, channels]: the largest centred square, reduced.
 
     Args:
-      levels: uint8 [height, width, 1 or 3], neither side below size.
+      levels: uint8 or uint16 [height, width, 1 or 3], as the result; neither side below size.
       size, channels: of the result.
       reduce: "area" or "subsample"; a square of `size` is taken as it is.
     """

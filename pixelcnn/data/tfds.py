@@ -6,6 +6,7 @@ from typing import Any
 
 import numpy as np
 
+from pixelcnn.data.depth import EIGHT, rescaled
 from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.raw_corpus import RawCorpus, extremes
 from pixelcnn.data.reduction import fitted
@@ -98,7 +99,7 @@ def read_tfds(name: str, rules: ImageRules) -> RawCorpus:
     if not images:
         raise DataError(f"{PREFIX}{shown(name)}: no image of {rules.size}x{rules.size} or more.")
     return RawCorpus(
-        images=np.stack(images),
+        images=rescaled(np.stack(images), EIGHT, rules.bits),
         names=tuple(names),
         splits=tuple(ours) if "dev" in splits.values() else None,
         class_names=tuple(labels) or None,

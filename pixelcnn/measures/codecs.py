@@ -9,19 +9,33 @@ import numpy as np
 from PIL import Image
 
 JPEG_XL = "pillow_jxl"  # the module that teaches pillow JPEG XL, of onepass[jxl]
-NAMES = {"webp": "WebP", "jpeg_xl": "JPEG XL"}
+NAMES = {"webp": "WebP", "jpeg_xl": "JPEG XL"}  # of 8 bits
+DEEP_NAMES = {"png": "16-bit PNG"}
 
 
 def codec_bits_per_dim(images: Iterable[np.ndarray]) -> dict[str, float]:
     """Mean bits per dimension of images uint8 [height, width, 1 or 3], by codec.
 
-    "jpeg_xl" is left out where its package is not installed.
+    "jpeg_xl" is left out where its package is not installed. Images uint16 have "png" alone.
     """
-    codecs = {"webp": webp_bits_per_dim}
+    each = [_by_codec(image) for image in images]
+    return {name: float(np.mean([bits[name] for bits in each])) for name in each[0]}
+
+
+def _by_codec(image: np.ndarray) -> dict[str, float]:
+    if image.dtype == np.uint16:
+        return {"png": png_bits_per_dim(image)}
+    found = {"webp": webp_bits_per_dim(image)}
     if importlib.util.find_spec(JPEG_XL) is not None:
-        codecs["jpeg_xl"] = jpeg_xl_bits_per_dim
-    each = [[bits_per_dim(image) for bits_per_dim in codecs.values()] for image in images]
-    return dict(zip(codecs, map(float, np.mean(each, 0)), strict=True))
+        found["jpeg_xl"] = jpeg_xl_bits_per_dim(image)
+    return found
+
+
+def png_bits_per_dim(image: np.ndarray) -> float:
+    """Bits for each number of an image uint16 [height, width, 1] in PNG, its best."""
+    file = io.BytesIO()
+    Image.fromarray(image[..., 0]).save(file, "PNG", optimize=True)
+    return 8.0 * len(file.getvalue()) / image.size
 
 
 def webp_bits_per_dim(image: np.ndarray) -> float:

@@ -2,32 +2,37 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from pixelcnn.measures.classifier import Classifier
-from replicator.runs.intervals import weighted_mean
+from replicator.runs.errors import UserError
+from replicator.runs.intervals import share_of
 
 NEIGHBOURS = 3  # as Kynkaanniemi et al. have it
 
 
 def sample_quality(
-    classifier: Classifier, images: Sequence[np.ndarray], labels: np.ndarray, seed: int
-) -> dict:
+    classifier: Classifier, images: Sequence[np.ndarray], labels: np.ndarray
+) -> dict[str, Any]:
     """Measures of images uint8 [side, side, channels] that are to show the classes `labels`.
 
-    Returns a dict with class_accuracy {mean, low, high}, the share in which the classifier sees
-    the class that was asked for; and against features of real training images frechet_distance,
-    precision and recall. seed: of the interval.
+    Returns a dict with class_accuracy, a `Measure`, the share in which the classifier sees the
+    class that was asked for; and against features of real training images frechet_distance,
+    precision and recall. too_few_images: whether the images are no more than the features, so that
+    their covariance is singular and the distance says more of their number than of them.
+
+    Raises UserError for fewer than 2 images.
     """
     seen = classifier(images)
-    right = (seen.labels == labels).astype(np.float64)
     precision, recall = precision_recall(classifier.reference, seen.features)
     return {
-        "class_accuracy": dataclasses.asdict(weighted_mean(right, np.ones(len(right)), seed)),
+        "class_accuracy": dataclasses.asdict(share_of(seen.labels == labels)),
         "frechet_distance": frechet_distance(classifier.reference, seen.features),
         "precision": precision,
         "recall": recall,
+        "too_few_images": len(images) <= seen.features.shape[1],
     }
 
 
@@ -38,7 +43,11 @@ def frechet_distance(real: np.ndarray, made: np.ndarray) -> float:
 
     Few images are further from the same distribution than many: compare equal numbers.
     Source: Heusel et al. 2017, arXiv:1706.08500, equation 6.
+
+    Raises UserError for fewer than 2 images, which have no covariance.
     """
+    if (fewest := min(len(real), len(made))) < 2:
+        raise UserError(f"A Frechet distance needs at least 2 images, got {fewest}.")
     difference = real.mean(0) - made.mean(0)
     covariances = [np.cov(features, rowvar=False) for features in (real, made)]
     # C_1 C_2 has the eigenvalues of a positive semi-definite matrix, up to rounding.

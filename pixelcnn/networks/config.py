@@ -99,7 +99,7 @@ class OutputConfig:
         at_least(self, 1, "components", "softmax_units")
         kinds = get_args(LikelihoodKind)
         require(self.likelihood in kinds, "likelihood", " or ".join(kinds), self.likelihood)
-        check_levels(self.levels, 256)
+        check_levels(self.levels, 256 if self.likelihood == "softmax" else 65536)
 
 
 @dataclasses.dataclass(frozen=True)

@@ -23,6 +23,7 @@ from pixelcnn.networks.config import (
     part_names,
     sizes_between,
 )
+from pixelcnn.networks.crops import cropped
 from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.groups import split, subsampled
 from pixelcnn.networks.image_flow import ImageFlow
@@ -108,7 +109,7 @@ class Multiscale(tf.Module):
           condition: vector, and map [batch, size, size, map_channels].
           mode: precision and dropout.
           seeds: int32 [batch, 2]; with these, scales beyond the configuration's `crop` are
-            evaluated on a random crop, in proportion to its share of the pixels.
+            evaluated on a random crop that stands for the whole, see `crops`.
         """
         parts = {}
         if self.base is not None and not self.has_flow:
@@ -117,10 +118,12 @@ class Multiscale(tf.Module):
         for part, factor in self.factors.items():
             size = int(part.split(".")[0])
             placed = with_coordinates(condition_at(condition, size), size, size)
-            image, placed, share = self._cropped(subsampled(levels, size), placed, seeds)
+            image, weights, crop = subsampled(levels, size), None, self.config.crop
+            if seeds is not None and crop and size > crop:
+                image, placed, weights = cropped(image, placed, crop, seeds)
             groups, before = split(image), factor.group - 1
             own = factor.conditionals(groups[before], groups[:before], placed, mode)
-            parts[part] = own._replace(share=share)
+            parts[part] = own if weights is None else own.weighted(weights)
         return parts
 
     @property
@@ -132,26 +135,6 @@ class Multiscale(tf.Module):
         """Images and their condition at the size of the base."""
         size = self.config.base_size
         return subsampled(levels, size), condition_at(condition, size)
-
-    def _cropped(self, image, condition: Condition, seeds):
-        """A crop of the image, of the condition, and how many times as large the whole is."""
-        size, crop = image.shape[1], self.config.crop
-        if seeds is None or not crop or size <= crop:
-            return image, condition, 1.0
-        channels = image.shape[-1]
-        map_ = tf.broadcast_to(
-            condition.map, [*tf.unstack(tf.shape(image)[:3]), condition.map.shape[-1]]
-        )
-        both = tf.concat([tf.cast(image, tf.float32), map_], -1)
-        corners = 2 * tf.math.floormod(seeds, (size - crop) // 2 + 1)
-        taken = tf.map_fn(
-            lambda pair: tf.slice(pair[0], [pair[1][0], pair[1][1], 0], [crop, crop, -1]),
-            (both, corners),
-            fn_output_signature=tf.float32,
-        )
-        taken = tf.ensure_shape(taken, [image.shape[0], crop, crop, both.shape[-1]])
-        image = tf.cast(taken[..., :channels], tf.int32)
-        return image, Condition(condition.vector, taken[..., channels:]), (size / crop) ** 2
 
 
 def condition_at(condition: Condition, size: int) -> Condition:

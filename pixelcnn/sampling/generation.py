@@ -14,6 +14,7 @@ import tensorflow as tf
 
 from likelihoods.noise import as_key
 from pixelcnn.config import SamplerName
+from pixelcnn.data.depth import dtype_of
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Conditioner
 from pixelcnn.networks.config import check_size
@@ -81,7 +82,7 @@ class ImageSampler:
         self._programs: dict[tuple[str, int, int], Any] = {}
 
     def images(self, request: Request) -> Iterator[list[np.ndarray]]:
-        """Yields for each image its scales, uint8 [side, side, channels], smallest first.
+        """Yields for each image its scales, [side, side, channels], smallest first, see `dtype_of`.
 
         A PixelCNN has one scale.
         """
@@ -107,10 +108,11 @@ class ImageSampler:
             start = None if request.start is None else _repeated(request.start, len(rows))
             scales, drawn = program(batch, *noise, start, temperatures, guidance)
         counts = request.sampler == "fixed-point"
+        kind = dtype_of(self.density.config.data.bits)
         for i in range(len(rows)):
             self.passes = int(drawn.passes[i]) if counts else None
             self.batch_passes = int(drawn.batch_passes) if counts else None
-            yield [levels[i].numpy().astype(np.uint8) for levels in scales]
+            yield [levels[i].numpy().astype(kind) for levels in scales]
 
     def _program(self, sampler: SamplerName, size: int, slots: int):
         key = (sampler, size, slots)

@@ -85,7 +85,12 @@ def enlarged(image: np.ndarray, least: int) -> np.ndarray:
 
 
 def write_png(path: Path, image: np.ndarray) -> None:
-    """Writes an image uint8 [height, width, 1 or 3]; the file is whole or not there."""
+    """Writes an image [height, width, 1 or 3]; the file is whole or not there.
+
+    image: uint8, or uint16 of one channel, which makes a 16-bit file of the levels as they are.
+    """
+    if image.dtype == np.uint16 and image.shape[-1] != 1:
+        raise ValueError(f"`image` must have 1 channel for a 16-bit PNG, got {image.shape[-1]}.")
     file = Image.fromarray(image[..., 0] if image.shape[-1] == 1 else image)
     with replacing(Path(path)) as temporary:
         file.save(temporary, "PNG")

@@ -35,7 +35,7 @@ _FREE = {
     *("stablehlo.broadcast_in_dim", "stablehlo.constant", "stablehlo.iota", "stablehlo.reshape"),
     *("stablehlo.convert", "sdy.all_slice", "func.return", "sdy.sharding_constraint"),
 }
-_AXES = re.compile(r'"(\w+)"(?::\(\d+\)(\d+))?')
+_AXES = re.compile(r'"(\w+)"(?::\((\d+)\)(\d+))?')  # "x", or of it "x":(before)parts
 
 
 @dataclasses.dataclass(frozen=True)
@@ -118,7 +118,7 @@ class _Reader:
 
     def __init__(self, main: Any, mesh: dict[str, int]):
         self._main, self._mesh = main, mesh
-        self._parts: dict[Any, int] = {}  # of each value, into how many it is cut
+        self._cuts: dict[Any, str] = {}  # of each value, its sharding
         self._made: dict[Any, int] = {}  # by value, its operation in the program
         self._program: list[Operation] = []
         self._flops: list[float] = []
@@ -127,7 +127,7 @@ class _Reader:
         """See Estimate."""
         attributes = self._main.arg_attrs
         for argument, given in zip(self._main.arguments, attributes, strict=True):
-            self._parts[argument] = self._size(str(_sharding(given) or ""))
+            self._cuts[argument] = str(_sharding(given) or "")
         operations = [each.operation for each in self._main.regions[0].blocks[0].operations]
         for operation in operations:
             self._add(operation)
@@ -140,7 +140,7 @@ class _Reader:
         if not shardings and "out_sharding" in attributes:
             shardings = [str(attributes["out_sharding"])]
         for result, sharding in zip(operation.results, shardings or [""] * 99, strict=False):
-            self._parts[result] = self._size(sharding)
+            self._cuts[result] = sharding
         waits = {self._made[v] for v in operation.operands if v in self._made}
         if operation.name in _FREE:
             for result in operation.results:
@@ -165,11 +165,20 @@ class _Reader:
         return " ".join(str(given[name]) for name in given if name != "out_sharding")
 
     def _size(self, text: str) -> int:
-        """Of the axes named in a sharding, or of the parts of axes."""
-        return math.prod(int(part or self._mesh[axis]) for axis, part in set(_AXES.findall(text)))
+        """Of all axes, or parts of axes, that are named in shardings; each counts once."""
+        named = {
+            (axis, int(before or 1), int(parts or self._mesh[axis]))
+            for axis, before, parts in _AXES.findall(text)
+        }
+        size, reached = 1, dict.fromkeys(self._mesh, 1)
+        for axis, before, parts in sorted(named):
+            low, high = max(before, reached[axis]), before * parts
+            if high > low:
+                size, reached[axis] = size * (high // low), high
+        return size
 
     def _bytes(self, value: Any) -> int:
-        return _elements(value) * _width(value) // self._parts.get(value, 1)
+        return _elements(value) * _width(value) // self._size(self._cuts.get(value, ""))
 
     def _work(self, operation: Any) -> float:
         """Floating-point operations of one device."""
@@ -183,9 +192,9 @@ class _Reader:
         else:
             numbers = stablehlo.ConvDimensionNumbers(operation.attributes["dimension_numbers"])
             summed = _elements(right) // _shape(right)[numbers.kernel_output_feature_dimension]
-        # Operands that are cut as the result needs: those parts count the axes of the sum too.
-        parts = math.sqrt(math.prod(self._parts.get(v, 1) for v in (left, right, out)))
-        return 2.0 * _elements(out) * summed / max(parts, 1.0)
+        # Whatever dimension an axis cuts, in two of the three values or, a batch's, in all of them.
+        parts = self._size(" ".join(self._cuts.get(v, "") for v in (left, right, out)))
+        return 2.0 * _elements(out) * summed / parts
 
     def _peak(self, operations: list[Any]) -> int:
         """The most bytes of values that are still to be read."""

@@ -10,6 +10,7 @@ import tensorflow as tf
 from numpy.typing import DTypeLike
 
 from replicator.runs.atomic_files import write_text
+from replicator.runs.intervals import in_words, interval_in_words
 from replicator.runs.metrics import training_seconds
 from replicator.runs.model_folder import SPEC_FILE, save
 from replicator.runs.progress import duration
@@ -86,15 +87,22 @@ def training_lines(spec: dict) -> str:
     )
 
 
-def measure_table(systems: Mapping[str, Mapping[str, dict]], cell: str) -> str:
+def measure_table(
+    systems: Mapping[str, Mapping[str, dict]], cell: Callable[[dict], str] = in_words
+) -> str:
     """The measures of systems, by their names, as rows of a Markdown table, a column for each.
 
-    cell: a format of "mean", "low" and "high"; it may hold several columns.
+    cell: a measure's text; it may hold several columns, as `in_two_columns` does.
     """
     names: Sequence[str] = list(next(iter(systems.values())))
     return "\n".join(
         f"| {name.replace('_', ' ')} | "
-        + " | ".join(cell.format(**measures[name]) for measures in systems.values())
+        + " | ".join(cell(measures[name]) for measures in systems.values())
         + " |"
         for name in names
     )
+
+
+def in_two_columns(measured: dict) -> str:
+    """Return a measure as two cells of a Markdown table: its mean, and its interval with n."""
+    return f"{measured['mean']:.3f} | {interval_in_words(measured)}"

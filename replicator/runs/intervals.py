@@ -1,35 +1,121 @@
-"""Means with bootstrap confidence intervals (Efron and Tibshirani 1993, chapter 13)."""
+"""Means and shares with 95% confidence intervals, and how they are written."""
 
 import dataclasses
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from typing import Any
 
 import numpy as np
+from scipy import special
 
-RESAMPLES = 2000
+CONFIDENCE = 0.95
+FEW = 10  # values below which an interval rests on its assumption of a normal distribution
+EXPLAINED = "95% intervals: Student's t for means, Wilson's for shares"
 
 
 @dataclasses.dataclass(frozen=True)
 class Measure:
-    """A mean and its 95% bootstrap interval."""
+    """A mean or a share, its 95% interval and what it was computed from.
+
+    Attributes:
+      mean: NaN if there is no value.
+      low, high: the interval; None where the values do not determine one.
+      n: values that were counted.
+      undefined: values that were NaN or infinite and were left out.
+    """
 
     mean: float
-    low: float
-    high: float
+    low: float | None
+    high: float | None
+    n: int
+    undefined: int = 0
 
 
-def weighted_mean(values: np.ndarray, weights: np.ndarray, seed: int) -> Measure:
-    """The weighted mean with its 95% interval from resampled values (percentile bootstrap)."""
-    generator = np.random.default_rng(seed)
-    chosen = generator.integers(0, len(values), (RESAMPLES, len(values)))
-    means = (values * weights)[chosen].sum(1) / weights[chosen].sum(1)
-    low, high = np.percentile(means, [2.5, 97.5])
-    return Measure(float(np.average(values, weights=weights)), float(low), float(high))
+def weighted_mean(values: np.ndarray, weights: np.ndarray | None = None) -> Measure:
+    """Return a weighted mean with Student's t interval.
+
+    The variance of the mean is `sum p_i^2 (x_i - mean)^2` for weights p that sum to 1, divided by
+    its expected share of the true one; degrees of freedom are `1 / sum p_i^2 - 1`. With equal
+    weights this is the textbook interval.
+
+    Args:
+      values: float [n], independent of each other. One that is not finite makes the mean so, and
+        leaves the interval undetermined.
+      weights: float [n], not negative; None: equal.
+
+    Source: Kish 1965, "Survey Sampling", section 8.2, for the effective number of values.
+    """
+    values = np.asarray(values, np.float64)
+    share = np.ones(len(values)) if weights is None else np.asarray(weights, np.float64)
+    if not len(values) or not share.sum() > 0.0:
+        return Measure(math.nan, None, None, len(values))
+    share = share / share.sum()
+    with np.errstate(invalid="ignore"):  # infinities of both signs have no mean
+        mean = float(share @ values)
+    squares = float(share @ share)
+    freedom = 1.0 / squares - 1.0
+    if not math.isfinite(mean) or freedom < 1e-9:
+        return Measure(mean, None, None, len(values))
+    expected = 1.0 + squares - 2.0 * float(np.sum(share**3)) / squares
+    error = math.sqrt(float(share**2 @ (values - mean) ** 2) / expected)
+    half = float(special.stdtrit(freedom, 0.5 + CONFIDENCE / 2.0)) * error
+    return Measure(mean, mean - half, mean + half, len(values))
 
 
-def finite_mean(values: Sequence[float], seed: int) -> Measure:
-    """The mean of the finite values, with its interval; NaN where there are none."""
-    finite = np.array([value for value in values if np.isfinite(value)])
-    if not finite.size:
-        return Measure(math.nan, math.nan, math.nan)
-    return weighted_mean(finite, np.ones(finite.size), seed)
+def finite_mean(values: Sequence[float]) -> Measure:
+    """Return the mean of the finite values with its interval, and how many were not finite."""
+    given = np.asarray(values, np.float64)
+    finite = given[np.isfinite(given)]
+    return dataclasses.replace(weighted_mean(finite), undefined=len(given) - len(finite))
+
+
+def share_of(found: np.ndarray) -> Measure:
+    """Return the share of true values with Wilson's score interval.
+
+    Args:
+      found: bool [n], or 0 and 1.
+
+    Source: Wilson 1927, "Probable inference, the law of succession, and statistical inference".
+    """
+    n = len(found)
+    if not n:
+        return Measure(math.nan, None, None, 0)
+    share = float(np.mean(np.asarray(found, np.float64)))
+    z = float(special.ndtri(0.5 + CONFIDENCE / 2.0))
+    spread = z * math.sqrt(share * (1.0 - share) / n + z**2 / (4.0 * n**2))
+    low, high = ((share + z**2 / (2.0 * n) + s) / (1.0 + z**2 / n) for s in (-spread, spread))
+    return Measure(share, max(low, 0.0), min(high, 1.0), n)
+
+
+def interval_in_words(measured: Mapping[str, Any], scale: float = 1.0, digits: int = 3) -> str:
+    """Return a stored measure's interval and what it is of, as "0.1 to 0.3, n 12".
+
+    Args:
+      measured: a `Measure` as a dict; folders of version 0.2 store no n.
+      scale: multiplies the numbers, 100 for per cent.
+      digits: after the point.
+    """
+    low, high, n = measured["low"], measured["high"], measured.get("n")
+    if n is not None and n < 1:
+        said = ["no value"]
+    elif low is None or high is None:
+        said = ["no interval"]
+    else:
+        said = [f"{scale * low:.{digits}f} to {scale * high:.{digits}f}"]
+    if n:
+        said.append(f"n {n}" + (", few" if 1 < n < FEW else ""))
+    if undefined := measured.get("undefined"):
+        said.append(f"{undefined} undefined")
+    return ", ".join(said)
+
+
+def in_words(
+    measured: Mapping[str, Any], scale: float = 1.0, digits: int = 3, unit: str = ""
+) -> str:
+    """Return a stored measure as "0.2 (95%: 0.1 to 0.3, n 12)"; arguments as above.
+
+    unit: written after the mean.
+    """
+    before = "" if measured["low"] is None else "95%: "
+    mean = f"{scale * measured['mean']:.{digits}f}{unit}"
+    return f"{mean} ({before}{interval_in_words(measured, scale, digits)})"

@@ -165,6 +165,8 @@ def _write_program(given: ExportArguments, folder: Path) -> list[str]:
         _compute_in_bfloat16(spec)
     _write_spec(folder, spec)
     model = _loaded(spec, folder)
+    if isinstance(model, ImageModel) and model.bits > 8:
+        raise UserError(f"A bundle draws 8-bit images, got {model.bits}; `--bare` leaves it out.")
     batches, buckets = sorted(set(given.batches)), sorted(set(given.buckets))
     module, functions, lowered, serving = _signatures_of(model).export_functions(
         model, allowed_batches=batches, buckets=buckets

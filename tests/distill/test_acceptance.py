@@ -1,10 +1,14 @@
 """Acceptance against its definition, and its two ends: a student equal to its teacher, and not."""
 
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from distill import evaluation
 from distill.acceptance import acceptance, log_density, mean_run
+from distill.closeness import Closeness
 from likelihoods.affine import FlowOutput
 
 SHAPE = (2, 4000)
@@ -48,3 +52,20 @@ def test_runs_are_those_of_a_coin():
     assert mean_run(np.zeros(10)) == 0.0
     assert mean_run(np.ones(3)) == pytest.approx((3 + 2 + 1) / 3)
     assert mean_run(np.full(100_000, 0.75)) == pytest.approx(3.0, rel=1e-3)
+
+
+def test_every_recording_has_noise_of_its_own(monkeypatch):
+    noises = []
+
+    def measured(student, teacher, frames, speaker, length, seed, row):
+        noises.append((seed, row))
+        return Closeness(float(row), 0.0, np.full(length, 0.5))
+
+    monkeypatch.setattr(evaluation, "measure_closeness", measured)
+    monkeypatch.setattr(evaluation, "WaveNetDensity", lambda network: network)
+    model = SimpleNamespace(network=None, sample_rate_hz=10, conditional=False, known_speakers=())
+    items = [{"waveform": np.zeros(20)}] * 3
+    kl_nats = evaluation.closeness(model, model, items, seed=4)["kl_nats"]
+    assert noises == [(4, 0), (4, 1), (4, 2)]
+    assert (kl_nats["mean"], kl_nats["n"]) == (1.0, 3)
+    assert kl_nats["low"] < 0.0 and kl_nats["high"] > 2.0

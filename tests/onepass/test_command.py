@@ -512,7 +512,8 @@ def test_figures_as_json_are_one_object_and_nothing_else(trained, data, capsys):
     assert (figures["model"], figures["data"]) == (str(trained), str(data))
     assert (figures["step"], figures["dev"]["recordings"]) == (2, 1)
     measure = figures["measures"]["bits_per_sample"]
-    assert figures["bits_per_sample"] == measure["mean"] == measure["low"] == measure["high"]
+    assert figures["bits_per_sample"] == measure["mean"]
+    assert (measure["n"], measure["low"], measure["high"]) == (1, None, None)
     assert {"log_mel_distance_db", "level_difference_db"} < figures["measures"].keys()
     assert 3 < figures["codec"]["flac"] < 16 and figures["real_time_factor"] > 0
 

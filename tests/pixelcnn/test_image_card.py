@@ -57,7 +57,8 @@ def test_the_card_says_where_the_model_is_from(exported):
 def test_the_card_holds_the_measured_figures(exported):
     quality, text = spec_of(exported)["quality"], (exported / "card.md").read_text()
     bits = quality["measures"]["bits_per_dim"]
-    row = f"| bits per dim | {bits['mean']:.3f} | {bits['low']:.3f} to {bits['high']:.3f} |"
+    low, high = f"{bits['low']:.3f}", f"{bits['high']:.3f}"
+    row = f"| bits per dim | {bits['mean']:.3f} | {low} to {high}, n {bits['n']} |"
     assert row in text
     for name, title in {"webp": "WebP", "jpeg_xl": "JPEG XL"}.items():
         line = f"| lossless {title}, bits per dimension | {quality['codec'][name]:.3f} | |"

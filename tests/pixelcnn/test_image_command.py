@@ -298,7 +298,8 @@ def test_figures_as_json_are_one_object_and_nothing_else(capsys):
         "bits_per_image_gained_over_the_mean_of_all_classes",
     }
     for measure in found["measures"].values():
-        assert measure.keys() == {"mean", "low", "high"}
+        assert measure.keys() == {"mean", "low", "high", "n", "undefined"}
+        assert measure["n"] == DEV
         assert measure["low"] <= measure["mean"] <= measure["high"]
     assert found["bits_per_dim"] == found["measures"]["bits_per_dim"]["mean"]
     expected = image_runs.figures("multiscale")
@@ -321,7 +322,8 @@ def test_figures_in_words_name_model_data_and_the_codec(capsys, monkeypatch):
     begin = f"{run('pixelcnn')}, step {best_step('pixelcnn')}, on {DEV} dev images of {images()}"
     assert lines[0] == f"{begin} (its other {TRAIN} are for training; --all: use them too)"
     bits, webp = known["bits_per_dim"], known["codec"]["webp"]
-    assert lines[1].startswith(f"  bits per dimension   {bits:.3f}   (95%: ")
+    assert lines[1].startswith(f"  bits per dimension   {bits:.3f} (95%: ")
+    assert lines[1].endswith(f", n {DEV})")
     assert lines[2].startswith(f"  lossless WebP        {webp:.3f} ")
     assert lines[2].endswith(f"({100 * (bits / webp - 1):+.1f}%)")
     jpeg_xl = known["codec"].pop("jpeg_xl")
@@ -459,7 +461,7 @@ def test_every_preset_goes_through_the_command_line(name, monkeypatch, mistake):
     [
         ("--data.size 12", "`size` must be 4 times a power of two, got 12; 8 and 16 are near"),
         ("--parts 4 8.5", "`parts` must be of 4, 8.2, 8.3, 8.4, got 8.5"),
-        ("--output.levels 16", "`output.levels` must be 256, those of an image file, got 16"),
+        ("--output.levels 16", "`output.levels` must be 256, by `data.bits`, got 16"),
         ("--data.channels 3", "`output.channels` must be `data.channels`, 3, got 1"),
     ],
 )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+import re
 
 import image_runs
 import numpy as np
@@ -452,3 +453,39 @@ def test_a_condition_for_a_model_that_has_none_is_refused():
     config = dataclasses.replace(config_of("pixelcnn"), conditioning=free)
     known = dataclasses.replace(model("pixelcnn"), config=config)
     assert refused(known.generate, 1) == "The model draws without a condition."
+
+
+# What is no image of the model
+
+
+@pytest.mark.parametrize(
+    ("images", "complaint"),
+    [
+        (np.full((1, 8, 8, 1), 0.5, np.float32), "must be whole numbers from 0 to 255 .*float32"),
+        (np.ones((1, 8, 8, 1), np.float64), "got float64"),
+        (np.ones((1, 8, 8, 1), bool), "got bool"),
+        (np.full((1, 8, 8, 1), 256), r"`images` must be in 0 to 255, got 256 to 256\."),
+        (np.full((1, 8, 8, 1), -1), "got -1 to -1"),
+        (np.zeros((1, 8, 8), np.uint8), r"shape \[any, 8, 8, 1\], got \[1, 8, 8\]"),
+        (np.zeros((8, 8, 1), np.uint8), r"shape \[any, 8, 8, 1\], got \[8, 8, 1\]"),
+        (np.zeros((1, 16, 16, 1), np.uint8), r"got \[1, 16, 16, 1\]"),
+        (np.zeros((1, 8, 8, 3), np.uint8), r"got \[1, 8, 8, 3\]"),
+        (np.zeros((0, 8, 8, 1), np.uint8), r"got \[0, 8, 8, 1\]"),
+    ],
+)
+@pytest.mark.parametrize("kind", ["pixelcnn", "multiscale"])
+def test_log_prob_of_what_is_no_image_is_refused(kind, images, complaint):
+    assert re.search(complaint, refused(model(kind).log_prob, images, 0))
+
+
+def test_log_prob_does_not_depend_on_the_type_of_whole_numbers():
+    images = toys(2, 5)["images"][..., None]
+    known = model("pixelcnn").log_prob(images, 0)
+    for dtype in (np.int32, np.uint16, np.int64):
+        np.testing.assert_array_equal(model("pixelcnn").log_prob(images.astype(dtype), 0), known)
+
+
+def test_images_to_go_on_from_are_checked_alike():
+    floats = np.full((8, 8, 1), 0.5)
+    assert "`given` must be whole" in refused(model("pixelcnn").generate, 0, given=(floats, 8))
+    assert "`start` must be whole" in refused(model("multiscale").generate, 0, start=floats[:4, :4])

@@ -189,6 +189,17 @@ def test_a_video_needs_episodes(tmp_path):
         (dict(parts=("5",)), "`parts` must be of 4, 8.2, 8.3, 8.4, got 5."),
         (dict(output=dataclasses.replace(image_runs.GREY, channels=3)), "`output.channels`"),
         (dict(output=dataclasses.replace(image_runs.GREY, levels=16)), "`output.levels` must be"),
+        (
+            dict(data=image_runs.DataConfig(8, 1, bits=12)),
+            "`output.levels` must be 4096, by `data.bits`, got 256.",
+        ),
+        (
+            dict(
+                data=image_runs.DataConfig(8, 3, bits=12),
+                output=image_runs.OutputConfig(channels=3, levels=4096),
+            ),
+            "`data.bits` must be 8 in colour, got 12.",
+        ),
         (dict(data=image_runs.DataConfig(12, 1)), "`size` must be 4 times a power of two"),
     ],
 )

@@ -71,7 +71,7 @@ def test_samples_and_dev_images_are_measured_alike(trained):
         (drawn, np.array(labels), found),
         (real.images[rows], real.labels[rows], dev),
     ):
-        alone = sample_quality(trained, shown, asked, 4)
+        alone = sample_quality(trained, shown, asked)
         assert {name: figures[name] for name in alone} == alone
     assert dev["frechet_distance"] != found["frechet_distance"]
 
@@ -81,7 +81,8 @@ def test_the_command_says_what_samples_show(trained, capsys):
     assert onepass.main(words) == 0
     samples, dev = capsys.readouterr().out.splitlines()[-2:]
     assert samples.startswith("  6 samples, guidance 0.5, temperature 1: class seen in ")
-    assert dev.startswith("  6 dev images: class seen in 100.0% (95%: 100.0 to 100.0), Frechet ")
+    assert dev.startswith("  6 dev images: class seen in 100.0% (95%: 61.0 to 100.0, n 6, few), ")
+    assert "of too few images" in dev
 
 
 @pytest.mark.slow

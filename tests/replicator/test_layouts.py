@@ -6,7 +6,7 @@ import pytest
 from in_replicas import run_checks
 
 from replicator.layouts.groups import state_groups
-from replicator.layouts.layout import Step
+from replicator.layouts.layout import Step, Tensor
 from replicator.layouts.partition import Partitioner
 from replicator.layouts.search import NEAR
 from replicator.portable import run
@@ -159,3 +159,35 @@ def test_the_pairs_of_two_blocks_over_two_axes_are_decided_as_one(slow_check):
             assert first == second and first[0] == () and first[1]
             for i in (0, 1):
                 assert cuts[f"{kind}/block_{i}/{rows}"] == (first[1], ())
+
+
+PRODUCT = """
+func.func public @main(%a: tensor<16x32x64xf32>, %b: tensor<16x64x48xf32>)
+    -> tensor<16x32x48xf32> {
+  %c = stablehlo.dot_general %a, %b, batching_dims = [0] x [0], contracting_dims = [2] x [1]
+      : (tensor<16x32x64xf32>, tensor<16x64x48xf32>) -> tensor<16x32x48xf32>
+  return %c : tensor<16x32x48xf32>
+}
+"""
+
+
+@pytest.mark.parametrize(
+    ("left", "right", "devices"),
+    [
+        ("x..", "x..", 4),
+        (".x.", "...", 4),
+        ("...", "..x", 4),
+        ("..x", ".x.", 4),
+        ("xy.", "x..", 16),
+        ("x.y", "xy.", 16),
+        (".x.", "..y", 16),
+    ],
+)
+def test_a_cut_product_is_estimated_at_its_share_whichever_dimension_is_cut(left, right, devices):
+    shapes = {"a": (16, 32, 64), "b": (16, 64, 48), "c": (16, 32, 48)}
+    a, b, c = (Tensor(name, shape, "float32") for name, shape in shapes.items())
+    partitioner = Partitioner(Step("", [a, b], [], [c], frozenset()), PRODUCT, {"x": 4, "y": 4})
+    cuts = tuple(tuple(() if d == "." else (d,) for d in cut) for cut in (left, right))
+    whole = 2.0 * 16 * 32 * 64 * 48
+    flops = partitioner.estimated(cuts).flops
+    assert sum(flops) == whole / devices

@@ -97,11 +97,12 @@ def _decode(path: Path) -> Sound:
     mono, at_full_scale, total, rate_hz, channels = [], 0, 0, 0, 0
     for file, stored in _blocks(path):
         # libsndfile gives s / 32768; here s is (2 s + 1) / 65535.
-        block = (stored * np.float32(65536.0) + np.float32(1.0)) / np.float32(65535.0)
+        with np.errstate(over="ignore", invalid="ignore"):  # `read_sound` refuses what results
+            block = (stored * np.float32(65536.0) + np.float32(1.0)) / np.float32(65535.0)
+            mono.append(block.mean(axis=1, dtype=np.float32))
         rate_hz, channels = file.samplerate, file.channels
         at_full_scale += int(np.count_nonzero(np.abs(block) >= FULL_SCALE))
         total += block.size
-        mono.append(block.mean(axis=1, dtype=np.float32))
     if not total:
         raise AudioError(path, "holds no samples")
     return Sound(np.concatenate(mono), rate_hz, channels, at_full_scale / total)

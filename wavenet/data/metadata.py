@@ -1,13 +1,14 @@
-"""Tab-separated tables beside recordings: their texts, speakers and splits."""
+"""Tables beside recordings: their texts, speakers and splits."""
 
 import csv
 import dataclasses
 from collections.abc import Mapping
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 
-from replicator.runs.folders import shown
+from replicator.runs.folders import shown, some
 
 SPLITS = ("train", "dev")
+LJ_SPEECH = "metadata.csv"  # of LJ Speech and of what follows it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -44,46 +45,84 @@ def _rows(path: Path) -> list[Row] | None:
         return [_row(path, values) for values in reader if values["file"]]
 
 
-def read_tables(folder: Path) -> Tables:
-    """The rows of every `*.tsv` in the folder that has a `file` column.
+def _lj_speech_rows(path: Path) -> list[Row] | None:
+    """Return the rows of lines `file|text` or `file|text|normalised text`, None if it has none."""
+    lines = path.read_text(encoding="utf-8-sig", errors="replace").splitlines()
+    cells = [[cell.strip() for cell in line.split("|")] for line in lines if line.strip()]
+    if not cells or any(len(each) < 2 for each in cells):
+        return None
+    return [
+        Row(path.name, each[0], each[2:3][0] if each[2:3] and each[2] else each[1], "", "")
+        for each in cells
+        if each[0]
+    ]
 
-    The first line is the header; `text` and `speaker` columns are optional, others are ignored.
-    `train.tsv` and `dev.tsv` also say the split. A table that cannot be read becomes a note.
+
+def read_tables(folder: Path) -> Tables:
+    """The rows of every `*.tsv` in the folder that has a `file` column, and of LJ Speech's table.
+
+    The first line of a `*.tsv` is the header; `text` and `speaker` columns are optional, others are
+    ignored. `train.tsv` and `dev.tsv` also say the split. `metadata.csv` has no header: lines
+    `file|text|normalised text`, of which the last is taken. A table that cannot be read becomes a
+    note.
     """
     rows: list[Row] = []
     splits, notes = set(), []
-    for path in sorted(folder.glob("*.tsv")):
+    for path in [*sorted(folder.glob("*.tsv")), *folder.glob(LJ_SPEECH)]:
+        lj_speech = path.name == LJ_SPEECH
         try:
-            found = _rows(path)
+            found = _lj_speech_rows(path) if lj_speech else _rows(path)
         except (OSError, csv.Error) as error:
             notes.append(f"{shown(path.name)} cannot be read ({error}) and is ignored")
             continue
         if found is None:
-            notes.append(f"{shown(path.name)} has no column `file` and is ignored")
+            lacks = "lines file|text" if lj_speech else "column `file`"
+            notes.append(f"{shown(path.name)} has no {lacks} and is ignored")
             continue
         rows += found
         splits |= {path.stem} & set(SPLITS)
     return Tables(tuple(rows), frozenset(splits), tuple(notes))
 
 
-def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row]]:
-    """The row of each recording by its name, and the rows whose recording is not there.
+def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], list[str]]:
+    """The row of each recording by its name, rows whose recording is not there, and notes.
+
+    Several rows of one recording complete each other. Where they contradict each other the last one
+    counts, and a note says so.
 
     Args:
       tables: as `read_tables` gives them.
       names: relative to the folder, with forward slashes. A row of `train.tsv` may name a file
-        under `train/` without saying so, one of `dev.tsv` likewise.
+        under `train/` without saying so, one of `dev.tsv` likewise; one of `metadata.csv` names
+        it without its folder and ending.
     """
     matched: dict[str, Row] = {}
-    missing = []
+    missing: list[Row] = []
+    contradicted: list[str] = []
+    stems: dict[str, str] = {}
+    for name in sorted(names):
+        stems.setdefault(PurePosixPath(name).stem, name)
     for row in tables.rows:
         candidates = [f"{row.split}/{row.file}"] if row.split else []
+        if row.table == LJ_SPEECH:
+            candidates.append(stems.get(row.file, ""))
         name = next((name for name in [*candidates, row.file] if name in names), None)
         if name is None:
             missing.append(row)
         else:
+            contradicted += [name] if _contradicts(matched.get(name), row) else []
             _keep(matched, name, row)
-    return matched, missing
+    notes = []
+    if contradicted:
+        files = some([shown(name) for name in dict.fromkeys(contradicted)])
+        notes.append(f"listed again with another text or speaker, the last row counts: {files}")
+    return matched, missing, notes
+
+
+def _contradicts(earlier: Row | None, row: Row) -> bool:
+    """Whether two rows of a recording name different texts or speakers."""
+    pairs = [(earlier.text, row.text), (earlier.speaker, row.speaker)] if earlier else []
+    return any(one and other and one != other for one, other in pairs)
 
 
 def _keep(matched: dict[str, Row], name: str, row: Row) -> None:

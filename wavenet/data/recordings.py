@@ -29,7 +29,8 @@ class ScanRules:
     full scale) are left out. max_clipped_share: of the samples, in [0, 1]; ones above it are
     clipped. keep_clipped: whether clipped ones are used all the same. dev_share: of the files, in
     [0, 1), chosen by a hash of the name; 0 leaves dev empty. speaker_folders: the folder directly
-    around a recording names its speaker where no table does.
+    around a recording names its speaker where no table does, and recordings without any are left
+    out if others have one.
     """
 
     min_seconds: float = 0.3
@@ -104,7 +105,7 @@ class ScanReport:
 
 def _amount(recordings: Sequence[Recording]) -> str:
     minutes = sum(r.measured.seconds for r in recordings) / 60
-    speakers = len({r.speaker for r in recordings})
+    speakers = len({r.speaker for r in recordings if r.speaker}) or len(recordings[:1])
     return f"{len(recordings)} recordings, {minutes:.1f} min, speakers: {speakers}"
 
 
@@ -283,8 +284,21 @@ def _recordings(
         row = rows.get(name)
         speaker, text = _speaker(name, row, rules), row.text if row else ""
         recordings.append(Recording(name, folder / name, split, speaker, text, measured[name]))
+    recordings, nameless = _of_known_speakers(recordings, rules)
     kept, copies = _without_copies(recordings)
-    return kept, lost + copies
+    return kept, lost + nameless + copies
+
+
+def _of_known_speakers(
+    recordings: Sequence[Recording], rules: ScanRules
+) -> tuple[list[Recording], list[LeftOut]]:
+    """The recordings, without those of nobody where speakers are told apart and others have one."""
+    nameless = [r for r in recordings if not r.speaker]
+    if not rules.speaker_folders or len(nameless) == len(recordings):
+        return list(recordings), []
+    why = "others have one by a table or a folder"
+    lost = [LeftOut(r.name, "without a speaker", why) for r in nameless]
+    return [r for r in recordings if r.speaker], lost
 
 
 def scan(
@@ -298,8 +312,9 @@ def scan(
     """The usable recordings of a folder with their split, speaker and text, and all that was not.
 
     Sub-folders `train/` and `dev/` are the split; else `train.tsv` and `dev.tsv` together are;
-    else it is drawn by the hash of each relative name. Tables (`*.tsv` with a column `file`) give
-    texts and speakers. The same sound is used once; where train and dev share it, in dev.
+    else it is drawn by the hash of each relative name. Tables (`*.tsv` with a column `file`, LJ
+    Speech's `metadata.csv`) give texts and speakers. The same sound is used once; where train
+    and dev share it, in dev.
 
     Args:
       folder: searched to any depth; hidden files are passed over.
@@ -314,14 +329,14 @@ def scan(
     folder = Path(folder)
     names, notes = _find(folder)
     tables = read_tables(folder)
-    rows, missing = match(tables, set(names))
+    rows, missing, contradictions = match(tables, set(names))
     left_out = [LeftOut(row.file, "not there", f"listed in {row.table}") for row in missing]
     measured, unusable = _usable(folder, names, rules, cache_folder, workers)
     recordings, lost = _recordings(folder, measured, tables, rows, rules)
     left_out += unusable + lost
     _check_splits(folder, recordings, left_out, rules)
     clipped = [r.name for r in recordings if r.measured.clipped_share > rules.max_clipped_share]
-    notes += [*tables.notes, *_notes(recordings, sample_rate_hz)]
+    notes += [*tables.notes, *contradictions, *_notes(recordings, sample_rate_hz)]
     return ScanReport(
         folder, sample_rate_hz, recordings, tuple(left_out), tuple(clipped), tuple(notes)
     )

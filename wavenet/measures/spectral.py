@@ -12,6 +12,7 @@ from wavenet.measures.waveforms import paired
 DB_PER_NAT = 20.0 / math.log(10.0)
 RESOLUTIONS = ((1024, 120, 600), (2048, 240, 1200), (512, 50, 240))  # FFT, hop, window in samples
 MAGNITUDE_FLOOR = 1e-7**0.5  # of a bin of the windowed spectrum; below it lies silence
+LOUDEST = 2.0  # norms of the recording, beyond which a sound is measured against itself
 
 
 def log_mel_distance_db(sound: np.ndarray, recorded: np.ndarray, mel: MelConvention) -> float:
@@ -32,7 +33,11 @@ def multi_resolution_stft_distance(sound: np.ndarray, recorded: np.ndarray) -> f
 
     For each resolution, X the magnitudes of the recording and Y those of the sound [frames, bins]:
 
-        || X - Y ||_F / || X ||_F  +  mean | ln X - ln Y |
+        || X - Y ||_F / max(|| X ||_F, || Y ||_F / 2)  +  mean | ln X - ln Y |
+
+    The paper divides by || X || alone. Here a sound more than 6 dB above its recording is measured
+    against itself, which keeps the first term below 3: a recording without sound would else stand
+    for dozens of others in a mean.
 
     Source: Yamamoto, Song, Kim, "Parallel WaveGAN", arXiv 1910.11480, equations 4 to 6 and table 1:
     FFTs of 1,024, 2,048 and 512 samples, hops of 120, 240 and 50, Hann windows of 600, 1,200 and
@@ -58,7 +63,8 @@ def level_difference_db(sound: np.ndarray, recorded: np.ndarray) -> float:
 
 def _stft_distance(sound, recorded, fft_size: int, hop: int, window: int) -> float:
     X, Y = (_magnitudes(x, fft_size, hop, window) for x in (recorded, sound))
-    convergence = np.linalg.norm(X - Y) / np.linalg.norm(X)
+    loudness = max(np.linalg.norm(X), np.linalg.norm(Y) / LOUDEST)
+    convergence = np.linalg.norm(X - Y) / loudness
     return float(convergence + np.mean(np.abs(np.log(X / Y))))
 
 

@@ -22,6 +22,7 @@ from pixelcnn.measures.sample_quality import sample_quality
 from pixelcnn.model import ImageModel, load
 from pixelcnn.sample_evaluation import classifier_for
 from pixelcnn.sampling.grids import grid, write_png
+from replicator.runs.intervals import in_words
 from replicator.runs.progress import Progress
 
 COLUMNS = (
@@ -79,22 +80,19 @@ def line(
     classifier: Classifier,
     drawn: Measured,
     labels: list[int],
-    seed: int,
 ) -> str:
     """The row of a model.
 
     Args:
       dev: images and labels that neither has seen. drawn: samples of the classes `labels`.
-      seed: of the interval of the accuracy.
     """
-    quality: dict[str, Any] = sample_quality(classifier, list(drawn.images), np.array(labels), seed)
-    accuracy = {at: f"{100 * share:.1f}" for at, share in quality["class_accuracy"].items()}
+    quality: dict[str, Any] = sample_quality(classifier, list(drawn.images), np.array(labels))
     cells = [
         name,
         str(passes(model)),
         f"{drawn.seconds:.4f}",
         f"{bits(teacher, drawn.images, labels):.3f}",
-        f"{accuracy['mean']}% ({accuracy['low']} to {accuracy['high']})",
+        f"{in_words(quality['class_accuracy'], 100.0, 1, '%')}",
         *(f"{quality[key]:.2f}" for key in ("frechet_distance", "precision", "recall")),
         f"{bits(model, dev.images, list(map(int, dev.labels))):.3f}",
     ]
@@ -129,7 +127,7 @@ def main() -> None:
         model = load(name)
         drawn = sampled(model, labels, given.seed, float(guidance or 0))
         dev = dataset.source.splits["dev"]
-        print(line(said, model, teacher, dev, classifier, drawn, labels, given.seed), flush=True)
+        print(line(said, model, teacher, dev, classifier, drawn, labels), flush=True)
         if given.out:
             sheet = grid(list(drawn.images[:SHOWN]), len(teacher.classes))
             write_png(given.out / f"{Path(said).name}.png", sheet)

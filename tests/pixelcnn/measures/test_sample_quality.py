@@ -6,6 +6,7 @@ import scipy.linalg
 
 from pixelcnn.measures.classifier import Seen
 from pixelcnn.measures.sample_quality import frechet_distance, precision_recall, sample_quality
+from replicator.runs.errors import UserError
 
 
 def normal(count, mean, deviation, seed=0):
@@ -46,7 +47,25 @@ def test_class_accuracy_is_the_share_that_shows_what_was_asked_for():
         def __call__(self, images):
             return Seen(np.array([0, 1, 2, 0]), normal(4, 0, 1, 1))
 
-    found = sample_quality(Classifier(), [None] * 4, np.array([0, 1, 2, 1]), 0)
-    assert found.keys() == {"class_accuracy", "frechet_distance", "precision", "recall"}
+    found = sample_quality(Classifier(), [None] * 4, np.array([0, 1, 2, 1]))
+    measures = {"class_accuracy", "frechet_distance", "precision", "recall"}
+    assert found.keys() == measures | {"too_few_images"}
     accuracy = found["class_accuracy"]
     assert (accuracy["mean"], accuracy["low"] < 0.75 < accuracy["high"]) == (0.75, True)
+
+
+def test_images_no_more_than_the_features_are_called_too_few():
+    class Classifier:
+        reference = normal(30, 0, 1)
+
+        def __call__(self, images):
+            return Seen(np.zeros(len(images), int), normal(len(images), 0, 1, 1))
+
+    few, enough = (sample_quality(Classifier(), [None] * n, np.zeros(n)) for n in (4, 5))
+    assert (few["too_few_images"], enough["too_few_images"]) == (True, False)
+
+
+@pytest.mark.parametrize("count", [0, 1])
+def test_a_frechet_distance_of_one_image_is_refused_in_one_line(count):
+    with pytest.raises(UserError, match=f"needs at least 2 images, got {count}"):
+        frechet_distance(normal(10, 0, 1), normal(10, 0, 1)[:count])

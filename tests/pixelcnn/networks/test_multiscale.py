@@ -31,6 +31,7 @@ from pixelcnn.networks.config import (
     part_names,
     sizes_between,
 )
+from pixelcnn.networks.crops import first_tiles, tile_weights
 from pixelcnn.networks.factor import REACH, Factor
 from pixelcnn.networks.groups import cut, merge, merged, paste, split, subsampled
 from pixelcnn.networks.mode import EXACT, Mode
@@ -308,7 +309,8 @@ def test_half_the_digits_change_the_density_by_little(kind):
 @pytest.mark.parametrize("kind", KINDS)
 def test_a_crop_is_judged_with_its_own_map_and_counts_for_the_whole(kind):
     model = multiscale_of(kind, vector=2, map_=2, crop=4)
-    corners = np.array(list(itertools.product(range(3), repeat=2)), np.int32)
+    first, weights = [0, 0, 1, 2, 2], np.array([5 / 2, 5 / 3, 5 / 3, 5 / 2], np.float32)
+    corners = np.array(list(itertools.product(range(5), repeat=2)), np.int32)
     image = tf.repeat(image_of(1, 8, 8), len(corners), 0)
     condition = Condition(*(tf.repeat(x, len(corners), 0) for x in condition_of(1, 8, 8, 2, 2)))
     whole = model.nats(image, condition)
@@ -316,7 +318,7 @@ def test_a_crop_is_judged_with_its_own_map_and_counts_for_the_whole(kind):
     map_ = with_coordinates(condition, 8, 8).map
 
     def crops_of(images):
-        places = [slice(2 * i, 2 * i + 4) for i in range(3)]
+        places = [slice(2 * i, 2 * i + 4) for i in first]
         windows = itertools.product(places, places)
         return tf.stack([images[n, y, x] for n, (y, x) in enumerate(windows)])
 
@@ -327,9 +329,11 @@ def test_a_crop_is_judged_with_its_own_map_and_counts_for_the_whole(kind):
         factor = model.factors[part]
         groups, own = split(crops_of(image)), factor.group - 1
         at = Condition(condition.vector, crops_of(map_))
-        expected = 4.0 * factor.log_prob(groups[own], groups[:own], at)
+        weighed = [weights[i : i + 2] for i in first]
+        tiles = np.stack([np.outer(y, x) for y, x in itertools.product(weighed, weighed)])
+        expected = factor.conditionals(groups[own], groups[:own], at).weighted(tiles).nats()
         np.testing.assert_allclose(found[part], expected, rtol=1e-5)
-        assert len(np.unique(np.round(expected, 4))) == len(corners)
+        assert len(np.unique(np.round(expected, 4))) == 9
 
 
 @pytest.mark.parametrize("crop", [0, 8, 16])
@@ -342,28 +346,40 @@ def test_scales_no_larger_than_the_crop_are_judged_whole(crop):
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_a_crop_of_an_image_alike_everywhere_counts_as_the_whole(kind):
-    model = multiscale_of(kind, 16, output_of("softmax", 1, 4), crop=4)
-    without_learning(model, tf.math.log([0.1, 0.2, 0.3, 0.4]))
-    image = tf.repeat([0, 1, 2, 3], 256)
-    image = tf.reshape(image, [4, 16, 16, 1])
-    seeds = tf.constant([[5, -3], [2**31 - 1, -(2**31)], [1, 1], [0, 7]])
-    expected = np.log([0.1, 0.2, 0.3, 0.4])
-    for part, nats in model.nats(image, NONE, seeds=seeds).items():
-        size, _, group = part.partition(".")
-        pixels = int(size) ** 2 / (4 if group else 1)
-        np.testing.assert_allclose(nats, expected * pixels, rtol=1e-5)
+@pytest.mark.parametrize(("size", "crop"), [(16, 4), (16, 8), (8, 4)])
+def test_in_the_mean_over_all_crops_every_pixel_weighs_the_same(kind, size, crop):
+    model = multiscale_of(kind, size, output_of("softmax", 1, 64), crop=crop)
+    without_learning(model, tf.linspace(0.0, 3.0, 64))
+    places = range(len(first_tiles(size, crop)))
+    seeds = np.array(list(itertools.product(places, repeat=2)), np.int32)
+    for at in ((0, 0), (1, 1), (size - 1, size - 1), (0, size // 2), (size // 2, size // 2 + 1)):
+        image = np.zeros([1, size, size, 1], np.int32)
+        image[0, at[0], at[1]] = 63  # one pixel after another tells its weight
+        whole = model.nats(tf.constant(image), NONE)
+        found = model.nats(tf.repeat(tf.constant(image), len(seeds), 0), NONE, seeds=seeds)
+        for group in (2, 3, 4):
+            mean = np.mean(found[f"{size}.{group}"])
+            np.testing.assert_allclose(mean, whole[f"{size}.{group}"][0], rtol=1e-5)
 
 
-def test_every_corner_is_cropped_about_as_often():
+@pytest.mark.parametrize(("size", "crop"), [(32, 16), (128, 32), (512, 64), (256, 64)])
+def test_no_pixel_weighs_much_more_than_the_crops_share(size, crop):
+    weights = tile_weights(size, crop)
+    assert len(weights) == size // 2 and weights.min() >= 1.0
+    assert weights.max() < 1.0 + size / crop
+    np.testing.assert_allclose(weights, weights[::-1])
+
+
+def test_every_place_is_cropped_about_as_often_as_it_shall():
     model = multiscale_of(crop=4, parts=("8.2",), output=output_of("softmax", 1, 64))
     without_learning(model, tf.linspace(0.0, 1.0, 64))
-    image = tf.repeat(tf.reshape(tf.range(64), [1, 8, 8, 1]), 180, 0)
-    seeds = np.random.default_rng(0).integers(-(2**31), 2**31, [180, 2]).astype(np.int32)
+    image = tf.repeat(tf.reshape(tf.range(64), [1, 8, 8, 1]), 250, 0)
+    seeds = np.random.default_rng(0).integers(-(2**31), 2**31, [250, 2]).astype(np.int32)
     nats = model.nats(image, NONE, seeds=seeds)["8.2"]
     _, counts = np.unique(np.round(nats, 2), return_counts=True)
     assert len(counts) == 9
-    assert counts.min() > 5 and counts.max() < 40
+    expected = np.sort(10 * np.outer([2, 1, 2], [2, 1, 2]).ravel())
+    assert np.abs(np.sort(counts) - expected).max() < 25
 
 
 def test_a_condition_at_a_size_is_the_sub_sample_of_its_map():

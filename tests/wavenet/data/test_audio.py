@@ -211,3 +211,11 @@ def test_flac_needs_what_white_noise_holds_and_little_for_silence():
     noise = np.random.default_rng(0).integers(-512, 512, 50000).astype(np.int16)
     assert 10.0 <= audio.flac_bits_per_sample(noise, RATE_HZ) < 10.6
     assert audio.flac_bits_per_sample(noise * 0, RATE_HZ) < 0.2
+
+
+@pytest.mark.parametrize("values", [[np.inf, -np.inf], [3e38, 3e38], [np.nan, 0.0]])
+def test_a_file_of_infinities_is_refused_without_a_warning(tmp_path, values):
+    stereo = np.tile(np.array(values, np.float32), (400, 1))
+    soundfile.write(tmp_path / "a.wav", stereo, 8000, subtype="FLOAT")
+    with pytest.raises(audio.AudioError, match="holds NaN or infinite samples"):
+        audio.read(tmp_path / "a.wav")

@@ -233,3 +233,50 @@ def test_the_shipped_recordings_are_whole_and_carry_texts_and_licence():
     seconds = {s: sum(r.measured.seconds for r in report.of(s)) for s in ("train", "dev")}
     assert 160 < seconds["train"] < 170 and 22 < seconds["dev"] < 27
     assert "CC0 1.0 Universal" in (folder / "LICENSE").read_text()
+
+
+def test_the_table_of_lj_speech_is_read(tmp_path):
+    fill(tmp_path, ["wavs/LJ001-0001.wav", "wavs/LJ001-0002.wav", "wavs/LJ001-0003.wav"])
+    table = "LJ001-0001|In 1455|In fourteen fifty-five\nLJ001-0002|Only said once\nLJ9|no|file\n"
+    (tmp_path / "metadata.csv").write_text(table, encoding="utf-8")
+    report = scan(tmp_path, RATE_HZ)
+    texts = {r.name: r.text for r in report.recordings}
+    assert texts == {
+        "wavs/LJ001-0001.wav": "In fourteen fifty-five",
+        "wavs/LJ001-0002.wav": "Only said once",
+        "wavs/LJ001-0003.wav": "",
+    }
+    assert left_out(report) == {"LJ9": "not there"}
+
+
+def test_another_metadata_csv_is_ignored_and_named(tmp_path):
+    fill(tmp_path, ["a.wav", "b.wav"])
+    (tmp_path / "metadata.csv").write_text("file_name,text\na.wav,Yes.\n")
+    report = scan(tmp_path, RATE_HZ)
+    assert all(not r.text for r in report.recordings)
+    assert "metadata.csv has no lines file|text and is ignored" in report.notes
+
+
+def test_rows_that_contradict_each_other_are_named_and_others_complete_each_other(tmp_path):
+    fill(tmp_path, ["a.wav", "b.wav", "c.wav"])
+    (tmp_path / "one.tsv").write_text(
+        "file\ttext\tspeaker\na.wav\tYes.\tAnn\na.wav\tNo.\tAnn\nb.wav\tHm.\t\nb.wav\tHm.\t\n"
+    )
+    (tmp_path / "two.tsv").write_text("file\tspeaker\nb.wav\tBob\nc.wav\tAnn\nc.wav\tCleo\n")
+    report = scan(tmp_path, RATE_HZ)
+    said = {r.name: (r.text, r.speaker) for r in report.recordings}
+    assert said == {"a.wav": ("No.", "Ann"), "b.wav": ("Hm.", "Bob"), "c.wav": ("", "Cleo")}
+    note = "listed again with another text or speaker, the last row counts: 2: a.wav, c.wav"
+    assert note in report.notes
+
+
+def test_a_recording_of_nobody_is_no_speaker_of_its_own(tmp_path):
+    fill(tmp_path, ["train/a.wav", "train/b.wav", "train/x.wav", "dev/c.wav"])
+    (tmp_path / "voices.tsv").write_text(
+        "file\tspeaker\ntrain/a.wav\tAnn\ntrain/b.wav\tBob\ndev/c.wav\tBob\n"
+    )
+    apart = scan(tmp_path, RATE_HZ, ScanRules(speaker_folders=True))
+    assert left_out(apart) == {"train/x.wav": "without a speaker"}
+    assert {r.speaker for r in apart.recordings} == {"Ann", "Bob"}
+    together = scan(tmp_path, RATE_HZ)
+    assert len(together.recordings) == 4 and "speakers: 2" in together.lines()[0]

@@ -164,7 +164,14 @@ def test_silence_has_a_finite_stft_distance():
     silence = np.zeros(2000, np.float32)
     assert measures.multi_resolution_stft_distance(silence, silence) == 0.0
     assert 1.0 < measures.multi_resolution_stft_distance(silence, noise(2000)) < 20.0
-    assert math.isfinite(measures.multi_resolution_stft_distance(noise(2000), silence))
+
+
+@pytest.mark.parametrize("level", [1e-3, 0.03, 0.3])
+def test_a_recording_without_sound_does_not_outweigh_the_others(level):
+    silence, sound = np.zeros(RATE_HZ, np.float32), noise(RATE_HZ, level)
+    assert 1.0 < measures.multi_resolution_stft_distance(sound, silence) < 12.0
+    louder = measures.multi_resolution_stft_distance(4.0 * sound, sound)
+    assert louder == pytest.approx(1.5 + math.log(4.0), abs=1e-3)
 
 
 @pytest.mark.parametrize(("cents", "tolerance"), [(100.0, 2.0), (-700.0, 2.0), (1200.0, 2.0)])

@@ -1,0 +1,36 @@
+"""How many bits the levels of an image have: 8, or up to 16 from scanners and microscopes."""
+
+import math
+
+import numpy as np
+
+EIGHT = 8
+DEPTHS = (8, 10, 12, 14, 16)  # of cameras and scanners; files hold 8 or 16
+
+
+def depth_of(highest: int) -> int:
+    """Return the least depth in bits, of `DEPTHS`, that has a level."""
+    return next(bits for bits in DEPTHS if highest < 2**bits)
+
+
+def dtype_of(bits: int) -> type[np.unsignedinteger]:
+    """Return the type of levels of a depth in bits: uint8, or uint16 beyond 8."""
+    return np.uint8 if bits <= EIGHT else np.uint16
+
+
+def rescaled(levels: np.ndarray, from_bits: int, bits: int) -> np.ndarray:
+    """Return levels of another depth, the brightest for the brightest, halves rounded up.
+
+    Args:
+      levels: whole numbers below 2**from_bits.
+      from_bits, bits: depths.
+    """
+    if from_bits == bits:
+        return levels.astype(dtype_of(bits))
+    most, highest = 2**from_bits - 1, 2**bits - 1
+    return ((2 * levels.astype(np.int64) * highest + most) // (2 * most)).astype(dtype_of(bits))
+
+
+def min_log_scale_of(bits: int) -> float:
+    """Return a least log-scale as many levels wide as the default, -7, is of 8 bits."""
+    return -7.0 - (bits - EIGHT) * math.log(2.0)

@@ -1,0 +1,123 @@
+"""What the images of a source are stored as: grey or colour, and how many bits a level has."""
+
+import contextlib
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from PIL import Image
+
+from pixelcnn.config import AnyTrainConfig
+from pixelcnn.data.depth import EIGHT, depth_of, min_log_scale_of
+from pixelcnn.data.image_file import ARRAY, formats, suffixes
+from pixelcnn.data.npz import pair
+from replicator.runs.folders import list_files
+
+GREY_MODES = {"1", "L", "LA", "La"}
+LOOKED_AT = 200  # images, evenly from all by name
+
+
+class Stored(NamedTuple):
+    """channels: 1, or 3 as soon as an image has colours. bits: of grey images, see `DEPTHS`."""
+
+    channels: int
+    bits: int
+
+
+def stored_as(source: str | Path) -> Stored | None:
+    """Return what a source of images holds; None if it cannot be told or is not on this disk.
+
+    Args:
+      source: as for `read_corpus`. Of a folder `LOOKED_AT` images are looked at.
+    """
+    path = Path(source)
+    if str(source).startswith("tfds:") or not path.exists():
+        return None
+    with contextlib.suppress(Exception):  # whoever reads the images says what is wrong with them
+        files = [path] if path.is_file() else list(pair(path) or ())
+        found = [_of_array(each) for each in files] if files else _of_folder(path)
+        if found:
+            highest = max(each for _, each in found)
+            return Stored(max(channels for channels, _ in found), depth_of(highest))
+    return None
+
+
+def _of_folder(folder: Path) -> list[tuple[int, int]]:
+    names, _ = list_files(folder)
+    names = sorted(name for name in names if Path(name).suffix.lower() in suffixes())
+    chosen = np.linspace(0, len(names) - 1, min(LOOKED_AT, len(names))).astype(int)
+    found = []
+    for place in chosen:
+        with contextlib.suppress(Exception):  # a broken image is left out by who reads it
+            found.append(_of_image(folder / names[place]))
+    return found
+
+
+def _of_image(path: Path) -> tuple[int, int]:
+    """Channels, and the highest level where more than 8 bits are stored."""
+    if path.suffix.lower() == ARRAY:
+        return _of_array(path, single=True)
+    with Image.open(path, formats=formats()) as opened:
+        if opened.mode.startswith("I"):
+            return 1, int(np.asarray(opened).max())
+        return (1 if opened.mode in GREY_MODES else 3), 2**EIGHT - 1
+
+
+def _of_array(path: Path, single: bool = False) -> tuple[int, int]:
+    stored: Any = np.load(path, allow_pickle=False, mmap_mode="r")
+    images = stored["images"] if path.suffix == ".npz" else stored
+    channels = 1 if images.ndim == (2 if single else 3) else images.shape[-1]
+    return channels, int(images.max()) if images.dtype != np.uint8 else 2**EIGHT - 1
+
+
+def detected(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str]:
+    """Return options for what a command line does not say of its images: channels and bits.
+
+    What one of `--data.channels` and `--output.channels` says holds for the other. What nobody says
+    is that of the run, if one is resumed, else that of the images: a preset of colour becomes one
+    of grey where no image has any, and grey images keep their bits under a mixture of logistics.
+
+    Args:
+      config: of the preset.
+      arguments: of `onepass train PRESET`.
+    """
+    said = _said(arguments)
+    if "data" not in said or config.conditioning.kind == "video":
+        return []
+    found = _of_run(said.get("workdir")) or stored_as(said["data"]) or Stored(3, EIGHT)
+    channels = config.data.channels if config.data.channels == 1 else found.channels
+    channels = int(said.get("data.channels", said.get("output.channels", channels)))
+    linear = said.get("output.likelihood", config.output.likelihood) == "logistic"
+    bits = config.data.bits
+    if "output.levels" not in said:
+        bits = int(said.get("data.bits", found.bits if channels == 1 and linear else bits))
+    wanted: dict[str, tuple[Any, Any]] = {
+        "data.channels": (config.data.channels, channels),
+        "output.channels": (config.output.channels, channels),
+        "data.bits": (config.data.bits, bits),
+        "output.levels": (config.output.levels, 2**bits),
+    }
+    if bits > EIGHT:
+        wanted["output.min-log-scale"] = (None, round(min_log_scale_of(bits), 3))
+    changed = {name: new for name, (old, new) in wanted.items() if old != new and name not in said}
+    return [word for name, value in changed.items() for word in (f"--{name}", str(value))]
+
+
+def _said(arguments: Sequence[str]) -> dict[str, str]:
+    """The options of a command line, by name without the dashes before it."""
+    said = {}
+    for word, following in zip(arguments, [*arguments[1:], ""], strict=True):
+        name, equals, value = word.partition("=")
+        if name.startswith("--"):
+            said[name[2:].replace("_", "-")] = value if equals else following
+    return said
+
+
+def _of_run(workdir: str | None) -> Stored | None:
+    """What the run directory was trained on, None where there is no run."""
+    with contextlib.suppress(OSError, ValueError, KeyError, TypeError):
+        data = json.loads((Path(workdir or "") / "config.json").read_text(encoding="utf-8"))["data"]
+        return Stored(int(data["channels"]), int(data.get("bits", EIGHT)))
+    return None

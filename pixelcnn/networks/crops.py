@@ -1,0 +1,65 @@
+"""Random crops that stand for the whole image: every pixel weighs the same in the mean over crops.
+
+Along each axis a window of the crop's length comes from as many places as overlap the image, and is
+moved inside where it reaches beyond, so that pixels at the edge are nearly as often in a crop as
+others. Each counts by the inverse of the probability with which a crop holds it (Horvitz and
+Thompson 1952), which is at most (size + crop - 2) / crop along an axis.
+"""
+
+import numpy as np
+import tensorflow as tf
+
+from pixelcnn.networks.conditioning import Condition
+
+TILE = 2  # pixels a side: crops begin at even rows and columns, see `groups`
+
+
+def first_tiles(size: int, crop: int) -> np.ndarray:
+    """Return the first tile of each equally likely crop along an axis, int32 [places].
+
+    Args:
+      size, crop: sides in pixels, multiples of two.
+    """
+    tiles, length = size // TILE, crop // TILE
+    return np.clip(np.arange(1 - length, tiles), 0, tiles - length).astype(np.int32)
+
+
+def tile_weights(size: int, crop: int) -> np.ndarray:
+    """Return the inverse probability that a crop holds a tile along an axis, float32 [tiles]."""
+    first, tiles = first_tiles(size, crop), np.arange(size // TILE)[:, np.newaxis]
+    held = (first <= tiles) & (tiles < first + crop // TILE)
+    return (1.0 / held.mean(1)).astype(np.float32)
+
+
+def cropped(
+    image: tf.Tensor, condition: Condition, crop: int, seeds: tf.Tensor
+) -> tuple[tf.Tensor, Condition, tf.Tensor]:
+    """Return crops of images, of their conditions, and the weights of their tiles.
+
+    Args:
+      image: int32 [batch, size, size, channels]. crop: side in pixels, less than the size.
+      condition: vector, and a map [batch or 1, size, size, map_channels].
+      seeds: int32 [batch, 2], which choose the place down and across.
+
+    Returns:
+      int32 [batch, crop, crop, channels]; the condition with its map cut likewise; and float32
+      [batch, crop / 2, crop / 2], how much a pixel of each tile counts.
+    """
+    size, channels = image.shape[1], image.shape[-1]
+    first = first_tiles(size, crop)
+    map_ = tf.broadcast_to(
+        condition.map, [*tf.unstack(tf.shape(image)[:3]), condition.map.shape[-1]]
+    )
+    both = tf.concat([tf.cast(image, tf.float32), map_], -1)
+    corners = tf.gather(first, tf.math.floormod(seeds, len(first)))
+    taken = tf.map_fn(
+        lambda pair: tf.slice(pair[0], [TILE * pair[1][0], TILE * pair[1][1], 0], [crop, crop, -1]),
+        (both, corners),
+        fn_output_signature=tf.float32,
+    )
+    taken = tf.ensure_shape(taken, [image.shape[0], crop, crop, both.shape[-1]])
+    tiles = corners[..., tf.newaxis] + tf.range(crop // TILE)
+    down, across = tf.unstack(tf.gather(tile_weights(size, crop), tiles), axis=1)
+    weights = down[:, :, tf.newaxis] * across[:, tf.newaxis]
+    image = tf.cast(taken[..., :channels], tf.int32)
+    return image, Condition(condition.vector, taken[..., channels:]), weights

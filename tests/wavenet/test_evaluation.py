@@ -1,0 +1,66 @@
+"""Bits are compared with a codec's only where both code the same levels."""
+
+import dataclasses
+import json
+
+import pytest
+import runs
+
+from likelihoods import Categorical, Gaussian, LogisticMixture
+from wavenet import evaluation
+from wavenet.model import load
+from wavenet.training import train
+
+
+@pytest.mark.parametrize(
+    ("likelihood", "same"),
+    [
+        (LogisticMixture(65536), True),
+        (Gaussian(65536), True),
+        (LogisticMixture(256), False),
+        (LogisticMixture(4096), False),
+        (Categorical(256), False),
+        (Categorical(65536), False),
+    ],
+)
+def test_only_linear_levels_of_16_bits_are_those_of_a_codec(likelihood, same):
+    assert evaluation.codes_16_bit_samples(likelihood) == same
+
+
+@pytest.fixture(scope="module")
+def figures_of(tmp_path_factory):
+    """The figures of a network of a likelihood, trained for one step."""
+
+    def figures_of(**network):
+        folder = tmp_path_factory.mktemp("run")
+        data = runs.recordings(folder / "speech", train=1, dev=2)
+        config = runs.looped(num_steps=1)
+        network = {"upsample_factors": (), **network}
+        config = dataclasses.replace(
+            config,
+            network=dataclasses.replace(config.network, **network),
+            data=dataclasses.replace(config.data, features=()),
+        )
+        train("wavenet-smoke", config, data, folder / "run", say=lambda line: None)
+        model = load(folder / "run")
+        corpus = evaluation.dev_corpus(model, data)
+        return {"model": "m", "step": 1, "data": "d"} | evaluation.evaluate(model, corpus, copies=1)
+
+    return figures_of
+
+
+def test_bits_of_mu_law_are_not_set_beside_flac(figures_of):
+    mu_law = dict(likelihood="categorical", levels=256, front_width=1, linear_prediction=False)
+    figures = figures_of(**mu_law)
+    text = evaluation.in_words(figures)
+    assert figures["codec"] == {} and "untrained_predictor" not in figures
+    assert "%)" not in text and "FLAC               not compared" in text
+    json.dumps(figures)
+
+
+def test_bits_of_16_bit_samples_are_set_beside_flac(figures_of):
+    figures = figures_of()
+    bits, flac = figures["bits_per_sample"], figures["codec"]["flac"]
+    assert f"on the same 16-bit samples ({100 * (bits / flac - 1):+.1f}%)" in evaluation.in_words(
+        figures
+    )
