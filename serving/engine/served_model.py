@@ -9,6 +9,8 @@ from typing import Any, cast
 import numpy as np
 
 from replicator.runs.errors import UserError
+from serving.bundles.audio_bundle import WHOLE
+from serving.bundles.frame_convention import check_rows
 from serving.bundles.protocols import Servable, SpeechServable
 from serving.bundles.signature import PLAIN, Signature, scale_name
 from serving.engine.batching import LARGE_BYTES, Batcher, Limits
@@ -124,6 +126,8 @@ class ServedModel:
             self._counted(),
         ):
             checked = await self._checked(signature, inputs)
+            if signature in WHOLE and "frames" in checked:
+                await asyncio.to_thread(check_rows, self.spec, checked)
             _check_answer(checked, self._most_bytes)
             limit, amount = self._product(signature, checked)
             client = current_client()

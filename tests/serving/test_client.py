@@ -533,12 +533,12 @@ def test_the_command_writes_sounds_and_their_images(address, tmp_path, capsys):
     )
     assert status == 0
     for row in range(2):
-        sound, rate_hz = soundfile.read(tmp_path / f"out/sample_3_{row}.wav", dtype="int16")
+        sound, rate_hz = soundfile.read(tmp_path / f"out/mel_3_{row}.wav", dtype="int16")
         expected = FakeSound().generate(FRAMES, seed=3, row=row)[0]
         levels = np.rint(expected * 32767.5 - 0.5)
         assert np.abs(sound - levels).max() <= 1 and rate_hz == FakeSound.sample_rate_hz
-        assert (tmp_path / f"out/sample_3_{row}.png").read_bytes()[1:4] == b"PNG"
-    assert "sample_3_1.wav: 0.01 s in" in capsys.readouterr().out
+        assert (tmp_path / f"out/mel_3_{row}.png").read_bytes()[1:4] == b"PNG"
+    assert "mel_3_1.wav: 0.01 s in" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
@@ -558,7 +558,7 @@ def test_an_interrupted_command_keeps_what_has_come(kind, tmp_path, monkeypatch)
         monkeypatch.setattr(Stream, "__next__", interrupted)
         store.controls["voice", 1].chunk_seconds = 0.05
         assert onepass.main(["sample", f"{address}/voice", *words]) == 130
-    sound, _ = soundfile.read(tmp_path / "out/sample_0_0.wav")
+    sound, _ = soundfile.read(tmp_path / "out/mel_0_0.wav")
     assert len(sound) == len(taken[0]) > 0
 
 
