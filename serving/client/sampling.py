@@ -11,7 +11,7 @@ import numpy as np
 import tyro
 
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.sampling.grids import write_png, write_sheets
+from pixelcnn.sampling.grids import image_name, remove_older, write_png, write_sheets
 from replicator.runs.errors import UserError
 from replicator.runs.folders import check_new
 from replicator.runs.progress import Progress
@@ -231,8 +231,8 @@ def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments)
     with Progress(given.num, "drawing", "image") as progress:
         try:
             for scales in _image_scales(client, name, spec, given):
-                path = given.out / f"sample_{given.seed}_{len(images)}.png"
-                write_png(path, scales[-1])
+                label = _class_name(spec, given.label, len(images))
+                write_png(given.out / image_name(given.seed, len(images), label), scales[-1])
                 images.append(scales)
                 progress.advance()
         except KeyboardInterrupt:
@@ -240,8 +240,20 @@ def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments)
     if images:
         seconds, side = time.perf_counter() - start, images[0][-1].shape[0]
         files, size = write_sheets(given.out, images, given.caption), f"{side}x{side} pixels"
+        files += remove_older(given.out, given.seed, given.num)
         print(f"{given.out}: {len(images)} images of {size} in {seconds:.1f} s; {files}")
     return 0 if len(images) == given.num else INTERRUPTED
+
+
+def _class_name(spec: dict[str, Any], label: str | None, row: int) -> str | None:
+    """The name of an image's class, None for a model without classes."""
+    classes = [str(name) for name in spec.get("classes") or ()]
+    if not classes:
+        return None
+    if label is None:
+        return classes[row % len(classes)]
+    known = label.isdecimal() and label not in classes and int(label) < len(classes)
+    return classes[int(label)] if known else label
 
 
 def _image_scales(

@@ -33,7 +33,6 @@ from replicator.training.config import LoopConfig, OptimizerConfig
 from wavenet import command, evaluation_callback, sample_command, training
 from wavenet.config import WaveNetConfig
 from wavenet.data import audio
-from wavenet.model import load
 from wavenet.network import WaveNet
 from wavenet.presets import PRESETS, DataConfig, TrainConfig
 from wavenet.sample_arguments import SampleArguments

@@ -566,16 +566,18 @@ def test_the_command_draws_all_classes_in_turn_or_one(address, tmp_path):
     out = tmp_path / "out"
     common = ["sample", f"{address}/shapes", "--out", str(out)]
     assert onepass.main([*common, "--num", "9"]) == 0
-    values = [np.asarray(Image.open(out / f"sample_0_{row}.png")).max() for row in range(9)]
+    values = [
+        np.asarray(Image.open(out / f"sample_0_{row}_class-{row}.png")).max() for row in range(9)
+    ]
     assert values == [row * 20 + row for row in range(9)]
     assert onepass.main([*common, "--num", "2", "--label", "3", "--seed", "1"]) == 0
-    values = [np.asarray(Image.open(out / f"sample_1_{row}.png")).max() for row in range(2)]
+    values = [np.asarray(Image.open(out / f"sample_1_{row}_class-3.png")).max() for row in range(2)]
     assert values == [61, 62]
     for name in ("grid.png", "progression.png", "progression.gif"):
         assert (out / name).stat().st_size > 100
-    for words, value in {"--label 3": 65, "": 5}.items():
+    for words, (number, value) in {"--label 3": (3, 65), "": (0, 5)}.items():
         assert onepass.main([*common, "--num", "1", "--guidance", "5", *words.split()]) == 0
-        assert np.asarray(Image.open(out / "sample_0_0.png")).max() == value
+        assert np.asarray(Image.open(out / f"sample_0_0_class-{number}.png")).max() == value
 
 
 def test_captions_are_asked_for_in_turn():
