@@ -19,6 +19,7 @@ from replicator.runs.model_spec import kind_of
 from replicator.runs.stored_config import checked_config, stored_config
 from wavenet import model as wavenet_model
 from wavenet import shipped as teachers
+from wavenet.data.recorded_level import at_recorded_level, gain_of
 from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
 from wavenet.speech_model import TrainedSpeechModel, spec_of_speech
@@ -60,7 +61,8 @@ class StudentModel(TrainedSpeechModel):
         """Sounds, float32 [num, samples] in [-1, 1].
 
         Args:
-          condition: frames [frames, channels] from `frames(...)`, or None for a model without.
+          condition: frames [frames, channels], or None for a model without. From `frames(...)`, the
+            sound is at that recording's level; from others, at the model's.
           seed, num: sound n of a seed is the same whatever `num` is.
           num_samples: length; by default that of the condition.
           speaker: a name, for models with speakers.
@@ -70,9 +72,9 @@ class StudentModel(TrainedSpeechModel):
 
         Raises UserError for frames that are none of this model's.
         """
-        condition = None if condition is None else self._checked(condition)
-        request = self._request(condition, seed, num, num_samples, speaker, temperature)
-        return generate(self.network, request, backend)
+        frames = None if condition is None else self._checked(condition)
+        request = self._request(frames, seed, num, num_samples, speaker, temperature)
+        return at_recorded_level(generate(self.network, request, backend), gain_of(condition))
 
     def stream(
         self,
@@ -87,9 +89,10 @@ class StudentModel(TrainedSpeechModel):
         chunk_samples: int = CHUNK_SAMPLES,
     ) -> Iterator[np.ndarray]:
         """The same sounds in chunks float32 [num, about chunk_samples], as they are made."""
-        condition = None if condition is None else self._checked(condition)
-        request = self._request(condition, seed, num, num_samples, speaker, temperature)
-        return stream(self.network, request, backend, chunk_samples)
+        frames = None if condition is None else self._checked(condition)
+        request = self._request(frames, seed, num, num_samples, speaker, temperature)
+        chunks = stream(self.network, request, backend, chunk_samples)
+        return (at_recorded_level(chunk, gain_of(condition)) for chunk in chunks)
 
     def _checked(self, condition) -> np.ndarray:
         """The frames as float32 [frames, channels], or a UserError that says what is wrong."""

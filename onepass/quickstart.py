@@ -80,7 +80,7 @@ def _speech(
     }
     factors = {name: s.real_time_factor(rate_hz) for name, s in spoken.items()}
     sounds = {name: s.sound for name, s in spoken.items()}
-    sounds["recorded"] = audio.amplify(waveform, student.gain_db)
+    sounds["recorded"] = waveform
     for name, sound in sounds.items():
         audio.write(given.out / f"{name}.wav", sound, rate_hz)
     length = min(len(sound) for sound in sounds.values())

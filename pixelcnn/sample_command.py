@@ -13,7 +13,14 @@ from pixelcnn.data.image_file import ImageError, ImageRules, read_image
 from pixelcnn.data.video import Video, read_episodes
 from pixelcnn.model import ImageModel, load
 from pixelcnn.sample_arguments import SampleArguments
-from pixelcnn.sampling.grids import grid, write_gif, write_png, write_sheets
+from pixelcnn.sampling.grids import (
+    grid,
+    image_name,
+    remove_older,
+    write_gif,
+    write_png,
+    write_sheets,
+)
 from pixelcnn.video_prediction import predict
 from replicator.runs.errors import UserError
 from replicator.runs.folders import make_folder
@@ -43,7 +50,8 @@ def sample(given: SampleArguments) -> int:
             for row, scales in enumerate(drawn):
                 images.append(scales)
                 passes += [] if model.sampler.passes is None else [model.sampler.passes]
-                write_png(given.out / f"sample_{given.seed}_{row}.png", scales[-1])
+                label = _class_name(model, conditions[row])
+                write_png(given.out / image_name(given.seed, row, label), scales[-1])
                 progress.advance()
         except KeyboardInterrupt:
             progress.say(f"interrupted: keeping {len(images)} of {given.num} images")
@@ -87,6 +95,14 @@ def _conditions(given: SampleArguments, model: ImageModel) -> list[Any]:
     if kind == "text" and given.caption:
         return list(itertools.islice(itertools.cycle(given.caption), given.num))
     return [given.label] * given.num
+
+
+def _class_name(model: ImageModel, condition: Any) -> str | None:
+    """The name of an image's class, None for an image of none."""
+    if model.config.conditioning.kind != "class" or condition is None:
+        return None
+    number = model.label(condition)
+    return model.classes[number] if number < len(model.classes) else str(number)
 
 
 def _temperature(given: SampleArguments) -> float | tuple[float, ...]:
@@ -164,9 +180,10 @@ def _show(
     """Writes the sheets and prints what there is."""
     shown = [[rescaled(scale, bits, EIGHT) for scale in scales] for scales in images]
     files, side = write_sheets(given.out, shown, given.caption), images[0][-1].shape[0]
+    older = remove_older(given.out, given.seed, given.num)
     print(
         f"{given.out}: {len(images)} images of {side}x{side} pixels in {seconds:.1f} s, "
-        f"compilation included; {files}"
+        f"compilation included; {files}{older}"
     )
 
 

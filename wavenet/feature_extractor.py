@@ -6,6 +6,7 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 from wavenet.data import audio
+from wavenet.data.recorded_level import RecordedFrames, level_gain_db, recorded_frames
 from wavenet.features.mel import above_silence, mel_spectrogram
 from wavenet.features.pitch import fundamental_frequency, log_f0_features
 from wavenet.presets import DataConfig
@@ -27,8 +28,15 @@ class SpeechModelLike(Protocol):
         """What recordings are amplified by before anything else."""
 
     @property
+    def level_db(self) -> float | None:
+        """RMS of the recordings that it was trained on, after the gain; None: not known."""
+
+    @property
     def known_speakers(self) -> tuple[str, ...]:
         """Names in the order of their numbers."""
+
+    def level_gain_db(self, waveform: np.ndarray) -> float:
+        """What brings a recording to the model's level."""
 
     def frames_at_level(self, waveform: np.ndarray) -> np.ndarray:
         """Frames of a waveform that is amplified already."""
@@ -45,13 +53,26 @@ class FeatureExtraction:
         """Of its sounds."""
         return self.data.sample_rate_hz
 
-    def frames(self: SpeechModelLike, waveform: np.ndarray) -> np.ndarray:
-        """The conditioning frames, float32 [frames, channels], of a recording at its stored level.
+    def frames(self: SpeechModelLike, waveform: np.ndarray) -> RecordedFrames:
+        """Return the conditioning frames of a recording, brought to the model's own level.
+
+        They know what the recording was amplified by (`frames.gain_db`, in dB), so that
+        `generate(frames)` gives a sound at the recording's level, with peaks bent to stay below
+        full scale. Of `np.asarray(frames)` it gives one at the model's level.
 
         Args:
-          waveform: float32 [samples] at `sample_rate_hz`.
+          waveform: float32 [samples] at `sample_rate_hz`, at its stored level.
+
+        Returns:
+          float32 [frames, channels].
         """
-        return self.frames_at_level(audio.amplify(waveform, self.gain_db))
+        gain_db = self.level_gain_db(waveform)
+        frames = self.frames_at_level(audio.amplify(waveform, gain_db))
+        return recorded_frames(frames, gain_db)
+
+    def level_gain_db(self: SpeechModelLike, waveform: np.ndarray) -> float:
+        """Return what `frames` amplifies a recording by, in dB, see `data.recorded_level`."""
+        return level_gain_db(waveform, self.gain_db, self.level_db)
 
     def frames_at_level(self: SpeechModelLike, waveform: np.ndarray) -> np.ndarray:
         """The same of a waveform that has the model's own level already."""

@@ -14,6 +14,7 @@ from replicator.runs.stored_config import checked_config
 from wavenet import shipped
 from wavenet.config import ComputeDtype
 from wavenet.data import audio
+from wavenet.data.recorded_level import RecordedFrames, at_recorded_level, gain_of
 from wavenet.density import Density
 from wavenet.networks import Network, make_network
 from wavenet.presets import DataConfig, TrainConfig
@@ -63,19 +64,21 @@ class SpeechModel(TrainedSpeechModel):
         """Sounds, float32 [num, samples] in [-1, 1].
 
         Args:
-          condition: frames [frames, channels] from `frames(...)`, or None for a model without.
+          condition: frames [frames, channels], or None for a model without. From `frames(...)`, the
+            sound is at that recording's level; from others, at the model's.
           seed, num: sound n of a seed is the same whatever `num` is.
           num_samples: length; by default that of the condition.
           speaker: a name, for models with speakers.
-          prime: float32 [samples] to go on from; the condition covers it too.
+          prime: float32 [samples] to go on from, at the level of the sound; the condition covers
+            it too.
           temperature: 1 samples the model; less comes closer to its mode. None: that of `spec`, 1
             if it declares none.
           backend: see `wavenet.samplers.generation.stream`.
         """
-        prime = None if prime is None else self._levels(prime)
-        request = self._request(condition, seed, num, num_samples, speaker, temperature, prime)
+        given = (condition, seed, num, num_samples, speaker, temperature)
+        request = self._request(*given, self._primed(prime, condition))
         levels = np.concatenate(list(self._drawn(request, backend, CHUNK_SAMPLES)), 1)
-        return self.network.likelihood.decode(levels).numpy()
+        return self._sound(levels, condition)
 
     def stream(
         self,
@@ -91,10 +94,10 @@ class SpeechModel(TrainedSpeechModel):
         chunk_samples: int = CHUNK_SAMPLES,
     ) -> Iterator[np.ndarray]:
         """The same sounds in chunks float32 [num, up to chunk_samples], as they are made."""
-        prime = None if prime is None else self._levels(prime)
-        request = self._request(condition, seed, num, num_samples, speaker, temperature, prime)
+        given = (condition, seed, num, num_samples, speaker, temperature)
+        request = self._request(*given, self._primed(prime, condition))
         for levels in self._drawn(request, backend, chunk_samples):
-            yield self.network.likelihood.decode(levels).numpy()
+            yield self._sound(levels, condition)
 
     def _drawn(
         self, request: Request, backend: Backend, chunk_samples: int
@@ -121,12 +124,21 @@ class SpeechModel(TrainedSpeechModel):
                 "`waveform` must be finite floating-point samples in [-1, 1], [samples], got "
                 f"{waveform.dtype} {list(waveform.shape)}."
             )
-        levels = self._levels(audio.amplify(waveform, self.gain_db))
+        gain_db = condition.gain_db if isinstance(condition, RecordedFrames) else self.gain_db
+        levels = self._levels(audio.amplify(waveform, gain_db))
         return self._density.log_prob(levels, condition, self.speaker_number(speaker))
 
     @functools.cached_property
     def _density(self) -> Density:
         return Density(self.network)
+
+    def _primed(self, prime: np.ndarray | None, condition) -> np.ndarray | None:
+        """The levels of a prime that is at the level of the sound."""
+        return None if prime is None else self._levels(audio.amplify(prime, gain_of(condition)))
+
+    def _sound(self, levels: np.ndarray, condition) -> np.ndarray:
+        """The sound of levels, at the level of the recording that the condition is of."""
+        return at_recorded_level(self.network.likelihood.decode(levels).numpy(), gain_of(condition))
 
     def _levels(self, waveform) -> np.ndarray:
         return self.network.likelihood.encode(tf.constant(waveform, tf.float32)).numpy()

@@ -35,6 +35,7 @@ from wavenet.training import (
     prepare_corpus,
     run_config,
     scan_folder,
+    stored_gain_db,
     surroundings,
 )
 
@@ -65,7 +66,7 @@ def export_run(
     new_folder(folder)
     report = scan_folder(data, config)
     config = config.resolved(len({r.speaker for r in report.of("train")}))
-    corpus = prepare_corpus(report, config, workdir)
+    corpus = prepare_corpus(report, config, workdir, stored_gain_db(workdir))
     for line in [*report.lines(), *corpus.notes]:
         say(line)
     network = make_network(config)

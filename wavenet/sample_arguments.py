@@ -15,7 +15,10 @@ class SampleArguments:
     """Run directory, model folder, `shipped` (a student), `shipped-teacher` or
     `shipped-two-voices`."""
     out: Path
-    """Folder for the WAV and PNG files; made if missing."""
+    """Folder for the WAV and PNG files, NAME_SEED_ROW, by the name of the recording or mel, else
+    `sample`; made if missing."""
+    overwrite: bool = False
+    """Replace files of these names that are there already."""
     num: int = 1
     """Sounds, from the rows 0, 1, ... of the seed."""
     seed: int = 0
@@ -23,10 +26,13 @@ class SampleArguments:
     seconds: float | None = None
     """Length of a sound; None: that of the recording or mel, or 3 s for a model without frames."""
     recording: Path | None = None
-    """Recording to resynthesise from its frames (mel, F0); None: a shipped dev recording."""
+    """Recording to resynthesise from its frames (mel, F0), at its level; None: a shipped dev
+    recording."""
     mel: Path | None = None
     """Mel frames to synthesise from instead: an npy file [frames, bands] of logarithms, by the
     convention in the model's model.json."""
+    force: bool = False
+    """Speak a mel that does not look like those that the model was trained on."""
     prime_seconds: float = 0.0
     """Let the sound begin with so much of the recording and go on from there."""
     speaker: str | None = None

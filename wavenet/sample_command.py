@@ -1,7 +1,9 @@
 """The verb `sample` for sound: WAV files, written chunk by chunk, and their spectrograms."""
 
 import contextlib
+import dataclasses
 import math
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,14 +12,16 @@ from typing import Any
 import numpy as np
 
 from replicator.runs.errors import UserError
-from replicator.runs.folders import make_folder
+from replicator.runs.folders import check_new, make_folder
 from replicator.runs.progress import Progress
 from wavenet import shipped
 from wavenet.data import audio
-from wavenet.features.mel import above_silence
+from wavenet.data.recorded_level import at_recorded_level
+from wavenet.mel_file import read_frames
 from wavenet.plots import spectrogram_png
 from wavenet.sample_arguments import SampleArguments
 
+LEAST_SECONDS = 0.1  # of sound, of which a speed says something
 PLOTTED_SECONDS = 20.0  # of a sound: a longer one is seen by its beginning
 INTERRUPTED = 130
 
@@ -30,29 +34,54 @@ def sample(given: SampleArguments, load: Callable[[Path], Any]) -> int:
     _check(given)
     model = load(given.model)
     _check_ability(given, model)
-    recording = _recording(given, model)
-    frames = _frames(given, model, recording)
-    total = _length(given, model, recording, frames)
-    prime = _prime(given, model, recording, total)
+    file = _recording_file(given, model)
+    name = (given.mel or file or Path("sample")).stem
+    paths = [given.out / f"{name}_{given.seed}_{row}.wav" for row in range(given.num)]
+    check_new([each for path in paths for each in (path, _image(path))], given.overwrite)
+    source = _source(given, model, file)
+    total = _length(given, model, source)
+    prime = _prime(given, model, source.recording, total)
     make_folder(given.out)
-    paths = [given.out / f"sample_{given.seed}_{row}.wav" for row in range(given.num)]
-    written = _Written(model.sample_rate_hz, given.num)
-    interrupted = _synthesise(given, model, frames, prime, total, paths, written)
+    written = _Written(model.sample_rate_hz, given.num, source.gain_db)
+    interrupted = _synthesise(given, model, source, prime, total, paths, written)
     if written.samples:
-        _plot_and_report(paths, written, model, recording)
+        _plot_and_report(paths, written, model, source.recording)
     return INTERRUPTED if interrupted else 0
 
 
-class _Written:
-    """What is kept of sounds while they are written: levels, beginnings, time."""
+@dataclasses.dataclass(frozen=True)
+class _Source:
+    """What a sound is made from.
 
-    def __init__(self, rate_hz: int, rows: int):
+    recording: float32 [samples] at the model's rate, as stored. gain_db: what brings it to the
+    model's level. frames: [frames, channels] at that level. None: there is none.
+    """
+
+    recording: np.ndarray | None = None
+    gain_db: float = 0.0
+    frames: np.ndarray | None = None
+
+
+class _Written:
+    """What is kept of sounds while they are written: levels, beginnings, time.
+
+    gain_db: of the recording that they are of, which is taken back.
+    """
+
+    def __init__(self, rate_hz: int, rows: int, gain_db: float):
         self.rate_hz, self.seconds, self.samples, self.made = rate_hz, 0.0, 0, 0
+        self.gain_db, self.limited = gain_db, np.zeros(rows, np.int64)
         self.peaks, self.energies = np.zeros(rows), np.zeros(rows)
         self.beginnings: list[np.ndarray] = []
 
+    def levelled(self, chunk: np.ndarray) -> np.ndarray:
+        """A chunk [rows, samples] of the model at the recording's level."""
+        most = audio.FULL_SCALE * min(1.0, 10.0 ** (self.gain_db / 20.0))
+        self.limited += (np.abs(chunk) >= most).sum(1)
+        return at_recorded_level(chunk, self.gain_db)
+
     def add(self, chunk: np.ndarray) -> None:
-        """Takes note of a chunk [rows, samples]."""
+        """Takes note of a chunk [rows, samples] as it is written."""
         left = int(PLOTTED_SECONDS * self.rate_hz) - self.samples
         if left > 0:
             self.beginnings.append(chunk[:, :left])
@@ -62,7 +91,7 @@ class _Written:
 
 
 def _synthesise(
-    given: SampleArguments, model, frames, prime, total, paths, written: _Written
+    given: SampleArguments, model, source: _Source, prime, total, paths, written: _Written
 ) -> bool:
     """Writes the sounds as they are made; whether they were cut short by Ctrl-C."""
     primed = 0 if prime is None else len(prime)
@@ -72,9 +101,10 @@ def _synthesise(
         try:
             if prime is not None:
                 _take(np.repeat(prime[None], given.num, 0), writers, written)
+                prime = audio.amplify(prime, source.gain_db)
             start = time.perf_counter()
-            for chunk in _chunks(given, model, frames, prime, total - primed):
-                _take(chunk, writers, written)
+            for chunk in _chunks(given, model, source.frames, prime, total - primed):
+                _take(written.levelled(chunk), writers, written)
                 written.made += chunk.size
                 written.seconds = time.perf_counter() - start
                 progress.advance(chunk.shape[1])
@@ -109,24 +139,41 @@ def _plot_and_report(paths, written: _Written, model, recording: np.ndarray | No
     for row, path in enumerate(paths):
         plotted = {"sampled": beginnings[row]}
         if recording is not None:
-            recorded = audio.amplify(recording[: beginnings.shape[1]], model.gain_db)
-            plotted["recorded"] = recorded
-        spectrogram_png(path.with_suffix(".png"), plotted, rate_hz)
+            plotted["recorded"] = recording[: beginnings.shape[1]]
+        spectrogram_png(_image(path), plotted, rate_hz)
         rms = math.sqrt(written.energies[row] / written.samples)
         print(
-            f"{path}: {written.samples / rate_hz:.2f} s, "
+            f"{path}: {_duration(written.samples, rate_hz)}, "
             f"peak {audio.decibel(written.peaks[row]):.1f} dB, RMS {audio.decibel(rms):.1f} dB"
         )
+        if written.limited[row]:
+            print(f"{path}: {written.limited[row]:,} samples reached full scale and were limited")
     if written.made:
-        seconds = written.made / rate_hz
-        print(
-            f"{seconds:.2f} s of sound in {written.seconds:.2f} s: "
-            f"{written.seconds / seconds:.2f} of real time, "
-            f"{written.made / written.seconds:,.0f} samples/s (compilation included)"
-        )
+        print(_speed(written))
     passes = getattr(model, "passes", None)
     if passes is not None and passes.passes:
         print(passes.in_words())
+
+
+def _speed(written: _Written) -> str:
+    """How long the sounds took; of very short ones not in real time, which compiling would be."""
+    seconds = written.made / written.rate_hz
+    took = f"{_duration(written.made, written.rate_hz)} of sound in {written.seconds:.2f} s"
+    if seconds < LEAST_SECONDS:
+        return f"{took} (compilation included)"
+    factor, rate = written.seconds / seconds, written.made / written.seconds
+    return f"{took}: {factor:.2f} of real time, {rate:,.0f} samples/s (compilation included)"
+
+
+def _duration(samples: int, rate_hz: int) -> str:
+    """A length in seconds, and of a very short sound in samples."""
+    short = samples < LEAST_SECONDS * rate_hz
+    return f"{samples:,} samples" if short else f"{samples / rate_hz:.2f} s"
+
+
+def _image(path: Path) -> Path:
+    """The file of a sound's spectrogram."""
+    return path.with_suffix(".png")
 
 
 def _check(given: SampleArguments) -> None:
@@ -156,57 +203,42 @@ def _check_ability(given: SampleArguments, model) -> None:
         raise UserError(f"`--mel` is for models that read mel frames alone, {given.model} is none.")
 
 
-def _recording(given: SampleArguments, model) -> np.ndarray | None:
-    """The recording to resynthesise or to continue, at the model's rate; None for neither."""
-    if given.mel:
+def _recording_file(given: SampleArguments, model) -> Path | None:
+    """The recording to resynthesise or to continue; None for neither."""
+    if given.mel or not (given.recording or model.conditional or given.prime_seconds):
         return None
-    if given.recording is None and not model.conditional and not given.prime_seconds:
-        return None
-    path = given.recording or next(iter(sorted(shipped.recordings_folder().glob("dev/*.flac"))))
-    return audio.read(path, model.sample_rate_hz)
+    return given.recording or sorted(shipped.recordings_folder().glob("dev/*.flac"))[0]
 
 
-def _frames(given: SampleArguments, model, recording: np.ndarray | None) -> np.ndarray | None:
-    """The conditioning frames, [frames, channels], or None for a model without."""
+def _source(given: SampleArguments, model, path: Path | None) -> _Source:
+    """What to make a sound from; says on stderr what is special about a recording's file."""
     if given.mel:
-        return above_silence(read_mel(given.mel, model), model.data.mel(model.hop_samples))
-    return model.frames(recording) if model.conditional and recording is not None else None
+        return _Source(frames=read_frames(given.mel, model, given.force))
+    if path is None:
+        return _Source()
+    sound = audio.read_sound(path)
+    for note in sound.notes(model.sample_rate_hz if given.recording else None):
+        print(f"{path}: {note}", file=sys.stderr)
+    recording = audio.resample(sound.waveform, sound.sample_rate_hz, model.sample_rate_hz)
+    frames = np.asarray(model.frames(recording)) if model.conditional else None
+    return _Source(recording, model.level_gain_db(recording), frames)
 
 
-def read_mel(path: Path, model) -> np.ndarray:
-    """The mel frames in an npy file, float32 [frames, bands], fit for the model.
-
-    Raises UserError, naming the file, if it is no such file or not of the model's convention.
-    """
-    try:
-        mel = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
-        raise UserError(f"{path} cannot be read as an npy file.") from error
-    bands, shape = model.data.mel_bands, getattr(mel, "shape", None)
-    if shape is None or mel.dtype.kind not in "fiu" or len(shape) != 2 or shape[1] != bands:
-        raise UserError(f"{path} must hold numbers [frames, {bands}], got {shape}.")
-    if not len(mel):
-        raise UserError(f"{path} holds no frame.")
-    bad = ~np.isfinite(mel).all(axis=1)
-    if bad.any():
-        raise UserError(f"{path} holds a value that is no number (NaN), first in {bad.argmax()}.")
-    return mel.astype(np.float32)
-
-
-def _length(given: SampleArguments, model, recording, frames) -> int:
+def _length(given: SampleArguments, model, source: _Source) -> int:
     """Samples of a sound, the prime among them."""
     seconds = 3.0 if given.seconds is None else given.seconds
     wanted = max(1, round(seconds * model.sample_rate_hz))
-    if frames is None:
+    if source.frames is None:
         return wanted
-    there = len(frames) * model.hop_samples if recording is None else len(recording)
+    covered = len(source.frames) * model.hop_samples
+    there = covered if source.recording is None else len(source.recording)
     return there if given.seconds is None else min(wanted, there)
 
 
 def _prime(
     given: SampleArguments, model, recording: np.ndarray | None, total: int
 ) -> np.ndarray | None:
-    """The beginning of the recording at the model's level, shorter than the sound; None: none."""
+    """The beginning of the recording, shorter than the sound; None: none."""
     if recording is None or not given.prime_seconds:
         return None
     wanted = min(round(given.prime_seconds * model.sample_rate_hz), len(recording))
@@ -216,7 +248,7 @@ def _prime(
             f"{total / model.sample_rate_hz:.2f}, got {given.prime_seconds:g}."
         )
     samples = _whole_blocks(model, wanted)
-    return audio.amplify(recording[:samples], model.gain_db) if samples else None
+    return recording[:samples] if samples else None
 
 
 def _whole_blocks(model, samples: int) -> int:

@@ -7,7 +7,10 @@ import numpy as np
 
 from replicator.runs.field_rules import at_least, require
 from wavenet.feature_extractor import FeatureExtraction, SpeechModelLike
+from wavenet.features.frame_statistics import FrameStatistics, stored_statistics
 from wavenet.presets import DataConfig
+
+FULL_SCALE = 1.15  # the highest value of a frame, a sine at full scale in a narrow band
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +90,10 @@ class TrainedSpeechModelLike(SpeechModelLike, Protocol):
     """What `TrainedSpeechModel` needs of a model."""
 
     @property
+    def spec(self) -> dict[str, Any]:
+        """What model.json says."""
+
+    @property
     def temperature(self) -> float:
         """At which it speaks unless another is asked for."""
 
@@ -104,9 +111,20 @@ class TrainedSpeechModel(FeatureExtraction):
         return self.network.config.hop_samples
 
     @property
+    def level_db(self: TrainedSpeechModelLike) -> float | None:
+        """RMS of the recordings that it was trained on, after the gain; None: not known."""
+        return self.spec.get("level_db", self.data.level_db)
+
+    @property
     def conditional(self) -> bool:
         """Whether it needs frames."""
         return self.network.config.feature_channels > 0
+
+    @property
+    def frame_statistics(self) -> FrameStatistics | None:
+        """What the frames were that it was trained on; None where neither model.json nor its
+        conditioner says."""
+        return stored_statistics(self.spec) or _standardised_by(self.network)
 
     @property
     def known_speakers(self) -> tuple[str, ...]:
@@ -138,11 +156,22 @@ class TrainedSpeechModel(FeatureExtraction):
             num_samples,
             seed,
             tuple(range(num)),
-            None if condition is None else np.repeat(condition[None], num, 0),
+            None if condition is None else np.repeat(np.asarray(condition)[None], num, 0),
             None if number is None else np.full([num], number, np.int32),
             None if prime is None else np.repeat(prime[None], num, 0),
             self.temperature if temperature is None else temperature,
         )
+
+
+def _standardised_by(network: Any) -> FrameStatistics | None:
+    """The statistics that a network standardises its frames by, if it does."""
+    place = getattr(network, "residual", None) or network
+    conditioner = getattr(place, "conditioner", None)
+    if conditioner is None or not np.any(conditioner.mean.numpy()):
+        return None
+    mean, deviation = conditioner.mean.numpy(), conditioner.deviation.numpy()
+    spread = np.sqrt(np.mean(deviation**2) + np.var(mean))
+    return FrameStatistics(FULL_SCALE, float(mean.mean()), float(spread))
 
 
 def spec_of_speech(kind: str, stored: dict, data: DataConfig, network) -> dict[str, Any]:

@@ -66,7 +66,8 @@ def train(
             for line in report.lines():
                 say(line)
             cached = replicator.is_chief or (Path(workdir) / FEATURES).is_dir()
-            corpus = prepare_corpus(report, config, workdir if cached else None)
+            gain_db = stored_gain_db(workdir)
+            corpus = prepare_corpus(report, config, workdir if cached else None, gain_db)
             for line in [*corpus.notes, *_schedule_notes(run, config)]:
                 say(line)
             run.claim(run_config(preset, config, corpus, data), CHANGEABLE, defaults(config))
@@ -211,7 +212,10 @@ def scan_folder(data: Path, config: TrainConfig, cache_folder: Path | None = Non
 def prepare_corpus(
     report: ScanReport, config: TrainConfig, workdir: Path | None, gain_db: float | None = None
 ) -> Corpus:
-    """The recordings with their frames, cached beside the run when there is one."""
+    """The recordings with their frames, cached beside the run when there is one.
+
+    gain_db: see `prepare`; None: the one that the configuration's level asks for.
+    """
     hop = config.network.hop_samples
     pitch = config.data.pitch(hop)
     if pitch is None and config.network.pitch_taps and config.pitch_steps:  # the reader learns
@@ -225,6 +229,14 @@ def prepare_corpus(
         speeds=config.data.augment_speeds,
         cache_folder=None if workdir is None else Path(workdir) / FEATURES,
     )
+
+
+def stored_gain_db(workdir: Path | None) -> float | None:
+    """The gain of a run's recordings, which it keeps when it is resumed; None for a new run."""
+    if workdir is None or not (Path(workdir) / "config.json").exists():
+        return None
+    stored = RunDirectory.open(Path(workdir)).config().get("gain_db")
+    return float(stored) if isinstance(stored, int | float) else None
 
 
 def run_config(preset: str, config: TrainConfig, corpus: Corpus, data: Path) -> dict:

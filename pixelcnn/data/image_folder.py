@@ -23,7 +23,7 @@ from pixelcnn.data.image_file import (
 )
 from pixelcnn.data.metadata import SPLITS, Row, match, read_tables
 from pixelcnn.data.raw_corpus import RawCorpus, extremes
-from replicator.runs.folders import endings, list_files, shown, some
+from replicator.runs.folders import endings, list_files, shown, some, unread
 from replicator.runs.threads import in_threads
 
 MOST_WORKERS = 4  # each may hold a whole photograph
@@ -124,6 +124,7 @@ def find_entries(folder: Path) -> tuple[list[Entry], list[str]]:
       DataError: no image file, a table that is wrong, or a split that is half there.
     """
     names, notes = list_files(folder)
+    notes += unread(names, suffixes())
     split_folders = _has_split_folders(folder)
     rows, more = _listed(folder, names, split_folders)
     outer_folders = 1 if split_folders or all(name.startswith("train/") for name in rows) else 0

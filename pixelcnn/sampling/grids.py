@@ -1,6 +1,7 @@
 """Images to look at: grids, strips that show an image grow, animations."""
 
 import itertools
+import re
 import textwrap
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,6 +14,8 @@ from replicator.runs.atomic_files import replacing
 GAP = 2  # pixels between two images
 LEAST_SIDE = 96  # small images are shown enlarged, pixel by pixel, to at least this
 WHITE = 255
+NAME_CHARACTERS = 40  # of a class in the name of a file
+NAMED = re.compile(r"sample_\d+_(\d+)(?:_.*)?\.png")
 STRIPS = 8  # images whose growth is shown
 LINES, LINE_HEIGHT, FONT_SIZE = 3, 12, 10  # of a label, in pixels
 CHARACTER_WIDTH = 5.5  # pixels, of the font on average
@@ -59,12 +62,29 @@ def write_sheets(
         last = [labelled(image, text) for image, text in zip(last, itertools.cycle(labels))]
     write_png(folder / "grid.png", grid(last))
     if len(images[0]) == 1:
+        for name in ("progression.png", "progression.gif"):  # of another model's images
+            (folder / name).unlink(missing_ok=True)
         return "grid.png"
     strips = [strip(scales) for scales in images[:STRIPS]]
     write_png(folder / "progression.png", np.concatenate(strips))
     steps = zip(*images, strict=True)
     write_gif(folder / "progression.gif", [grid([enlarged(p, side) for p in s]) for s in steps])
     return "grid.png, progression.png and progression.gif (how they grew)"
+
+
+def image_name(seed: int, row: int, label: str | None = None) -> str:
+    """Return the name of an image's file: its seed and row and, where it has one, its class."""
+    shown = "" if label is None else "_" + re.sub(r"[^\w.-]+", "-", label)[:NAME_CHARACTERS]
+    return f"sample_{seed}_{row}{shown}.png"
+
+
+def remove_older(folder: Path, seed: int, num: int) -> str:
+    """Remove the images of a seed from row `num` on, left by a larger grid; say how many."""
+    rows = {path: NAMED.fullmatch(path.name) for path in folder.glob(f"sample_{seed}_*.png")}
+    older = [path for path, row in rows.items() if row and int(row[1]) >= num]
+    for path in older:
+        path.unlink()
+    return f"; removed {len(older)} images of an earlier, larger grid" if older else ""
 
 
 def strip(scales: Sequence[np.ndarray]) -> np.ndarray:

@@ -9,6 +9,7 @@ from pathlib import Path
 from replicator.runs.errors import UserError
 
 NAMES_SHOWN = 5
+TEXTS = ("", ".md", ".tsv")  # endings of what lies beside the data and is none
 
 
 def make_folder(folder: Path) -> Path:
@@ -61,6 +62,24 @@ def endings(names: Iterable[str]) -> str:
     counts = collections.Counter(Path(name).suffix or "no ending" for name in names)
     found = ", ".join(f"{count} {ending}" for ending, count in counts.most_common(NAMES_SHOWN))
     return shown(found) or "no file at all"
+
+
+def unread(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """Return a note that counts the files of unknown endings, or none where there is none.
+
+    Args:
+      names: of all files.
+      known: endings that are read, in lower case.
+    """
+    others = [n for n in names if Path(n).suffix.lower() not in (*known, *TEXTS)]
+    return [f"not read, of no kind that is known: {endings(others)}"] if others else []
+
+
+def check_new(paths: Iterable[Path], overwrite: bool) -> None:
+    """Raise UserError if one of the files is there already and must not be written over."""
+    there = [] if overwrite else [path for path in paths if path.exists()]
+    if there:
+        raise UserError(f"{there[0]} is there already; --overwrite replaces it.")
 
 
 def hashed(name: str) -> float:

@@ -32,6 +32,16 @@ def check_lengths(arrays: Arrays) -> None:
             raise InvalidInput(f"{said} must be at most the {given} `frames`, got {longest}.")
 
 
+def _levelled(sound: np.ndarray, condition: np.ndarray | None) -> np.ndarray:
+    """The sound at the level of the recording whose frames the condition is, if it is of one."""
+    gain_db = getattr(condition, "gain_db", 0.0)
+    if not gain_db:
+        return sound
+    # Such frames come from `wavenet`, which a bundle alone does not need.
+    level = importlib.import_module("wavenet.data.recorded_level")
+    return level.at_recorded_level(sound, gain_db)
+
+
 class AudioBundle(Bundle):
     """An exported WaveNet or student ready to speak."""
 
@@ -77,10 +87,16 @@ class AudioBundle(Bundle):
         return "tensorflow" if self._engine is None else "numba"
 
     def frames(self, waveform: np.ndarray) -> np.ndarray:
-        """The frames float32 [frames, channels] of a recording, to be spoken again.
+        """Return the frames float32 [frames, channels] of a recording, to be spoken again.
 
-        waveform: float32 [samples] at `sample_rate_hz`, at its stored level. It needs the package
-        `wavenet`; UserError without it, or for a model without frames.
+        What `generate` makes of them is at the recording's level, see `FeatureExtraction.frames`.
+        Needs the package `wavenet`.
+
+        Args:
+          waveform: float32 [samples] at `sample_rate_hz`, at its stored level.
+
+        Raises:
+          UserError: the package is missing, or the model reads no frames.
         """
         if not self.conditional:
             raise UserError(f"{self.name} reads no frames.")
@@ -104,7 +120,8 @@ class AudioBundle(Bundle):
         """Sounds, float32 [num, samples] in [-1, 1].
 
         Args:
-          condition: frames [frames, channels] from `frames(...)`, or None for a model without.
+          condition: frames [frames, channels], or None for a model without. From `frames(...)`, the
+            sound is at that recording's level; from others, at the model's.
           seed, row, num: sounds row, row + 1, ... of the seed, the same whatever `num` is.
           num_samples: length; by default that of the condition.
           speaker: a name, for models with speakers; None: the first one.
@@ -114,8 +131,9 @@ class AudioBundle(Bundle):
         """
         request = self._engine_request(condition, seed, row, num, num_samples, speaker, temperature)
         if self._engine is not None:
-            return self._engine.whole(request)
-        return np.concatenate([self._whole(group) for group in self._groups(request)])
+            return _levelled(self._engine.whole(request), condition)
+        whole = np.concatenate([self._whole(group) for group in self._groups(request)])
+        return _levelled(whole, condition)
 
     def stream(
         self,
@@ -138,9 +156,11 @@ class AudioBundle(Bundle):
         if chunk_samples < 1:
             raise InvalidInput(f"`chunk_samples` must be at least 1, got {chunk_samples}.")
         if self._engine is not None:
-            return self._engine.stream(request, chunk_samples)
-        groups = [self._streamed(group, chunk_samples) for group in self._groups(request)]
-        return (np.concatenate(chunks) for chunks in zip(*groups, strict=True))
+            made = self._engine.stream(request, chunk_samples)
+        else:
+            groups = [self._streamed(group, chunk_samples) for group in self._groups(request)]
+            made = (np.concatenate(chunks) for chunks in zip(*groups, strict=True))
+        return (_levelled(chunk, condition) for chunk in made)
 
     def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """What a signature gives for inputs as `check` gives them.

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from replicator.runs.stored_config import dataclass_from
+from wavenet.data.recorded_level import level_of
 from wavenet.feature_extractor import FeatureExtraction
 from wavenet.presets import DataConfig
 
@@ -14,16 +15,19 @@ class FeatureExtractor(FeatureExtraction):
     """Computes the features of a model of speech.
 
     data: what it was trained on. hop_samples: between two frames. gain_db: that recordings are
-    amplified by. known_speakers: names in the order of their numbers.
+    amplified by. level_db: see `data.recorded_level`. known_speakers: names in the order of
+    their numbers.
     """
 
     data: DataConfig
     hop_samples: int
     gain_db: float
     known_speakers: tuple[str, ...] = ()
+    level_db: float | None = None
 
 
 def feature_extractor(spec: Mapping[str, Any]) -> FeatureExtractor:
     """The extractor that the model.json of a bundle describes."""
     data = dataclass_from(DataConfig, spec["config"]["data"])
-    return FeatureExtractor(data, spec["hop_samples"], spec["gain_db"], tuple(spec["speakers"]))
+    speakers, level_db = tuple(spec["speakers"]), level_of(spec)
+    return FeatureExtractor(data, spec["hop_samples"], spec["gain_db"], speakers, level_db)

@@ -176,15 +176,20 @@ def _kind(array: np.ndarray) -> str:
 
 
 def _check_shape(name: str, shape: tuple[int | None, ...], array: np.ndarray) -> None:
-    fits = len(shape) == array.ndim and all(
-        size in (None, found) for size, found in zip(shape, array.shape, strict=True)
-    )
-    if not fits:
+    if not _fits(shape, array.shape):
         wanted = ", ".join("any" if size is None else str(size) for size in shape)
         found = ", ".join(map(str, array.shape))
-        raise InvalidInput(f"`{name}` must have the shape [{wanted}], got [{found}].")
+        turned = array.ndim > 1 and _fits(shape, np.swapaxes(array, -1, -2).shape)
+        hint = ": it is transposed" if turned else ""
+        raise InvalidInput(f"`{name}` must have the shape [{wanted}], got [{found}]{hint}.")
     if not array.size:
         raise InvalidInput(f"`{name}` must not be empty, got {list(array.shape)}.")
+
+
+def _fits(shape: tuple[int | None, ...], found: tuple[int, ...]) -> bool:
+    return len(shape) == len(found) and all(
+        size in (None, there) for size, there in zip(shape, found, strict=True)
+    )
 
 
 def _check_range(name: str, info: TensorInfo, array: np.ndarray) -> None:

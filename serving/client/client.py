@@ -167,18 +167,21 @@ class Client:
         seconds: float | None = None,
         speaker: str | None = None,
         temperature: float | None = None,
+        force: bool = False,
         timeout_seconds: float | None = None,
     ) -> Speech:
         """Sound as the server makes it: an iterator of chunks float32 [samples].
 
         Args:
           frames: float [frames, channels] to speak.
-          recording: path, or bytes, of a WAV or FLAC file to be spoken again; HTTP alone.
+          recording: path, or bytes, of a WAV or FLAC file to be spoken again, at its level; HTTP
+            alone.
           example: name of a recording that the server has; HTTP alone.
           text: to be spoken, where the server has a front end for it; HTTP alone.
           seed, row: which sound.
           seconds: length; None: all of what is spoken.
           temperature: multiplies the noise; None: what the model declares, else 1.
+          force: speak frames that do not look like those that the model was trained on.
           timeout_seconds: until the end of the sound.
         """
         arguments: dict[str, Any] = {"seed": seed, "row": row}
@@ -187,7 +190,7 @@ class Client:
         if recording is not None:
             arguments["recording"] = _read(recording)
         given = {"example": example, "text": text, "speaker": speaker, "seconds": seconds}
-        given |= {"temperature": temperature}
+        given |= {"temperature": temperature, "force": force or None}
         arguments |= {key: value for key, value in given.items() if value is not None}
         with self._named(name):
             return self._transport.speak(name, arguments, self._deadline(timeout_seconds))

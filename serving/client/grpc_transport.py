@@ -254,6 +254,7 @@ def _speak_request(name: str, arguments: Mapping[str, Any], rate_hz: int) -> Any
             row=arguments["row"],
             temperature=arguments.get("temperature"),
             speaker=arguments.get("speaker", ""),
+            force=arguments.get("force", False),
         )
     except (ValueError, TypeError) as error:
         raise ClientError(f"The request cannot be sent: {error}", "invalid_input") from None

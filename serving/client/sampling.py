@@ -12,8 +12,9 @@ import numpy as np
 import tyro
 
 from pixelcnn.data.captions import encode_caption
-from pixelcnn.sampling.grids import write_png, write_sheets
+from pixelcnn.sampling.grids import image_name, remove_older, write_png, write_sheets
 from replicator.runs.errors import UserError
+from replicator.runs.folders import check_new
 from replicator.runs.progress import Progress
 from serving.bundles.signature import fastest
 from serving.client.client import RETRIES, Client, server_and_name
@@ -35,6 +36,8 @@ class Connection:
     """http://HOST:PORT/NAME, https:// or grpc://: a model of `onepass serve`."""
     out: Path
     """Folder for the files; made if missing."""
+    overwrite: bool = False
+    """Replace files of the same names that are there already."""
     seed: int = 0
     """Names the noise: the same seed gives the same samples."""
     timeout: float = 600.0
@@ -52,9 +55,12 @@ class SpeakArguments(Connection):
     seconds: float | None = None
     """Length of a sound; None: that of what is spoken, or what the server gives."""
     recording: Path | None = None
-    """WAV or FLAC file to be spoken again; None: the first of the server's own examples."""
+    """WAV or FLAC file to be spoken again, at its level; None: the first of the server's own
+    examples."""
     mel: Path | None = None
     """Frames to speak instead: an npy file [frames, channels]."""
+    force: bool = False
+    """Speak a mel that does not look like those that the model was trained on."""
     text: str | None = None
     """Text to speak instead, where the server has a front end for it."""
     example: str | None = None
@@ -117,15 +123,30 @@ def _state(spec: dict[str, Any]) -> str:
 def _speak(client: Client, name: str, spec: dict[str, Any], given: SpeakArguments) -> int:
     """Writes the sounds one after the other."""
     arguments = _speak_arguments(client, name, spec, given)
+    begin = f"{_name_of(given, arguments)}_{given.seed}"
+    paths = [given.out / f"{begin}_{row}.wav" for row in range(given.num)]
+    check_new([each for path in paths for each in (path, _image(path))], given.overwrite)
     interrupted = False
     with Progress(given.num, "speaking", "sound") as progress:
-        for row in range(given.num):
-            path = given.out / f"sample_{given.seed}_{row}.wav"
+        for row, path in enumerate(paths):
             interrupted = _write_sound(client, name, path, {**arguments, "row": row})
             if interrupted:
                 break
             progress.advance()
     return INTERRUPTED if interrupted else 0
+
+
+def _name_of(given: SpeakArguments, arguments: dict[str, Any]) -> str:
+    """What the files of a sound begin with: the name of what is spoken."""
+    file = given.recording or given.mel
+    if file is not None:
+        return file.stem
+    return str(arguments.get("example") or ("text" if given.text else "sample"))
+
+
+def _image(path: Path) -> Path:
+    """The file of a sound's spectrogram."""
+    return path.with_suffix(".png")
 
 
 def _write_sound(client: Client, name: str, path: Path, arguments: dict[str, Any]) -> bool:
@@ -149,7 +170,7 @@ def _write_sound(client: Client, name: str, path: Path, arguments: dict[str, Any
     if samples:
         seconds = time.perf_counter() - start
         plotted = np.concatenate(beginning)[: int(PLOTTED_SECONDS * rate_hz)]
-        spectrogram_png(path.with_suffix(".png"), {"sampled": plotted}, rate_hz)
+        spectrogram_png(_image(path), {"sampled": plotted}, rate_hz)
         took = f"in {seconds:.2f} s, the first of it after {first_seconds:.2f} s"
         print(f"{path}: {samples / rate_hz:.2f} s {took}")
     return interrupted
@@ -178,6 +199,7 @@ def _speak_arguments(
         "seconds": given.seconds,
         "speaker": given.speaker,
         "temperature": given.temperature,
+        "force": given.force,
     }
 
 
@@ -206,8 +228,8 @@ def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments)
     with Progress(given.num, "drawing", "image") as progress:
         try:
             for scales in _image_scales(client, name, spec, given):
-                path = given.out / f"sample_{given.seed}_{len(images)}.png"
-                write_png(path, scales[-1])
+                label = _class_name(spec, given.label, len(images))
+                write_png(given.out / image_name(given.seed, len(images), label), scales[-1])
                 images.append(scales)
                 progress.advance()
         except KeyboardInterrupt:
@@ -215,8 +237,20 @@ def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments)
     if images:
         seconds, side = time.perf_counter() - start, images[0][-1].shape[0]
         files, size = write_sheets(given.out, images, given.caption), f"{side}x{side} pixels"
+        files += remove_older(given.out, given.seed, given.num)
         print(f"{given.out}: {len(images)} images of {size} in {seconds:.1f} s; {files}")
     return 0 if len(images) == given.num else INTERRUPTED
+
+
+def _class_name(spec: dict[str, Any], label: str | None, row: int) -> str | None:
+    """The name of an image's class, None for a model without classes."""
+    classes = [str(name) for name in spec.get("classes") or ()]
+    if not classes:
+        return None
+    if label is None:
+        return classes[row % len(classes)]
+    known = label.isdecimal() and label not in classes and int(label) < len(classes)
+    return classes[int(label)] if known else label
 
 
 def _image_scales(

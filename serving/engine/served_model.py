@@ -10,6 +10,8 @@ from typing import Any, cast
 import numpy as np
 
 from replicator.runs.errors import UserError
+from serving.bundles.audio_bundle import WHOLE
+from serving.bundles.frame_convention import check_rows
 from serving.bundles.protocols import Servable, SpeechServable
 from serving.bundles.signature import PLAIN, Signature
 from serving.engine.batching import LARGE_BYTES, Batcher, Limits
@@ -125,6 +127,8 @@ class ServedModel:
             self._counted(),
         ):
             checked = await self._checked(signature, inputs)
+            if signature in WHOLE and "frames" in checked:
+                await asyncio.to_thread(check_rows, self.spec, checked)
             _check_answer(checked, self._most_bytes)
             return await self._batcher.submit(signature, checked, max(0.0, end - loop.time()))
 

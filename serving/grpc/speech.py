@@ -9,6 +9,7 @@ import grpc
 import numpy as np
 from google.protobuf.message import Message
 
+from serving.bundles.frame_convention import check_convention
 from serving.bundles.signature import checked
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
@@ -82,6 +83,8 @@ def _synthesis_request(served: ServedModel, request: Message, limit_bytes: int) 
         raise InvalidInput(f"`num_samples` must be at least 0, got {request.num_samples}.")
     if frames is not None:
         checked("frames", signature(served).inputs["frames"], frames[None])
+        if not request.force:
+            check_convention(served.spec, frames)
     given = {
         "seed": request.seed,
         "row": request.row,

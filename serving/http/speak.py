@@ -10,6 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
+from serving.bundles.frame_convention import check_convention
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
@@ -27,6 +28,7 @@ from serving.http.synthesis_requests import (
     WorkerPool,
     is_conditional,
     max_seconds,
+    recording_gain_db,
     signature,
     synthesis_request,
     synthesize,
@@ -48,12 +50,16 @@ class SpeakQuery(SynthesisFields, kw_only=True):
 
 
 class SpeakRequest(SpeakQuery, kw_only=True):
-    """What to speak: one of frames, a recording (base64), an example and a text; and how."""
+    """What to speak: one of frames, a recording (base64), an example and a text; and how.
+
+    force: speak frames that do not look like those that the model was trained on.
+    """
 
     frames: Annotated[Any, Meta(extra_json_schema=FRAMES)] = None
     recording: Annotated[str, Meta(extra_json_schema={"contentEncoding": "base64"})] | None = None
     example: Name | None = None
     text: Annotated[str, Meta(max_length=MAX_CHARACTERS)] | None = None
+    force: bool | None = None
 
 
 class ExampleEntry(TypedDict):
@@ -95,8 +101,8 @@ class SpeakRoute:
         else:
             fields = asked = await read_with(json_model, body, SpeakRequest)
             frames = self._frames(served, asked)
-        made = await cancel_on_disconnect(request.receive, frames)
-        synthesis = synthesis_request(served, fields, made)
+        made, gain_db = await cancel_on_disconnect(request.receive, frames)
+        synthesis = synthesis_request(served, fields, made, gain_db)
         form = stream_format(
             fields.format or "wav", served.spec["sample_rate_hz"], synthesis.num_samples
         )
@@ -115,23 +121,32 @@ class SpeakRoute:
         ]
         return json_response(Examples(examples=entries))
 
-    async def _frames(self, served: ServedModel, asked: SpeakRequest) -> np.ndarray | None:
-        """The frames of the one source that is given, float32 [frames, channels]."""
+    async def _frames(
+        self, served: ServedModel, asked: SpeakRequest
+    ) -> tuple[np.ndarray | None, float]:
+        """The frames of the one source that is given, float32 [frames, channels], and its gain."""
         given = [name for name in SOURCES if getattr(asked, name) is not None]
         if not given and not is_conditional(served):
-            return None
+            return None, 0.0
         if len(given) != 1:
             raise InvalidInput(f"The body must have one of {', '.join(SOURCES)}.")
-        return await self._conditional_frames(served, given[0], getattr(asked, given[0]))
+        source, value = given[0], getattr(asked, given[0])
+        return await self._conditional_frames(served, source, value, bool(asked.force))
 
-    async def _conditional_frames(self, served: ServedModel, source: str, value: Any) -> np.ndarray:
+    async def _conditional_frames(
+        self, served: ServedModel, source: str, value: Any, force: bool = False
+    ) -> tuple[np.ndarray, float]:
+        """The frames of a source, and what its recording was amplified by, in dB; else 0."""
         if not is_conditional(served):
             raise InvalidInput(f"`{source}` must not be given: the model needs none.")
         if source == "frames":
             info = signature(served).inputs["frames"]
-            return (await self._workers.run(json_tensor, "frames", [value], info))[0]
+            frames = (await self._workers.run(json_tensor, "frames", [value], info))[0]
+            if not force:
+                check_convention(served.spec, frames)
+            return frames, 0.0
         if source == "text":
-            return await self._workers.run(text_frames, served.bundle, value)
+            return await self._workers.run(text_frames, served.bundle, value), 0.0
         if source == "example":
             value = await asyncio.to_thread(_example, value)
         elif isinstance(value, str):
@@ -139,12 +154,13 @@ class SpeakRoute:
         return await self._workers.run(frames_from_recording, served, value)
 
 
-def frames_from_recording(served: ServedModel, data: bytes) -> np.ndarray:
-    """The frames that describe a recording, float32 [frames, channels]."""
+def frames_from_recording(served: ServedModel, data: bytes) -> tuple[np.ndarray, float]:
+    """The frames of a recording, float32 [frames, channels], and the dB it was amplified by."""
     from serving.http.uploaded_recordings import decode_recording
 
     waveform = decode_recording(data, served.spec["sample_rate_hz"], max_seconds(served))
-    return np.asarray(served.speech_bundle.frames(waveform), np.float32)
+    frames = np.asarray(served.speech_bundle.frames(waveform), np.float32)
+    return frames, recording_gain_db(served, waveform)
 
 
 def _example(name: str) -> bytes:

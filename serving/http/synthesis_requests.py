@@ -1,6 +1,7 @@
 """Synthesis requests, checked before anything is synthesised."""
 
 import asyncio
+import contextlib
 import dataclasses
 import logging
 import re
@@ -20,6 +21,7 @@ from serving.engine.streams import PROCESSORS
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
 from serving.http.fields import Name, Seed, excerpt
 from speech.phonemes import MAX_CHARACTERS
+from wavenet.data.recorded_level import at_recorded_level, level_gain_db, level_of
 
 LOG = logging.getLogger(__name__)
 LAST_LATIN = 0x24F
@@ -45,7 +47,8 @@ class SynthesisFields(Struct, kw_only=True):
 class SynthesisRequest:
     """A sound: frames float32 [frames, channels] or None, and how to speak them.
 
-    num_samples: of the sound, known before it is made.
+    num_samples: of the sound, known before it is made. gain_db: what the recording that the frames
+    are of was amplified by; the sound gets the recording's level back.
     """
 
     frames: np.ndarray | None
@@ -54,6 +57,7 @@ class SynthesisRequest:
     row: int
     temperature: float | None
     speaker: str | None
+    gain_db: float = 0.0
 
 
 def signature(served: ServedModel) -> Signature:
@@ -82,9 +86,15 @@ def max_seconds(served: ServedModel) -> float:
 
 
 def synthesis_request(
-    served: ServedModel, fields: SynthesisFields, frames: np.ndarray | None
+    served: ServedModel,
+    fields: SynthesisFields,
+    frames: np.ndarray | None,
+    gain_db: float = 0.0,
 ) -> SynthesisRequest:
-    """The sound that the fields ask for, of these frames; InvalidInput, with field and rule."""
+    """The sound that the fields ask for, of these frames; InvalidInput, with field and rule.
+
+    gain_db: see `SynthesisRequest`.
+    """
     rate_hz, hop = served.spec["sample_rate_hz"], served.spec["hop_samples"]
     wanted = fields.seconds
     if frames is None:
@@ -106,6 +116,7 @@ def synthesis_request(
         fields.row or 0,
         fields.temperature,
         _speaker(served, fields.speaker),
+        gain_db,
     )
 
 
@@ -118,11 +129,11 @@ def _speaker(served: ServedModel, name: str | None) -> str | None:
     raise InvalidInput(f"`speaker` must be one of {', '.join(known)}, got {excerpt(name)}.")
 
 
-def synthesize(
+async def synthesize(
     served: ServedModel, synthesis: SynthesisRequest, timeout_seconds: float | None = None
 ) -> AsyncGenerator[np.ndarray, None]:
     """The sound in chunks float32 [samples], as it is made; see `ServedModel.stream`."""
-    return served.stream(
+    made = served.stream(
         synthesis.frames,
         seed=synthesis.seed,
         row=synthesis.row,
@@ -131,6 +142,15 @@ def synthesize(
         temperature=synthesis.temperature,
         timeout_seconds=timeout_seconds,
     )
+    async with contextlib.aclosing(made) as chunks:
+        async for chunk in chunks:
+            yield at_recorded_level(chunk, synthesis.gain_db)
+
+
+def recording_gain_db(served: ServedModel, waveform: np.ndarray) -> float:
+    """What the model's `frames` amplify a recording [samples] by, in dB."""
+    spec = served.spec
+    return level_gain_db(waveform, spec.get("gain_db", 0.0), level_of(spec))
 
 
 class WorkerPool:

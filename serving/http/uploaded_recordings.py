@@ -7,6 +7,7 @@ import soundfile
 
 from serving.errors import InvalidInput, TooLarge
 from wavenet.data.audio import resample
+from wavenet.data.mixdown import Mixdown
 
 SUBTYPES = ("PCM_S8", "PCM_U8", "PCM_16", "PCM_24", "PCM_32", "FLOAT", "DOUBLE", "ULAW", "ALAW")
 LOWEST_HZ, HIGHEST_HZ = 4_000, 192_000
@@ -19,18 +20,22 @@ def decode_recording(data: bytes, sample_rate_hz: int, max_seconds: float) -> np
 
     Raises:
       InvalidInput: it is neither, holds other than plain samples, nothing, NaN or infinity, or is
-        of a rate or a number of channels out of range. TooLarge: it lasts too long.
+        of a rate or a number of channels out of range, or these cancel each other.
+      TooLarge: it lasts too long.
     """
     if data[:4] != b"fLaC" and not (data[:4] == b"RIFF" and data[8:12] == b"WAVE"):
         raise InvalidInput("`recording` must be a WAV or a FLAC file.")
     try:
         with soundfile.SoundFile(io.BytesIO(data)) as file:
             _check(file, max_seconds)
-            waveform, rate_hz = _decoded(file), file.samplerate
+            mixed, rate_hz = _decoded(file), file.samplerate
     except soundfile.SoundFileError as error:
         raise InvalidInput("`recording` must be a WAV or a FLAC file that can be read.") from error
+    waveform = _shifted(mixed.waveform)
     if not len(waveform) or not np.isfinite(waveform).all():
         raise InvalidInput("`recording` must hold samples, all of them finite.")
+    if mixed.cancels:
+        raise InvalidInput("`recording` must have channels that do not cancel each other.")
     return resample(waveform, rate_hz, sample_rate_hz)
 
 
@@ -50,17 +55,18 @@ def _check(file: soundfile.SoundFile, max_seconds: float) -> None:
         raise TooLarge(f"`recording` must last at most {max_seconds:g} seconds.")
 
 
-def _decoded(file: soundfile.SoundFile) -> np.ndarray:
-    """float32 [samples], the mean of the channels; libsndfile reads no more than was measured."""
-    blocks, left = [], file.frames
+def _decoded(file: soundfile.SoundFile) -> Mixdown:
+    """The channels as one; libsndfile reads no more than was measured."""
+    mixed, left = Mixdown(file.channels), file.frames
     while left > 0:
         block = file.read(min(BLOCK_SAMPLES, left), dtype="float32", always_2d=True)
         if not len(block):
             break
         left -= len(block)
-        blocks.append(block.mean(axis=1, dtype=np.float32))
-    if not blocks:
-        return np.zeros(0, np.float32)
-    # libsndfile gives s / 32768 for a 16-bit sample s, which stands for (2 s + 1) / 65535 here.
-    whole = np.concatenate(blocks)
-    return (whole * np.float32(65536.0) + np.float32(1.0)) / np.float32(65535.0)
+        mixed.add(block)
+    return mixed
+
+
+def _shifted(waveform: np.ndarray) -> np.ndarray:
+    """libsndfile gives s / 32768 for a 16-bit sample s, which stands for (2 s + 1) / 65535 here."""
+    return (waveform * np.float32(65536.0) + np.float32(1.0)) / np.float32(65535.0)

@@ -347,9 +347,9 @@ def test_a_student_speaks_from_the_command_line(student_run, tmp_path, capsys):
     words = ["sample", str(student_run), "--out", str(tmp_path), "--num", "2", "--seconds", "0.5"]
     assert onepass.main(words) == 0
     assert "of real time" in capsys.readouterr().out
-    one, two = (audio.read(tmp_path / f"sample_0_{i}.wav", 16_000) for i in range(2))
+    one, two = (audio.read(tmp_path / f"arctic_a0099_0_{i}.wav", 16_000) for i in range(2))
     assert len(one) == len(two) == 8000 and np.abs(one - two).max() > 1e-3
-    assert (tmp_path / "sample_0_0.png").exists()
+    assert (tmp_path / "arctic_a0099_0_0.png").exists()
 
 
 @pytest.mark.parametrize(
@@ -425,7 +425,7 @@ def test_a_mel_from_a_file_is_spoken_to_its_end(request, tmp_path, model):
     np.save(tmp_path / "mel.npy", MEL)
     words = ["sample", str(request.getfixturevalue(model)), "--mel", str(tmp_path / "mel.npy")]
     assert onepass.main([*words, "--out", str(tmp_path / "out")]) == 0
-    sound = audio.read(tmp_path / "out" / "sample_0_0.wav", 16_000)
+    sound = audio.read(tmp_path / "out" / "mel_0_0.wav", 16_000)
     assert len(sound) == 6 * 256 and np.std(sound) > 0
 
 
@@ -463,7 +463,7 @@ def test_ctrl_c_keeps_what_was_spoken(student_run, tmp_path, monkeypatch):
     monkeypatch.setattr(models.StudentModel, "stream", interrupted)
     words = ["sample", str(student_run), "--out", str(tmp_path), "--seconds", "2"]
     assert onepass.main(words) == 130
-    assert 0 < len(audio.read(tmp_path / "sample_0_0.wav", 16_000)) < 16_000
+    assert 0 < len(audio.read(tmp_path / "arctic_a0099_0_0.wav", 16_000)) < 16_000
 
 
 # Conditions that a student is given

@@ -66,6 +66,16 @@ def test_it_speaks_at_the_level_of_recordings_and_better_than_its_source_and_unt
         assert ours["log_mel_distance_db"] < other["log_mel_distance_db"]
 
 
+@pytest.mark.parametrize("change_db", [0.0, -30.0, 14.0])
+def test_copy_synthesis_has_the_level_of_the_recording(student, change_db):
+    for path in sorted(shipped.recordings_folder().glob("dev/*.flac"))[::3]:
+        speech = audio.amplify(audio.read(path, student.sample_rate_hz), change_db)
+        speech = np.clip(speech, -0.97, 0.97)
+        sound = student.generate(student.frames(speech), num_samples=len(speech))[0]
+        assert abs(audio.rms_db(sound) - audio.rms_db(speech)) < 0.5
+        assert audio.clipped_share(sound) < 1e-3
+
+
 def test_it_speaks_at_the_temperature_that_it_declares(student, recordings):
     frames = student.frames_at_level(recordings[0])[:40]
     assert student.temperature == 0.8

@@ -61,10 +61,10 @@ def levels_of(path):
 def test_sample_writes_what_the_model_draws_for_all_classes_in_turn(tmp_path, capsys):
     status, names = sampled("pixelcnn", tmp_path / "out", "--num 4 --seed 7")
     assert status == 0
-    assert names == ["grid.png", *(f"sample_7_{row}.png" for row in range(4))]
+    assert names == ["grid.png", *(f"sample_7_{row}_{CLASSES[row % 3]}.png" for row in range(4))]
     expected = model("pixelcnn").generate([0, 1, 2, 0], seed=7, num=4)
     for row, image in enumerate(expected):
-        found = levels_of(tmp_path / "out" / f"sample_7_{row}.png")
+        found = levels_of(tmp_path / "out" / f"sample_7_{row}_{CLASSES[row % 3]}.png")
         np.testing.assert_array_equal(found, image)
     np.testing.assert_array_equal(levels_of(tmp_path / "out" / "grid.png"), grid(list(expected)))
     line = capsys.readouterr().out
@@ -74,10 +74,24 @@ def test_sample_writes_what_the_model_draws_for_all_classes_in_turn(tmp_path, ca
 def test_one_image_of_one_class_can_be_asked_for(tmp_path):
     assert sampled("pixelcnn", tmp_path, "--num 1 --label eel") == (
         0,
-        ["grid.png", "sample_0_0.png"],
+        ["grid.png", "sample_0_0_eel.png"],
     )
     expected = model("pixelcnn").generate("eel")[0]
-    np.testing.assert_array_equal(levels_of(tmp_path / "sample_0_0.png"), expected)
+    np.testing.assert_array_equal(levels_of(tmp_path / "sample_0_0_eel.png"), expected)
+
+
+def test_a_smaller_grid_leaves_nothing_of_a_larger_one_of_its_seed(tmp_path, capsys):
+    assert sampled("pixelcnn", tmp_path, "--num 4")[0] == 0
+    for name in ("sample_1_3_cat.png", "sample_0_3.txt", "mine_0_3.png"):
+        (tmp_path / name).write_bytes(b"")
+    capsys.readouterr()
+    status, names = sampled("pixelcnn", tmp_path, "--num 2")
+    assert status == 0
+    drawn = [f"sample_0_{row}_{CLASSES[row]}.png" for row in range(2)]
+    others = ["sample_1_3_cat.png", "sample_0_3.txt", "mine_0_3.png"]
+    assert names == sorted(["grid.png", *drawn, *others])
+    said = capsys.readouterr().out
+    assert "; removed 2 images of an earlier, larger grid\n" in said
 
 
 def test_guided_images_are_those_of_the_model_by_every_sampler(tmp_path):
@@ -86,7 +100,7 @@ def test_guided_images_are_those_of_the_model_by_every_sampler(tmp_path):
         words = f"--num 2 --seed 7 --guidance 2 --sampler {sampler}"
         assert sampled("pixelcnn", tmp_path / sampler, words)[0] == 0
         for row in range(2):
-            found = levels_of(tmp_path / sampler / f"sample_7_{row}.png")
+            found = levels_of(tmp_path / sampler / f"sample_7_{row}_{CLASSES[row]}.png")
             np.testing.assert_array_equal(found, expected[row])
     assert (model("pixelcnn").generate([0, 1], seed=7, num=2) != expected).any()
 
@@ -97,7 +111,7 @@ def test_sampling_by_fixed_point_gives_the_same_files_and_says_its_passes(tmp_pa
     words = "--num 2 --seed 7 --sampler fixed-point"
     assert sampled("pixelcnn", tmp_path / "iterated", words)[0] == 0
     for row in range(2):
-        name = f"sample_7_{row}.png"
+        name = f"sample_7_{row}_{CLASSES[row]}.png"
         found, expected = (levels_of(tmp_path / place / name) for place in ("iterated", "cached"))
         np.testing.assert_array_equal(found, expected)
     line = capsys.readouterr().out.splitlines()[-1]
@@ -111,12 +125,12 @@ def test_a_multiscale_model_shows_how_its_images_grew(tmp_path):
     words = "--num 2 --seed 3 --label dog --temperature 1 0.5"
     status, names = sampled("multiscale", tmp_path, words)
     expected = ["grid.png", "progression.gif", "progression.png"]
-    assert (status, names) == (0, [*expected, "sample_3_0.png", "sample_3_1.png"])
+    assert (status, names) == (0, [*expected, "sample_3_0_dog.png", "sample_3_1_dog.png"])
     drawn = list(model("multiscale").progressions("dog", seed=3, num=2, temperature=(1, 0.5)))
     strips = levels_of(tmp_path / "progression.png")
     assert strips.shape == (2 * 100, 2 * 98 + 2, 3)
     for row, scales in enumerate(drawn):
-        found = levels_of(tmp_path / f"sample_3_{row}.png")
+        found = levels_of(tmp_path / f"sample_3_{row}_dog.png")
         np.testing.assert_array_equal(found, scales[-1])
         for column, (scale, pixel) in enumerate(zip(scales, (24, 12), strict=True)):
             top, left = 100 * row + 2, 98 * column + 2
@@ -147,12 +161,12 @@ def test_a_start_is_enlarged_and_a_prime_is_gone_on_from(tmp_path):
         Image.fromarray(noise[:side, :side]).save(tmp_path / f"{name}.png")
     words = f"--num 1 --label cat --start {tmp_path / 'small.png'}"
     assert sampled("multiscale", tmp_path / "a", words)[0] == 0
-    drawn = levels_of(tmp_path / "a" / "sample_0_0.png")[..., 0]
+    drawn = levels_of(tmp_path / "a" / "sample_0_0_cat.png")[..., 0]
     np.testing.assert_array_equal(drawn[::2, ::2], noise[:4, :4])
     for extra, rows in {"": 4, "--prime-rows 6": 6}.items():
         words = f"--num 1 --label cat --prime {tmp_path / 'large.png'} {extra}"
         assert sampled("pixelcnn", tmp_path / f"b{rows}", words)[0] == 0
-        drawn = levels_of(tmp_path / f"b{rows}" / "sample_0_0.png")[..., 0]
+        drawn = levels_of(tmp_path / f"b{rows}" / "sample_0_0_cat.png")[..., 0]
         np.testing.assert_array_equal(drawn[:rows], noise[:rows])
         assert not np.array_equal(drawn[rows], noise[rows])
 
@@ -190,7 +204,8 @@ def test_ctrl_c_keeps_what_has_been_drawn(tmp_path, monkeypatch, capsys, before)
     monkeypatch.setattr(models.ImageModel, "progressions", interrupted)
     status, names = sampled("multiscale", tmp_path, "--num 5 --label cat")
     assert status == 130
-    kept = ["grid.png", "progression.gif", "progression.png", "sample_0_0.png", "sample_0_1.png"]
+    kept = ["grid.png", "progression.gif", "progression.png"]
+    kept += ["sample_0_0_cat.png", "sample_0_1_cat.png"]
     assert names == (kept if before else [])
     assert f"interrupted: keeping {before} of 5 images" in capsys.readouterr().err
 
@@ -511,7 +526,7 @@ def test_a_smoke_preset_trains_on_a_folder_of_images_and_is_evaluated_and_drawn(
     assert f"{place} has made all its steps (20, best dev " in capsys.readouterr().out
     if name == "pixelcnn-smoke":
         assert onepass.main(["sample", str(place), "--out", str(tmp_path), "--num", "1"]) == 0
-        assert levels_of(tmp_path / "sample_0_0.png").shape == (8, 8, 1)
+        assert levels_of(tmp_path / f"sample_0_0_{CLASSES[0]}.png").shape == (8, 8, 1)
 
 
 def test_an_evaluation_of_one_image_says_nothing_of_other_conditions(tmp_path):

@@ -580,12 +580,12 @@ def test_the_command_writes_sounds_and_their_images(address, tmp_path, capsys):
     )
     assert status == 0
     for row in range(2):
-        sound, rate_hz = soundfile.read(tmp_path / f"out/sample_3_{row}.wav", dtype="int16")
+        sound, rate_hz = soundfile.read(tmp_path / f"out/mel_3_{row}.wav", dtype="int16")
         expected = FakeSound().generate(FRAMES, seed=3, row=row)[0]
         levels = np.rint(expected * 32767.5 - 0.5)
         assert np.abs(sound - levels).max() <= 1 and rate_hz == FakeSound.sample_rate_hz
-        assert (tmp_path / f"out/sample_3_{row}.png").read_bytes()[1:4] == b"PNG"
-    assert "sample_3_1.wav: 0.01 s in" in capsys.readouterr().out
+        assert (tmp_path / f"out/mel_3_{row}.png").read_bytes()[1:4] == b"PNG"
+    assert "mel_3_1.wav: 0.01 s in" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("kind", ["http", "grpc"])
@@ -605,7 +605,7 @@ def test_an_interrupted_command_keeps_what_has_come(kind, tmp_path, monkeypatch)
         monkeypatch.setattr(Stream, "__next__", interrupted)
         store.controls["voice", 1].chunk_seconds = 0.05
         assert onepass.main(["sample", f"{address}/voice", *words]) == 130
-    sound, _ = soundfile.read(tmp_path / "out/sample_0_0.wav")
+    sound, _ = soundfile.read(tmp_path / "out/mel_0_0.wav")
     assert len(sound) == len(taken[0]) > 0
 
 
@@ -613,16 +613,18 @@ def test_the_command_draws_all_classes_in_turn_or_one(address, tmp_path):
     out = tmp_path / "out"
     common = ["sample", f"{address}/shapes", "--out", str(out)]
     assert onepass.main([*common, "--num", "9"]) == 0
-    values = [np.asarray(Image.open(out / f"sample_0_{row}.png")).max() for row in range(9)]
+    values = [
+        np.asarray(Image.open(out / f"sample_0_{row}_class-{row}.png")).max() for row in range(9)
+    ]
     assert values == [row * 20 + row for row in range(9)]
     assert onepass.main([*common, "--num", "2", "--label", "3", "--seed", "1"]) == 0
-    values = [np.asarray(Image.open(out / f"sample_1_{row}.png")).max() for row in range(2)]
+    values = [np.asarray(Image.open(out / f"sample_1_{row}_class-3.png")).max() for row in range(2)]
     assert values == [61, 62]
     for name in ("grid.png", "progression.png", "progression.gif"):
         assert (out / name).stat().st_size > 100
-    for words, value in {"--label 3": 65, "": 5}.items():
+    for words, (number, value) in {"--label 3": (3, 65), "": (0, 5)}.items():
         assert onepass.main([*common, "--num", "1", "--guidance", "5", *words.split()]) == 0
-        assert np.asarray(Image.open(out / "sample_0_0.png")).max() == value
+        assert np.asarray(Image.open(out / f"sample_0_0_class-{number}.png")).max() == value
 
 
 def test_captions_are_asked_for_in_turn():

@@ -301,7 +301,7 @@ def test_a_bundle_is_a_model_folder_still(tmp_path, monkeypatch):
     monkeypatch.setattr("pixelcnn.sample_command.load", lambda path: model("multiscale"))
     words = ["sample", str(bundle_folder("multiscale")), "--num", "2", "--seed", "3"]
     assert onepass.main([*words, "--label", "eel", "--out", str(tmp_path)]) == 0
-    drawn = np.asarray(Image.open(tmp_path / "sample_3_1.png"))
+    drawn = np.asarray(Image.open(tmp_path / "sample_3_1_eel.png"))
     expected = bundle("multiscale").generate("eel", seed=3, num=2)[1, ..., 0]
     np.testing.assert_array_equal(drawn, expected)
 

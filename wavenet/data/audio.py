@@ -10,6 +10,7 @@ import dataclasses
 import errno
 import io
 import os
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -20,12 +21,16 @@ import soxr
 from replicator.runs.atomic_files import replacing
 from replicator.runs.errors import UserError
 from replicator.runs.folders import shown
+from wavenet.data.mixdown import Mixdown
 
 BLOCK_SAMPLES = 1 << 18
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
 FULL_SCALE = 1.0 - 2.5 / 65535  # the two outermost 16-bit samples on either side
 LOWEST_DB = -120.0  # dB, what digital silence is reported as
 WRITTEN = {".flac": "FLAC", ".wav": "WAV"}
+PROMISED = re.compile(r"^\s*(?:data|SSND) : (\d+) \(should be (\d+)\)", re.MULTILINE)
+UNKNOWN_BYTES = 0x7FFFF000  # and more: what a header says of a stream whose end is not known
+DECODER_SAMPLES = 4096  # that a lossy format's header may be wrong by
 
 
 class AudioError(UserError):
@@ -44,13 +49,34 @@ class Sound:
     """A decoded file: the mono waveform and what the file itself was like.
 
     waveform: float32 [samples]. sample_rate_hz, channels: as stored. clipped_share: the part of
-    all samples, of all channels, that stands at full scale.
+    all samples, of all channels, that stands at full scale. cancelled: the channels cancel each
+    other, and the waveform is the loudest of them alone. missing_samples: that the header promises
+    and the file does not hold.
     """
 
     waveform: np.ndarray
     sample_rate_hz: int
     channels: int
     clipped_share: float
+    cancelled: bool = False
+    missing_samples: int = 0
+
+    def notes(self, to_hz: int | None = None) -> list[str]:
+        """Return what a listener should know of the file, in words, one fact each.
+
+        Args:
+          to_hz: the rate that it is resampled to; None: none.
+        """
+        notes = []
+        if self.cancelled:
+            notes.append(f"its {self.channels} channels cancel each other, the loudest is taken")
+        if self.missing_samples:
+            there = len(self.waveform) / self.sample_rate_hz
+            promised = there + self.missing_samples / self.sample_rate_hz
+            notes.append(f"is cut off: its header promises {promised:.2f} s, it has {there:.2f} s")
+        if to_hz not in (None, self.sample_rate_hz):
+            notes.append(f"is resampled from {self.sample_rate_hz:,} Hz to {to_hz:,} Hz")
+        return notes
 
 
 def to_int16(waveform: np.ndarray) -> np.ndarray:
@@ -93,23 +119,47 @@ def _blocks(path: Path) -> Iterator[tuple[soundfile.SoundFile, np.ndarray]]:
             yield file, block
 
 
-def _decode(path: Path) -> Sound:
-    mono, at_full_scale, total, rate_hz, channels = [], 0, 0, 0, 0
+def _waves(path: Path) -> Iterator[tuple[soundfile.SoundFile, np.ndarray]]:
+    # libsndfile gives s / 32768; here s is (2 s + 1) / 65535.
     for file, stored in _blocks(path):
-        # libsndfile gives s / 32768; here s is (2 s + 1) / 65535.
         with np.errstate(over="ignore", invalid="ignore"):  # `read_sound` refuses what results
             block = (stored * np.float32(65536.0) + np.float32(1.0)) / np.float32(65535.0)
-            mono.append(block.mean(axis=1, dtype=np.float32))
+        yield file, block
+
+
+def _decode(path: Path) -> Sound:
+    mixed, at_full_scale, total, rate_hz, channels, missing = None, 0, 0, 0, 0, 0
+    for file, block in _waves(path):
         rate_hz, channels = file.samplerate, file.channels
+        mixed = mixed or Mixdown(channels)
         at_full_scale += int(np.count_nonzero(np.abs(block) >= FULL_SCALE))
         total += block.size
-    if not total:
+        mixed.add(block)
+        missing = _missing(file, total // channels)
+    if mixed is None:
         raise AudioError(path, "holds no samples")
-    return Sound(np.concatenate(mono), rate_hz, channels, at_full_scale / total)
+    waveform = mixed.waveform
+    if cancelled := mixed.cancels:
+        waveform = np.concatenate([block[:, mixed.loudest] for _, block in _waves(path)])
+    return Sound(waveform, rate_hz, channels, at_full_scale / total, cancelled, missing)
+
+
+def _missing(file: soundfile.SoundFile, there: int) -> int:
+    """Samples a channel that the header of a file promises beyond those that are there."""
+    said = PROMISED.search(file.extra_info)
+    if said is None:
+        missing = file.frames - there
+        return missing if missing > DECODER_SAMPLES else 0
+    promised, held = int(said[1]), int(said[2])
+    if promised >= UNKNOWN_BYTES or not held:
+        return 0
+    return max(0, round((promised - held) * file.frames / held))
 
 
 def read_sound(path: str | os.PathLike[str]) -> Sound:
-    """The decoded file at its own sample rate, mixed to mono.
+    """The decoded file at its own sample rate, mixed to mono: the mean of its channels.
+
+    Where these cancel each other the loudest is taken, see `Mixdown`.
 
     Raises:
       AudioError: the file is missing, holds zero bytes or no samples, is not sound, is cut off
@@ -136,7 +186,7 @@ def resample(waveform: np.ndarray, from_hz: int, to_hz: int) -> np.ndarray:
 
 
 def read(path: str | os.PathLike[str], sample_rate_hz: int | None = None) -> np.ndarray:
-    """A sound file as a mono waveform, float32 [samples]; channels are averaged.
+    """A sound file as a mono waveform, float32 [samples], see `read_sound`.
 
     Args:
       path: a WAV, FLAC, Ogg, MP3 or AIFF file of any rate and any number of channels.

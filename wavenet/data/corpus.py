@@ -3,6 +3,7 @@
 import dataclasses
 import hashlib
 import json
+import math
 import os
 import zipfile
 import zlib
@@ -13,15 +14,15 @@ from typing import Any
 import numpy as np
 
 from replicator.runs.atomic_files import replacing
-from replicator.runs.folders import shown
+from replicator.runs.folders import shown, some
 from replicator.runs.threads import in_threads
 from wavenet.data import audio
 from wavenet.data.metadata import SPLITS
+from wavenet.data.recorded_level import below_full_scale_db
 from wavenet.data.recordings import DataError, Recording, ScanReport
 from wavenet.features.mel import MelConvention, above_silence, mel_spectrogram
 from wavenet.features.pitch import PitchConvention, fundamental_frequency, log_f0_features
 
-HEADROOM_DB = 0.3  # dB, what resampling may add to a peak
 VERSION = 1
 DAMAGE = (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile, zlib.error)
 
@@ -48,8 +49,8 @@ class Corpus:
     """Everything prepared. All of it is in memory: about 3.3 bytes a sample with 80 bands, hop 256.
 
     splits: recordings by "train" and "dev". speakers: names; those of train come first and there
-    are num_train_speakers of them. gain_db: what every recording was amplified by. notes: on the
-    level.
+    are num_train_speakers of them. gain_db: what every recording was amplified by, but for those
+    whose peak would have left full scale. notes: on the level.
     """
 
     sample_rate_hz: int
@@ -73,7 +74,8 @@ def corpus_gain_db(
 ) -> tuple[float, list[str]]:
     """One gain for a whole corpus, in dB to two places, and notes on how it came about.
 
-    The gain brings the median level of train to level_db, but amplifies no peak above full scale.
+    The gain brings the median level of train to level_db. A recording whose peak it would bring
+    above full scale gets less, see `prepare`; one loud recording does not decide for all.
 
     Args:
       report: of the scan.
@@ -85,14 +87,26 @@ def corpus_gain_db(
     if level_db is None:
         return 0.0, []
     stored_db = float(np.median([getattr(r.measured, f"{measure}_db") for r in report.of("train")]))
-    loudest = max(report.recordings, key=lambda r: r.measured.peak_db)
-    most_db = max(0.0, -HEADROOM_DB - loudest.measured.peak_db)
-    gain_db = round(min(level_db - stored_db, most_db), 2)
-    notes = [f"level: median {measure} {stored_db:.1f} dB, gain {gain_db:+.2f} dB"]
-    if gain_db < level_db - stored_db - 0.01:
-        name = shown(loudest.name)
-        notes.append(f"level: {level_db:g} dB is not reached, {name} would leave full scale")
-    return gain_db, notes
+    gain_db = round(level_db - stored_db, 2)
+    name = "RMS" if measure == "rms" else measure
+    return gain_db, [
+        f"level: the median {name} of train is {stored_db:.1f} dB; a gain of {gain_db:+.2f} dB "
+        f"brings it to {level_db:g} dB"
+    ]
+
+
+def _own_gain_db(recording: Recording, gain_db: float) -> float:
+    """The gain of one recording, in dB to two places: the corpus's, or less where it is loud."""
+    most_db = below_full_scale_db(recording.measured.peak_db)
+    return gain_db if gain_db <= most_db else math.floor(100.0 * most_db) / 100.0
+
+
+def _notes_on_loud(recordings: Sequence[Recording], gain_db: float) -> list[str]:
+    """A line on the recordings that get less than the gain, if there are any."""
+    loud = [shown(r.name) for r in recordings if _own_gain_db(r, gain_db) < gain_db]
+    if not loud:
+        return []
+    return [f"level: amplified by less, so that their peaks stay below full scale: {some(loud)}"]
 
 
 def _speakers(report: ScanReport) -> tuple[tuple[str, ...], int]:
@@ -110,6 +124,10 @@ class _Recipe:
     mel: MelConvention | None
     pitch: PitchConvention | None
     speed: float = 1.0
+
+    def of(self, recording: Recording) -> "_Recipe":
+        """The recipe with the recording's own gain."""
+        return dataclasses.replace(self, gain_db=_own_gain_db(recording, self.gain_db))
 
     def cache_name(self, recording: Recording) -> str:
         fields = dataclasses.asdict(self)
@@ -219,6 +237,7 @@ def prepare(
       mel, pitch: the frames to compute; None computes none. They share rate and hop.
       level_db, level_measure: see `corpus_gain_db`.
       gain_db: this very gain instead: what an earlier run on other recordings was trained with.
+        Of a recording whose peak it would bring above full scale as much as fits.
       speeds: at which every recording of train is there once more, pitch and pace changed together.
       cache_folder: keeps what was computed, by sound, conventions and gain; a damaged file is
         computed anew. None keeps nothing.
@@ -230,15 +249,16 @@ def prepare(
     notes: list[str] = []
     if gain_db is None:
         gain_db, notes = corpus_gain_db(report, level_db, level_measure)
+    notes += _notes_on_loud(report.recordings, gain_db)
     recipe = _Recipe(report.sample_rate_hz, gain_db, mel, pitch)
     _check_conventions(recipe)
     cache = _cache_folder(cache_folder)
     speakers, num_train_speakers = _speakers(report)
     number = {name: index for index, name in enumerate(speakers)}
-    wanted = [(r, recipe) for r in report.recordings]
+    wanted = [(r, recipe.of(r)) for r in report.recordings]
     for speed in speeds:
         other = dataclasses.replace(recipe, speed=speed)
-        wanted += [(r, other) for r in report.of("train")]
+        wanted += [(r, other.of(r)) for r in report.of("train")]
     prepared = in_threads(
         lambda pair: _prepared(pair[0], number[pair[0].speaker], pair[1], cache),
         wanted,

@@ -11,7 +11,7 @@ from replicator.runs.atomic_files import replacing
 from wavenet.data import audio
 
 FILE = "measurements.json"
-VERSION = 1
+VERSION = 2
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +19,7 @@ class FileInfo:
     """A decoded file in numbers; `digest` names its sound: equal sounds have equal digests.
 
     samples: per channel, at the stored rate. peak_db, rms_db: of the mono mix. clipped_share: of
-    all samples of all channels.
+    all samples of all channels. cancelled, missing_samples: see `audio.Sound`.
     """
 
     sample_rate_hz: int
@@ -29,6 +29,8 @@ class FileInfo:
     rms_db: float
     clipped_share: float
     digest: str
+    cancelled: bool = False
+    missing_samples: int = 0
 
     @property
     def seconds(self) -> float:
@@ -49,6 +51,8 @@ def read_info(path: Path) -> FileInfo:
         rms_db=audio.rms_db(sound.waveform),
         clipped_share=sound.clipped_share,
         digest=digest.hexdigest(),
+        cancelled=sound.cancelled,
+        missing_samples=sound.missing_samples,
     )
 
 

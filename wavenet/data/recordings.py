@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from replicator.runs.errors import UserError
-from replicator.runs.folders import endings, hashed, list_files, shown, some
+from replicator.runs.folders import endings, hashed, list_files, shown, some, unread
 from replicator.runs.threads import in_threads
 from wavenet.data import file_info
 from wavenet.data.audio import SUFFIXES, AudioError
@@ -132,7 +132,7 @@ def _find(folder: Path) -> tuple[list[str], list[str]]:
             f"{shown(folder)}: no sound file (looked for {', '.join(SUFFIXES)}; "
             f"found {endings(names)})."
         )
-    return sounds, notes
+    return sounds, [*notes, *unread(names, SUFFIXES)]
 
 
 def _measure_all(
@@ -241,7 +241,21 @@ def _notes(recordings: Sequence[Recording], sample_rate_hz: int) -> list[str]:
     notes = []
     low = [r.name for r in recordings if r.measured.sample_rate_hz < sample_rate_hz]
     if low:
-        notes.append(f"stored below {sample_rate_hz} Hz, so without its highest band: {_some(low)}")
+        notes.append(
+            f"stored below {sample_rate_hz} Hz and resampled, so without its highest band: "
+            f"{_some(low)}"
+        )
+    high = [r.name for r in recordings if r.measured.sample_rate_hz > sample_rate_hz]
+    if high:
+        rates = sorted({r.measured.sample_rate_hz for r in recordings} - {sample_rate_hz})
+        hertz = " and ".join(f"{rate:,}" for rate in rates if rate > sample_rate_hz)
+        notes.append(f"resampled from {hertz} Hz to {sample_rate_hz:,} Hz: {_some(high)}")
+    cancelled = [r.name for r in recordings if r.measured.cancelled]
+    if cancelled:
+        notes.append(f"channels cancel each other, so only the loudest is used: {_some(cancelled)}")
+    cut = [r.name for r in recordings if r.measured.missing_samples]
+    if cut:
+        notes.append(f"cut off, with less sound than the header promises: {_some(cut)}")
     known = {r.speaker for r in recordings if r.split == "train"}
     new = sorted({r.speaker for r in recordings} - known)
     if new:

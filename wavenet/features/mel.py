@@ -1,6 +1,7 @@
 """Mel spectrograms, and the convention that pins down every number in them."""
 
 import functools
+from typing import Any
 
 import numpy as np
 
@@ -107,12 +108,25 @@ def mel_spectrogram(waveform: np.ndarray, convention: MelConvention) -> np.ndarr
 
 
 def _log_mel(segments: np.ndarray, convention: MelConvention) -> np.ndarray:
+    """The frames of windowed segments [frames, window_samples], float32 [frames, bands].
+
+    Computed in float64 and rounded once. The bands are summed by SciPy's sparse product, whose
+    order is fixed: BLAS adds in another order for another number of threads or processor.
+    """
     import scipy.fft  # takes a third of a second, and a configuration needs no spectrum
 
     window = np.sin(np.pi * np.arange(convention.window_samples) / convention.window_samples) ** 2
-    spectrum = scipy.fft.rfft(segments * window.astype(np.float32), n=convention.fft_size, axis=-1)
-    bands = np.abs(spectrum) @ mel_filters(convention)
-    return _logarithm(np.maximum(bands, np.float32(convention.floor)), convention)
+    spectrum = scipy.fft.rfft(segments * window, n=convention.fft_size, axis=-1)
+    bands = (_sparse_filters(convention) @ np.abs(spectrum).T).T
+    return _logarithm(np.maximum(bands, convention.floor), convention)
+
+
+@functools.lru_cache(maxsize=16)
+def _sparse_filters(convention: MelConvention) -> Any:
+    """The triangles as a sparse matrix [bands, bins] of float64: two bands a bin."""
+    import scipy.sparse
+
+    return scipy.sparse.csr_array(mel_filters(convention).T.astype(np.float64))
 
 
 def above_silence(mel: np.ndarray, convention: MelConvention) -> np.ndarray:

@@ -1,0 +1,35 @@
+"""Whether frames that a client sends are of the convention that a model was trained on."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from serving.errors import InvalidInput
+from wavenet.features.conventions import MelConvention
+from wavenet.features.frame_statistics import stored_statistics, unlike
+
+
+def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:
+    """Raise InvalidInput for frames that do not look like those a model was trained on.
+
+    Args:
+      spec: of the model. One that says nothing of its frames, as of older bundles, is not checked.
+      frames: float [frames, channels], those of the mel first.
+    """
+    trained, stored = stored_statistics(spec), (spec.get("features") or {}).get("mel")
+    if trained is None or not stored or not frames.size:
+        return
+    mel = MelConvention.from_dict(stored)
+    why = unlike(frames[:, : mel.bands], trained, mel)
+    if why:
+        raise InvalidInput(
+            f"`frames` are of another convention: {why}; as 1 - mel / {mel.silence:.3f}. `force` "
+            "speaks them anyway."
+        )
+
+
+def check_rows(spec: Mapping[str, Any], inputs: Mapping[str, np.ndarray]) -> None:
+    """Do the same for each row of the inputs of a whole sound: `frames`, `num_frames` of them."""
+    for frames, count in zip(inputs.get("frames", ()), inputs.get("num_frames", ()), strict=False):
+        check_convention(spec, frames[:count])

@@ -1,0 +1,173 @@
+"""`onepass sample` for sounds: levels, names of files, mel files and what is said of recordings."""
+
+import shutil
+
+import numpy as np
+import pytest
+import sound_bundles
+import soundfile
+
+import onepass
+from wavenet import sample_command
+from wavenet.data import audio
+from wavenet.data.recorded_level import at_recorded_level
+
+VOCODER, STUDENT, FREE = "vocoder", "draft", "plain, speakers"
+CONDITIONAL = ("softmax, frames", VOCODER, STUDENT)
+RATE_HZ = sound_bundles.RATE_HZ
+
+
+def voice(level_db, samples=1600, seed=5):
+    """Noise that comes and goes, float32 [samples]."""
+    wave = np.random.default_rng(seed).normal(size=samples) * np.sin(np.arange(samples) / 300)
+    return audio.amplify(wave, level_db - audio.rms_db(wave))
+
+
+def sample(kind, out, *words):
+    folder = sound_bundles.model_folder(kind)
+    return onepass.main(["sample", str(folder), "--out", str(out), *map(str, words)])
+
+
+def named(folder):
+    return sorted(path.name for path in folder.glob("*"))
+
+
+@pytest.mark.parametrize("level_db", [-60.0, -22.0, -9.0])
+@pytest.mark.parametrize("kind", CONDITIONAL)
+def test_a_sound_of_frames_of_a_recording_gets_its_level_back(kind, level_db):
+    model = sound_bundles.model(kind)
+    waveform = voice(level_db)
+    frames = model.frames(waveform)
+    assert frames.gain_db == model.level_gain_db(waveform)
+    assert abs(audio.rms_db(waveform) + frames.gain_db + 20.0) < 6.01  # near what is aimed at
+    own = model.generate(np.asarray(frames), seed=3)
+    sound = model.generate(frames, seed=3)
+    np.testing.assert_array_equal(sound, at_recorded_level(own, frames.gain_db))
+    chunks = list(model.stream(frames, seed=3, chunk_samples=200))
+    np.testing.assert_array_equal(np.concatenate(chunks, 1), sound)
+
+
+def test_a_bundle_gives_the_level_back_as_its_model_does():
+    made, model = sound_bundles.bundle(STUDENT), sound_bundles.model(STUDENT)
+    waveform = voice(-50.0)
+    frames = made.frames(waveform)
+    np.testing.assert_array_equal(frames, model.frames(waveform))
+    own = made.generate(np.asarray(frames), seed=3)
+    assert frames.gain_db > 20
+    np.testing.assert_array_equal(
+        made.generate(frames, seed=3), at_recorded_level(own, frames.gain_db)
+    )
+    parts = np.concatenate(list(made.stream(frames, seed=3)), 1)
+    np.testing.assert_array_equal(
+        parts,
+        at_recorded_level(
+            np.concatenate(list(made.stream(np.asarray(frames), seed=3)), 1), frames.gain_db
+        ),
+    )
+
+
+def test_a_recording_of_another_level_has_its_likelihood_at_the_models(tmp_path):
+    model = sound_bundles.model(VOCODER)
+    near, far = voice(-23.0), voice(-63.0)
+    gains = [model.frames(wave).gain_db for wave in (near, far)]
+    nats = [model.log_prob(wave, model.frames(wave)).mean() for wave in (near, far)]
+    assert gains[1] > gains[0] + 20 and abs(nats[0] - nats[1]) < 2.0
+
+
+def test_files_are_named_by_the_recording_and_not_written_over(tmp_path, capsys):
+    audio.write(tmp_path / "Ann 1.wav", voice(-20.0), RATE_HZ)
+    words = ["--recording", tmp_path / "Ann 1.wav", "--num", 2, "--seed", 7]
+    assert sample(STUDENT, tmp_path / "out", *words) == 0
+    names = [f"Ann 1_7_{row}.{kind}" for row in (0, 1) for kind in ("png", "wav")]
+    assert named(tmp_path / "out") == names
+    before = (tmp_path / "out" / names[1]).read_bytes()
+    capsys.readouterr()
+    assert sample(STUDENT, tmp_path / "out", *words, "--temperature", 0.5) == 2
+    line = f"onepass: {tmp_path / 'out' / names[1]} is there already; --overwrite replaces it.\n"
+    assert capsys.readouterr().err == line
+    assert (tmp_path / "out" / names[1]).read_bytes() == before
+    again = [*words, "--temperature", 0.5, "--overwrite"]
+    assert sample(STUDENT, tmp_path / "out", *again) == 0
+    assert (tmp_path / "out" / names[1]).read_bytes() != before
+
+
+def test_a_file_that_is_there_is_refused_before_any_recording_is_read(tmp_path, monkeypatch):
+    monkeypatch.setattr(sample_command, "_source", None)
+    (tmp_path / "x_0_0.png").write_bytes(b"")
+    assert sample(STUDENT, tmp_path, "--recording", tmp_path / "x.wav") == 2
+
+
+def test_a_sound_of_nothing_is_called_sample(tmp_path):
+    assert sample(FREE, tmp_path, "--seconds", 0.1) == 0
+    assert named(tmp_path) == ["sample_0_0.png", "sample_0_0.wav"]
+
+
+def test_the_command_writes_what_generate_gives_and_says_what_the_file_is(tmp_path, capsys):
+    wave = voice(-40.0, 8000)
+    soundfile.write(tmp_path / "a.wav", np.stack([wave, -wave], 1), 22_050, subtype="FLOAT")
+    assert sample(STUDENT, tmp_path / "out", "--recording", tmp_path / "a.wav") == 0
+    said = capsys.readouterr().err
+    assert f"{tmp_path / 'a.wav'}: its 2 channels cancel each other, the loudest is taken\n" in said
+    assert f"{tmp_path / 'a.wav'}: is resampled from 22,050 Hz to 4,000 Hz\n" in said
+    model, known = sound_bundles.model(STUDENT), audio.read(tmp_path / "a.wav", RATE_HZ)
+    expected = model.generate(model.frames(known), num_samples=len(known))[0]
+    written, _ = soundfile.read(tmp_path / "out" / "a_0_0.wav", dtype="int16")
+    np.testing.assert_allclose(written, audio.to_int16(expected), atol=1)
+
+
+def test_what_reaches_full_scale_is_limited_and_counted(tmp_path, capsys, monkeypatch):
+    audio.write(tmp_path / "a.wav", voice(-3.0), RATE_HZ)
+    loud = np.full([1, 400], 0.9, np.float32)
+    loud[0, 7:10] = 0.2
+    model = type(sound_bundles.model(STUDENT))
+    monkeypatch.setattr(model, "stream", lambda *_, **__: iter([loud]))
+    assert sample(STUDENT, tmp_path / "out", "--recording", tmp_path / "a.wav") == 0
+    path = tmp_path / "out" / "a_0_0.wav"
+    out = capsys.readouterr().out
+    assert f"{path}: 397 samples reached full scale and were limited\n" in out
+    written, _ = soundfile.read(path, dtype="int16")
+    assert np.abs(written).max() <= 32767 and audio.peak_db(written / 32768) > -0.1
+
+
+def test_a_very_short_sound_is_counted_in_samples_and_has_no_speed(tmp_path, capsys):
+    assert sample(FREE, tmp_path, "--seconds", 0.0125) == 0
+    out = capsys.readouterr().out
+    assert "sample_0_0.wav: 50 samples, peak" in out and "\n50 samples of sound in " in out
+    assert "real time" not in out
+
+
+@pytest.fixture
+def knowing(tmp_path):
+    """A copy of the student's folder whose model.json says what its frames were."""
+    folder = shutil.copytree(sound_bundles.model_folder(STUDENT), tmp_path / "model")
+    text = (folder / "model.json").read_text()
+    known = '"frames": {"high": 1.1, "mean": 0.54, "deviation": 0.16},'
+    (folder / "model.json").write_text(text.replace("{", "{" + known, 1))
+    return folder
+
+
+def test_a_mel_of_another_convention_is_refused_unless_forced(knowing, tmp_path, capsys):
+    np.save(tmp_path / "mel.npy", np.full([30, 7], 0.2, np.float32))  # magnitudes
+    words = ["sample", str(knowing), "--mel", str(tmp_path / "mel.npy")]
+    words += ["--out", str(tmp_path / "out")]
+    assert onepass.main(words) == 2
+    said = capsys.readouterr().err
+    assert said.startswith(f"onepass: {tmp_path / 'mel.npy'} is of another convention: mean 0.20")
+    assert "natural logarithms of magnitudes" in said and said.count("\n") == 1
+    assert not (tmp_path / "out").exists()
+    assert onepass.main([*words, "--force"]) == 0
+    assert named(tmp_path / "out") == ["mel_0_0.png", "mel_0_0.wav"]
+
+
+@pytest.mark.parametrize(
+    ("shape", "hint"),
+    [
+        ((7, 30), "it is transposed, save mel.T."),
+        ((1, 30, 7), "a batch of one, save mel[0]."),
+        ((1, 7, 30), "a batch of one, save mel[0].T."),
+    ],
+)
+def test_a_mel_of_another_shape_gets_a_hint(tmp_path, capsys, shape, hint):
+    np.save(tmp_path / "mel.npy", np.full(shape, -5.0, np.float32))
+    assert sample(STUDENT, tmp_path / "out", "--mel", tmp_path / "mel.npy") == 2
+    assert capsys.readouterr().err.endswith(f"got {shape}: {hint}\n")

@@ -1,0 +1,85 @@
+"""Whether mel frames are of the convention that a model was trained on, by their numbers."""
+
+import dataclasses
+from collections.abc import Mapping
+from typing import Any
+
+import numpy as np
+
+from wavenet.features.conventions import MelConvention
+
+LEAST_FRAMES = 20  # of which a mean says something
+MARGIN = 0.25  # beyond the range; what 29 dB more are where the floor is 1e-5
+FAR = 2.0  # deviations above the mean that no recording has, however loud
+LOUD, NARROW = 1.2, 0.65  # deviations above it, and spread in deviations: another logarithm
+ROUNDING = 0.05
+
+
+@dataclasses.dataclass(frozen=True)
+class FrameStatistics:
+    """What the mel frames were that a model was trained on, over all bands, `above_silence`.
+
+    high: the greatest value; the least is that of silence, 0. mean, deviation: of all values.
+    """
+
+    high: float
+    mean: float
+    deviation: float
+
+    @classmethod
+    def of(cls, frames: np.ndarray) -> "FrameStatistics":
+        """Return the statistics of frames [frames, bands], to four places."""
+        values = (frames.max(), frames.mean(dtype=np.float64), frames.std(dtype=np.float64))
+        return cls(*(round(float(value), 4) for value in values))
+
+    def to_dict(self) -> dict[str, float]:
+        """Return what model.json says of them."""
+        return dataclasses.asdict(self)
+
+
+def stored_statistics(spec: Mapping[str, Any]) -> FrameStatistics | None:
+    """Return the statistics that a model.json holds; None for one without them, as before 0.3."""
+    try:
+        found = FrameStatistics(**{name: float(value) for name, value in spec["frames"].items()})
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return None
+    return found if np.isfinite(dataclasses.astuple(found)).all() and found.deviation > 0 else None
+
+
+def unlike(frames: np.ndarray, trained: FrameStatistics, mel: MelConvention) -> str | None:
+    """Return why frames are none of a model's convention, in words; None where they may be.
+
+    A recording may be silent, quiet or loud; but no logarithm of it is below the floor, and other
+    logarithms, or none, are too high for how little they spread.
+
+    Args:
+      frames: [frames, bands], `above_silence`.
+      trained: what the model was trained on.
+      mel: its convention.
+    """
+    low, high = float(frames.min()), float(frames.max())
+    if low < -ROUNDING or high > trained.high + MARGIN:
+        ends = f"{_log(low, mel):.2f} to {_log(high, mel):.2f}"
+        known = f"{_log(0.0, mel):.2f} to {_log(trained.high, mel):.2f}"
+        return f"values from {ends}, where the model knows {known}: {in_words(mel)}"
+    distance = (float(frames.mean()) - trained.mean) / trained.deviation
+    spread = float(frames.std()) / trained.deviation
+    if len(frames) < LEAST_FRAMES or not (distance > FAR or (distance > LOUD and spread < NARROW)):
+        return None
+    scale = abs(mel.silence)
+    found = f"mean {_log(float(frames.mean()), mel):.2f}, spread {scale * frames.std():.2f}"
+    known = f"mean {_log(trained.mean, mel):.2f}, spread {scale * trained.deviation:.2f}"
+    return f"{found}, where the model knows {known}: {in_words(mel)}"
+
+
+def in_words(mel: MelConvention) -> str:
+    """Return a convention in a few words."""
+    return (
+        f"{mel.log} logarithms of magnitudes, at least {mel.floor:g}, {mel.bands} bands of scale "
+        f"{mel.scale}, normalised by {mel.normalisation}, {mel.sample_rate_hz} Hz"
+    )
+
+
+def _log(value: float, mel: MelConvention) -> float:
+    """The logarithm that a value `above_silence` stands for."""
+    return mel.silence * (1.0 - value)
