@@ -9,8 +9,8 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from replicator.runs.errors import UserError
-from serving.engine.clients import Client, current_client
-from serving.engine.fair_shares import FairSemaphore
+from serving.engine.clients import current_client
+from serving.engine.permits import Permits
 from serving.engine.shared_limits import Hold, SharedLimit
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded, ServingError
 from serving.observability.logs import request_id
@@ -19,7 +19,7 @@ LOG = logging.getLogger(__name__)
 LOOKAHEAD = 2  # pieces that may be made before they are asked for
 STREAM_TIMEOUT_FACTOR = 10  # a stream may take so many times as long as one piece
 UNREAD_SECONDS = 10.0  # after which a stream that nobody reads makes room for another one
-PROCESSORS = FairSemaphore(os.cpu_count() or 1)  # at the processors, which all models share
+PROCESSORS = Permits(os.cpu_count() or 1)  # at the processors, which all models share
 
 Chunk = TypeVar("Chunk")
 
@@ -51,9 +51,8 @@ class Streams:
         """
         if timeout_seconds is None:
             timeout_seconds = STREAM_TIMEOUT_FACTOR * self._seconds
-        client = current_client()
-        work = _StreamThread(make, client, self._seconds, self._ended)
-        work.place = self._limit.hold(client, 1, work.stop)
+        work = _StreamThread(make, self._seconds, self._ended)
+        work.place = self._limit.hold(current_client(), 1, work.stop)
         self.running += 1
         self._changed(1)
         work.start()
@@ -86,12 +85,10 @@ class _StreamThread(Generic[Chunk]):
     def __init__(
         self,
         make: Callable[[], Iterator[Chunk]],
-        client: Client,
         reader_seconds: float,
         ended: Callable[[Hold], None],
     ):
-        self._make, self._client = make, client
-        self._reader_seconds, self._ended = reader_seconds, ended
+        self._make, self._reader_seconds, self._ended = make, reader_seconds, ended
         self.place = Hold()  # of nothing yet
         self._loop = asyncio.get_running_loop()
         self._made: asyncio.Queue[Any] = asyncio.Queue()
@@ -145,7 +142,7 @@ class _StreamThread(Generic[Chunk]):
 
     def _consume(self, iterator: Iterator[Chunk]) -> _End | ServingError:
         while self._acquire_slot():
-            with PROCESSORS.permit(self._client):
+            with PROCESSORS.permit():
                 chunk = next(iterator, _END)
             if isinstance(chunk, _End):
                 return _END

@@ -14,7 +14,6 @@ from msgspec import Meta, Struct
 from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable
 from serving.bundles.signature import PLAIN, Signature
-from serving.engine.clients import current_client
 from serving.engine.served_model import ServedModel
 from serving.engine.streams import PROCESSORS
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
@@ -132,7 +131,7 @@ def synthesize(
 
 
 class WorkerPool:
-    """Threads for what comes before a model: decoding, features, phonemes; clients share fairly.
+    """Threads for what comes before a model: decoding, features, phonemes.
 
     Args:
       seconds: that a piece of work may wait and take.
@@ -144,10 +143,9 @@ class WorkerPool:
 
     async def run(self, function: Callable[..., Any], *arguments: Any) -> Any:
         """What the function returns, called in a thread; DeadlineExceeded if it takes too long."""
-        client = current_client()
 
         def work() -> Any:
-            with PROCESSORS.permit(client):
+            with PROCESSORS.permit():
                 return function(*arguments)
 
         working = asyncio.get_running_loop().run_in_executor(self._threads, work)

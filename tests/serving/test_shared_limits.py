@@ -1,11 +1,9 @@
 """Who gets a place where there are not enough, and who goes next."""
 
-import threading
 
 import pytest
 
 from serving.engine.clients import Client, network_of
-from serving.engine.fair_shares import FairSemaphore, FairShares
 from serving.engine.shared_limits import SharedLimit
 from serving.errors import Overloaded
 from serving.observability.metrics import Metrics
@@ -148,46 +146,3 @@ def test_refusals_are_counted_and_logged_once_a_second(caplog):
 )
 def test_a_customer_with_many_addresses_is_one_client(address, network):
     assert network_of(address) == network
-
-
-def test_who_has_used_least_goes_next_and_nobody_saves_up():
-    shares = FairShares()
-    shares.join("a", [])
-    shares.charge("a", 10.0)
-    shares.join("b", ["a"])
-    assert shares.used("b") == 10.0
-    shares.charge("b", 1.0)
-    shares.join("b", ["a", "b"])
-    assert shares.used("b") == 11.0
-    shares.join("c", [])
-    assert (shares.used("a"), shares.used("c")) == (0.0, 0.0)
-
-
-def test_permits_go_to_the_client_that_has_used_least():
-    permits, order, begun = FairSemaphore(1), [], threading.Event()
-    shares = permits._shares
-
-    def work(client):
-        with permits.permit(client):
-            order.append(client)
-            shares.charge(client, 1.0)
-
-    with permits.permit("holder"):
-        threads = []
-        for client in ("greedy", "greedy", "greedy", "modest"):
-            threads.append(threading.Thread(target=work, args=(client,)))
-            threads[-1].start()
-            waiting = len(threads)
-            while len(permits._waiting) < waiting:
-                begun.wait(0.001)
-    for thread in threads:
-        thread.join(10)
-    assert order == ["greedy", "modest", "greedy", "greedy"]
-
-
-def test_a_permit_that_never_ends_keeps_nobody_for_ever():
-    permits = FairSemaphore(1, patience_seconds=0.01)
-    with permits.permit("hangs"), permits.permit("goes on"):
-        pass
-    with permits.permit("again"):
-        pass
