@@ -201,8 +201,8 @@ class Batcher:
             )
         rivals = [other for other in self._waiting if other.is_long == request.is_long]
         # Requests take turns: before this one ends, another one gets about as much time at most.
-        turns = sum(min(other.seconds, request.seconds) for other in rivals)
-        needed = (request.seconds + turns) / threads
+        beside = sum(min(other.seconds, request.seconds) for other in rivals)
+        needed = (request.seconds + beside) / threads
         if needed > seconds:
             raise Overloaded(
                 f"What waits takes about {needed:.0f} seconds, and the request has {seconds:.3g}.",

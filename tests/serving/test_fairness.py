@@ -69,7 +69,7 @@ def test_a_small_request_goes_between_the_rows_of_a_large_one():
     assert sorted(order) == [*range(20), 99]
 
 
-def test_requests_take_turns_and_none_waits_for_all_rows_of_another():
+def test_requests_alternate_and_none_waits_for_all_rows_of_another():
     async def run():
         engine = Engine()
         first = await engine.submitted([1000])

@@ -1,6 +1,5 @@
 """Who gets a place where there are not enough, and who goes next."""
 
-
 import pytest
 
 from serving.engine.clients import Client, network_of
