@@ -1,10 +1,12 @@
 """Bundles that do what none may, loaded in a process of their own without the scan of programs."""
 
 import ctypes
+import fcntl
 import json
 import mmap
 import os
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -50,6 +52,45 @@ def fork(place):
 
 def kill(place):
     os.kill(int(place), 9)
+
+
+def set_owner(place):
+    fcntl.fcntl(0, fcntl.F_SETOWN, int(place))
+
+
+def set_owner_struct(place):
+    F_SETOWN_EX, F_OWNER_PID = 15, 1
+    fcntl.fcntl(0, F_SETOWN_EX, struct.pack("ii", F_OWNER_PID, int(place)))
+
+
+def set_signal(place):
+    fcntl.fcntl(0, fcntl.F_SETSIG, 9)
+
+
+def set_asynchronous(place):
+    fcntl.fcntl(0, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)
+
+
+def notify(place):
+    fcntl.fcntl(0, fcntl.F_NOTIFY, 1)
+
+
+def lease(place):
+    fcntl.fcntl(0, fcntl.F_SETLEASE, fcntl.F_RDLCK)
+
+
+def set_affinity(place):
+    os.sched_setaffinity(int(place), {0})
+
+
+def use_own_descriptors(place):
+    """What a process may do with descriptors and processors of its own; raises if it may not."""
+    copy = fcntl.fcntl(0, fcntl.F_DUPFD_CLOEXEC, 3)
+    fcntl.fcntl(copy, fcntl.F_SETFD, fcntl.fcntl(copy, fcntl.F_GETFD))
+    fcntl.fcntl(copy, fcntl.F_SETFL, fcntl.fcntl(copy, fcntl.F_GETFL) | os.O_NONBLOCK)
+    os.close(copy)
+    for process in (0, os.getpid()):
+        os.sched_setaffinity(process, os.sched_getaffinity(0))
 
 
 def share_memory(place):

@@ -1,4 +1,4 @@
-"""Requests side by side become calls: a bounded queue, fair shares, rows of one shape together."""
+"""Batch concurrent requests into calls: a bounded queue with deadlines, in turns."""
 
 import asyncio
 import collections
@@ -11,8 +11,6 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 
 from serving.engine.call_times import CallTimes
-from serving.engine.clients import NOBODY, Client, current_client
-from serving.engine.fair_shares import FairShares
 from serving.engine.padding import Arrays, Fitted, Padding
 from serving.errors import (
     Cancelled,
@@ -31,7 +29,6 @@ MAX_RETRY_SECONDS = 60.0
 LARGE_BYTES = 2**20  # what is copied in a thread, so that others need not wait for it
 SHARE = 0.75  # of the queue that one client may fill
 CALL_SECONDS = 1.0  # that a call of several rows is meant to take at most: others wait for it
-UNKNOWN_ROW_SECONDS = 1e-3
 
 Call = Callable[[str, Arrays], Arrays]
 
@@ -40,7 +37,7 @@ Call = Callable[[str, Arrays], Arrays]
 class Limits:
     """How much of one model may wait or run.
 
-    rows, bytes: of inputs that wait; of a client SHARE of them. request_rows: of one request.
+    rows, bytes: of inputs that wait. request_rows: of one request.
     delay_seconds: that a batch is held back for requests that are likely to come. threads: calls at
     the same time; one more for rows that take longer than CALL_SECONDS.
     """
@@ -58,7 +55,6 @@ class _Request:
 
     signature: str
     fitted: Fitted
-    client: Client
     answer: asyncio.Future
     arrived: float
     id: str
@@ -103,9 +99,9 @@ class Batcher:
 
     A lone request is called at once. When requests come side by side, those that come during a call
     share the next one, and after a call that several shared the next is held back a moment for
-    them to come again. The client that has used least goes next, of its requests the one that has;
-    a call ends within CALL_SECONDS, so that a request of many rows lets others go between, and rows
-    that take longer have a thread of their own.
+    them to come again. Requests take turns: one whose rows do not fit into a call goes to the end
+    of the queue. A call ends within CALL_SECONDS, so that a request of many rows lets others go
+    between, and rows that take longer have a thread of their own.
 
     Args:
       call: (signature, inputs) -> outputs; it runs in a thread.
@@ -126,7 +122,6 @@ class Batcher:
         self._waiting: dict[_Request, None] = {}
         self._waiting_rows = self._waiting_bytes = self.running = self._running_long = 0
         self._expected_requests, self._delay_until = 1, 0.0
-        self._clients, self._requests = FairShares(), FairShares()
         self._times = CallTimes()
         self._closed = False
 
@@ -163,7 +158,7 @@ class Batcher:
         self, signature: str, fitted: Fitted, timeout_seconds: float | None = None
     ) -> _Request:
         """The request, its rows in the queue."""
-        loop, limits, client = asyncio.get_running_loop(), self._limits, current_client()
+        loop, limits = asyncio.get_running_loop(), self._limits
         rows = len(next(iter(fitted.inputs.values())))
         most = min(limits.rows, limits.request_rows)
         if rows > most:
@@ -171,7 +166,6 @@ class Batcher:
         request = _Request(
             signature,
             fitted,
-            client,
             loop.create_future(),
             loop.time(),
             request_id(),
@@ -187,23 +181,15 @@ class Batcher:
         self._check_room(request, size)
         if timeout_seconds is not None:
             self._check_time(request, timeout_seconds)
-        self._clients.join(client, (other.client for other in self._waiting))
-        self._requests.join(request, self._of(client))
         self._waiting[request] = None
         self._count(request, rows)
         return request
 
-    def _of(self, client: Client) -> list[_Request]:
-        return [request for request in self._waiting if request.client == client]
-
     def _check_room(self, request: _Request, size: int) -> None:
-        """Overloaded where the queue, or the client's share of it, is full."""
+        """Raise Overloaded if the queue is full."""
         rows, limits = len(request.waiting), self._limits
         if self._waiting_rows + rows > limits.rows or self._waiting_bytes + size > limits.bytes:
             raise Overloaded(f"{self._waiting_rows} rows wait already.", self._retry_seconds())
-        own = sum(len(other.waiting) for other in self._of(request.client))
-        if request.client.network != NOBODY.network and own and own + rows > SHARE * limits.rows:
-            raise Overloaded(f"{own} rows of yours wait already.", self._retry_seconds())
 
     def _check_time(self, request: _Request, seconds: float) -> None:
         """TooLarge or Overloaded where even the fastest calls so far would end too late."""
@@ -215,9 +201,9 @@ class Batcher:
                 "ask for fewer rows, shorter ones, or a stream."
             )
         rivals = [other for other in self._waiting if other.is_long == request.is_long]
-        own = request.seconds + _seconds(r for r in rivals if r.client == request.client)
-        clients = len({request.client, *(other.client for other in rivals)})
-        needed = min(own * clients, request.seconds + _seconds(rivals)) / threads
+        # Requests take turns: before this one ends, another one gets about as much time at most.
+        beside = sum(min(other.seconds, request.seconds) for other in rivals)
+        needed = (request.seconds + beside) / threads
         if needed > seconds:
             raise Overloaded(
                 f"What waits takes about {needed:.0f} seconds, and the request has {seconds:.3g}.",
@@ -254,18 +240,14 @@ class Batcher:
             loop.create_task(self._run(rows)).add_done_callback(done)
 
     def _next_request(self) -> _Request | None:
-        """The one that goes next, where there is a thread for it."""
+        """Return the first request that a thread is free for."""
         has_short = self.running - self._running_long < self._limits.threads
-        able = [
+        able = (
             request
             for request in self._waiting
             if (not self._running_long if request.is_long else has_short)
-        ]
-        return min(able, key=self._rank, default=None)
-
-    def _rank(self, request: _Request) -> tuple[float, float, float]:
-        used = self._clients.used(request.client)
-        return used, self._requests.used(request), request.arrived
+        )
+        return next(able, None)
 
     def _alike(self, request: _Request) -> list[_Request]:
         """Those that can share a call with it, itself among them."""
@@ -277,8 +259,8 @@ class Batcher:
         return len(alike) >= self._expected_requests or rows >= self._padding.max_batch
 
     def _next_batch(self, first: _Request) -> list[_Row]:
-        """The rows of the next call, by rank; of as many rows as are made within CALL_SECONDS."""
-        alike = sorted(self._alike(first), key=self._rank)
+        """Take the rows of the next call from the queue, as many as take CALL_SECONDS."""
+        alike = self._alike(first)
         self._expected_requests = len(alike)
         count = sum(len(request.waiting) for request in alike)
         if first.row_seconds:
@@ -286,18 +268,15 @@ class Batcher:
         count = min(count, self._padding.size(count))
         rows: list[_Row] = []
         for request in alike:
-            while request.waiting and len(rows) < count:
-                rows.append(_Row(request, request.waiting.popleft()))
-                self._charge(request)
-            if not request.waiting:
-                del self._waiting[request]
+            taken = min(len(request.waiting), count - len(rows))
+            if not taken:
+                break
+            rows += [_Row(request, request.waiting.popleft()) for _ in range(taken)]
+            self._count(request, -taken)
+            del self._waiting[request]
+            if request.waiting:
+                self._waiting[request] = None  # its next turn comes after those of all others
         return rows
-
-    def _charge(self, request: _Request) -> None:
-        self._count(request, -1)
-        seconds = request.row_seconds or UNKNOWN_ROW_SECONDS * request.fitted.cost
-        self._clients.charge(request.client, seconds)
-        self._requests.charge(request, seconds)
 
     async def _run(self, rows: list[_Row]) -> None:
         loop = asyncio.get_running_loop()

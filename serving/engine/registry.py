@@ -266,6 +266,7 @@ class ModelRegistry:
     def _unload_current(self, version_set: VersionSet) -> None:
         """Lets the current version go once its last request is answered."""
         if version_set.current is not None:
+            self._metrics.unloaded(version_set.current.name, version_set.current.version)
             version_set.unloading.append(version_set.current)
             version_set.current = None
             self._start_task(self._unload(version_set, version_set.unloading[-1]))

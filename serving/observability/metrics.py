@@ -20,6 +20,7 @@ class Metrics:
     def __init__(self):
         self.registry = CollectorRegistry()
         self._models: set[str] = set()
+        self._served: dict[str, int] = {}  # the version, by model
         counter = functools.partial(Counter, registry=self.registry)
         gauge = functools.partial(Gauge, registry=self.registry)
         histogram = functools.partial(Histogram, registry=self.registry)
@@ -113,6 +114,13 @@ class Metrics:
         self._models.add(model)
         self._loads.labels(model, "loaded").inc()
         self._version.labels(model).set(version)
+        self._served[model] = version
+
+    def unloaded(self, model: str, version: int) -> None:
+        """Remove the gauge of the version served, if it is this one."""
+        if self._served.get(model) == version:
+            del self._served[model]
+            self._version.remove(model)
 
     def load_failed(self, model: str) -> None:
         """Counts a version that could not be loaded."""

@@ -7,6 +7,7 @@ where the kernel has it).
 
 import ctypes
 import errno
+import fcntl
 import os
 import resource
 import sys
@@ -18,23 +19,26 @@ from replicator.runs.errors import UserError
 
 LIBRARY = "libseccomp.so.2"
 HELP = "serve bundles that you trust with `--no-sandbox`"
-MOST_OPEN_FILES = 256
+MOST_OPEN_FILES = 320  # its connections, and what it reads while it loads
 CALLS = """
     access arch_prctl brk clock_getres clock_gettime clock_nanosleep close dup epoll_create1
-    epoll_ctl epoll_pwait epoll_wait eventfd2 exit exit_group faccessat faccessat2 fadvise64 fcntl
+    epoll_ctl epoll_pwait epoll_wait eventfd2 exit exit_group faccessat faccessat2 fadvise64
     fstat fstatfs futex get_mempolicy get_robust_list getcpu getcwd getdents getdents64 getegid
     geteuid getgid getpid getppid getpriority getrandom getresgid getresuid getrlimit getrusage
     gettid gettimeofday getuid lseek lstat madvise membarrier mincore mprotect mremap munmap
     nanosleep newfstatat pipe2 poll ppoll pread64 preadv pselect6 read readlink readlinkat readv
     recvfrom restart_syscall rseq rt_sigaction rt_sigprocmask rt_sigreturn rt_sigtimedwait
     sched_get_priority_max sched_get_priority_min sched_getaffinity sched_getparam
-    sched_getscheduler sched_setaffinity sched_yield select sendto set_robust_list
+    sched_getscheduler sched_yield select sendto set_robust_list
     set_tid_address sigaltstack stat statfs statx sysinfo time times uname write writev
 """
 ALLOW, REFUSE = 0x7FFF0000, 0x00050000  # SCMP_ACT_ALLOW, SCMP_ACT_ERRNO(number)
 EQUAL_UNDER_MASK = 7  # SCMP_CMP_MASKED_EQ
 INT = 0xFFFFFFFF
 WRITING = os.O_ACCMODE | os.O_CREAT | os.O_TRUNC | os.O_APPEND | 0o20000000  # the last: O_TMPFILE
+# Of fcntl: no owner and no signal of a descriptor (F_SETOWN, F_SETSIG, O_ASYNC), by which the
+# kernel would signal a foreign process for this one; no lease and no lock of what others read.
+FCNTL = (fcntl.F_DUPFD, fcntl.F_DUPFD_CLOEXEC, fcntl.F_GETFD, fcntl.F_SETFD, fcntl.F_GETFL)
 CLONE_THREAD, MAP_TYPE, MAP_PRIVATE, PR_SET_NAME = 0x10000, 0xF, 2, 15
 # Of Landlock: rights by the first version of its interface that knows them.
 FILE_RIGHTS = {1: 13, 2: 14, 3: 15, 5: 16}
@@ -144,8 +148,12 @@ def _restrict_calls() -> None:
     rule(REFUSE | errno.ENOSYS, "clone3")  # so that the C library falls back to `clone`
     rule(ALLOW, "prctl", (0, INT, PR_SET_NAME))
     rule(ALLOW, "prlimit64", (0, INT, 0))
-    for name in ("tgkill", "kill"):
+    for command in FCNTL:
+        rule(ALLOW, "fcntl", (1, INT, command))
+    rule(ALLOW, "fcntl", (1, INT, fcntl.F_SETFL), (2, os.O_ASYNC, 0))
+    for name in ("tgkill", "kill", "sched_setaffinity"):
         rule(ALLOW, name, (0, INT, os.getpid()))
+    rule(ALLOW, "sched_setaffinity", (0, INT, 0))  # of the thread that asks
     error = seccomp.seccomp_load(context)
     if error:
         raise OSError(-error, os.strerror(-error), "seccomp")

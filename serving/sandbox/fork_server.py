@@ -19,7 +19,7 @@ from typing import Any
 from serving.sandbox import worker
 
 MOST_BYTES = 2**16
-MOST_CONNECTIONS = 250
+MOST_CONNECTIONS = 250  # to a process; the kernel passes at most 253 descriptors at once
 IMPORTS = ("tensorflow", "serving.bundles.loading")
 UNUSED = ("jax", "keras")  # no bundle needs them; TensorFlow imports what it finds of them
 ENGINE = ("distill.model", "distill.cpu.engine")  # of students, where it is installed

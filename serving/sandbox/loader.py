@@ -8,6 +8,7 @@ from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable
 from serving.bundles.signing import public_key, signed_manifest
 from serving.sandbox.confinement import check_available
+from serving.sandbox.fork_server import MOST_CONNECTIONS
 from serving.sandbox.processes import ForkServer
 from serving.sandbox.sandboxed_bundle import SandboxedBundle, SandboxLimits
 from serving.settings import Settings
@@ -20,11 +21,13 @@ def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
 
     What a trusted key has signed runs in this process, all else in one of its own, or not at all.
 
-    Raises UserError for a key that cannot be read, or where processes cannot be confined.
+    Raises UserError for a key that cannot be read, where processes cannot be confined, or where
+    one would need more connections than a message of the kernel's can carry.
     """
     keys = [public_key(Path(path)) for path in settings.trust]
     if settings.sandbox:
         check_available()
+        _check_connections(settings)
     fork_server, limits = ForkServer(), sandbox_limits(settings)
 
     def load(path: Path) -> Servable:
@@ -38,6 +41,16 @@ def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
         return loading.load(path, settings.backend, *([signed] if signed else []))
 
     return load
+
+
+def _check_connections(settings: Settings) -> None:
+    most = MOST_CONNECTIONS - 1 - SPARE_CONNECTIONS - settings.threads
+    if settings.max_streams > most:
+        raise UserError(
+            f"`--max-streams` must be at most {most} in a sandbox (with `--threads` "
+            f"{settings.threads}), got {settings.max_streams}: start more servers, or serve "
+            "bundles that you trust with `--no-sandbox`."
+        )
 
 
 def sandbox_limits(settings: Settings) -> SandboxLimits:

@@ -7,6 +7,7 @@ import json
 import math
 import socket
 import struct
+import time
 from collections.abc import Mapping
 from typing import Any
 
@@ -37,17 +38,25 @@ def send(connection: socket.socket, head: Mapping[str, Any], arrays: Arrays | No
 
 
 def receive(
-    connection: socket.socket, most_head_bytes: int = MOST_HEAD_BYTES
+    connection: socket.socket,
+    most_head_bytes: int = MOST_HEAD_BYTES,
+    seconds: float | None = None,
 ) -> tuple[Head, Arrays]:
-    """The head and the arrays of the next message.
+    """Return the head and the arrays of the next message.
 
-    Raises EOFError at the end, BadMessage, OSError, TimeoutError by the socket's time.
+    Args:
+      connection: where it comes from.
+      most_head_bytes: of its head.
+      seconds: for all of it, however many bytes come at a time; None: no limit.
+
+    Raises EOFError at the end, BadMessage, OSError, TimeoutError.
     """
-    (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size))
+    end = None if seconds is None else time.monotonic() + seconds
+    (length,) = LENGTH.unpack(_exactly(connection, LENGTH.size, end))
     if length > most_head_bytes:
         raise BadMessage(f"a head of {length:,} bytes")
     try:
-        head = json.loads(_exactly(connection, length))
+        head = json.loads(_exactly(connection, length, end))
         described = [(str(n), DTYPES[d], tuple(map(int, shape))) for n, d, shape in head["arrays"]]
         sizes = [_size(dtype, shape) for _, dtype, shape in described]
     except (KeyError, TypeError, ValueError, OverflowError, RecursionError) as error:
@@ -56,7 +65,7 @@ def receive(
         raise BadMessage(f"arrays of {sum(sizes):,} bytes")
     arrays = {name: np.empty(shape, dtype) for name, dtype, shape in described}
     for array in arrays.values():
-        _fill(connection, _bytes_of(array))
+        _fill(connection, _bytes_of(array), end)
     return head, arrays
 
 
@@ -70,14 +79,19 @@ def _bytes_of(array: np.ndarray) -> memoryview:
     return array.reshape(-1).view(np.uint8).data
 
 
-def _exactly(connection: socket.socket, length: int) -> bytes:
+def _exactly(connection: socket.socket, length: int, end: float | None) -> bytes:
     data = bytearray(length)
-    _fill(connection, memoryview(data))
+    _fill(connection, memoryview(data), end)
     return bytes(data)
 
 
-def _fill(connection: socket.socket, rest: memoryview) -> None:
+def _fill(connection: socket.socket, rest: memoryview, end: float | None) -> None:
     while len(rest):
+        if end is not None:
+            left = end - time.monotonic()
+            if left <= 0:
+                raise TimeoutError
+            connection.settimeout(left)
         count = connection.recv_into(rest)
         if not count:
             raise EOFError

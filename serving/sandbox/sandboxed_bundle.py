@@ -80,7 +80,7 @@ class SandboxedBundle:
         self._limits, self._fork_server = limits, fork_server
         request = {"path": str(path), "memory_bytes": limits.memory_bytes}
         request |= {"arguments": dict(arguments), "loader": loader}
-        self.pid, sockets = fork_server.start(request, 1 + limits.connections)
+        self.pid, sockets = fork_server.start(request, 1 + limits.connections, limits.load_seconds)
         self._control, self._free = sockets[0], queue.SimpleQueue[socket.socket]()
         for connection in sockets[1:]:
             self._free.put(connection)
@@ -170,8 +170,7 @@ class SandboxedBundle:
     ) -> tuple[Head, Arrays]:
         """The next answer; what it says was raised there is raised here."""
         try:
-            connection.settimeout(seconds)
-            head, arrays = receive(connection, most_head_bytes)
+            head, arrays = receive(connection, most_head_bytes, seconds)
         except TimeoutError:
             raise self._ended(f"did not answer within {seconds:g} seconds") from None
         except BadMessage as error:
@@ -203,6 +202,6 @@ def _raised(kind: str, message: str) -> Exception:
 
 
 def _stop(fork_server: ForkServer, pid: int, sockets: list[socket.socket]) -> None:
-    fork_server.end(pid)
+    fork_server.end_later(pid)
     for connection in sockets:
         connection.close()

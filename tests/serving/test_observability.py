@@ -7,17 +7,20 @@ import io
 import json
 import logging
 import re
+import shutil
 import sys
 import threading
 import types
 
 import numpy as np
 import pytest
-from fake_bundle import FakeSound
+from fake_bundle import FakeModelStore, FakeSound
 from opentelemetry.sdk.trace import TracerProvider
 from opentelemetry.sdk.trace.export import SimpleSpanProcessor
 from opentelemetry.sdk.trace.export.in_memory_span_exporter import InMemorySpanExporter
+from registries import running
 
+from serving.engine.registry import MISSED_SCANS
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
 from serving.observability import logs, traces
@@ -131,6 +134,28 @@ def test_what_a_model_does_is_counted():
     assert value(metrics, "onepass_queue_seconds_count", model="voice") == 5
     for gauge in ("onepass_queue_rows", "onepass_calls_running", "onepass_streams"):
         assert value(metrics, gauge, model="voice") == 0
+
+
+def test_a_version_that_is_no_longer_served_is_no_longer_shown(tmp_path):
+    store, metrics = FakeModelStore(tmp_path), Metrics()
+    store.add(version=1)
+
+    def shown():
+        return re.findall(rb'onepass_model_version{model="voice"} (.*)', metrics.render()[0])
+
+    async def run():
+        async with running(store, metrics) as registry:
+            assert shown() == [b"1.0"]
+            store.add(version=2)
+            await registry.rescan()
+            assert shown() == [b"2.0"]
+            store.add("other")  # a folder without any model could be a disk that is not there
+            shutil.rmtree(tmp_path / "voice")
+            for _ in range(MISSED_SCANS):
+                await registry.rescan()
+            assert shown() == []
+
+    asyncio.run(run())
 
 
 def test_names_that_clients_invent_become_no_labels():

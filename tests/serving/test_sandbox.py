@@ -1,6 +1,7 @@
 """A model in a process of its own computes as ever, and can do nothing else."""
 
 import asyncio
+import dataclasses
 import gc
 import json
 import os
@@ -15,6 +16,7 @@ from replicator.runs.errors import UserError
 from serving.engine.registry import ModelRegistry
 from serving.errors import InvalidInput, NotReady
 from serving.sandbox import messages
+from serving.sandbox.loader import bundle_loader
 from serving.sandbox.processes import ForkServer
 from serving.sandbox.sandboxed_bundle import (
     ModelEnded,
@@ -129,6 +131,13 @@ def places(tmp_path):
         ("fork", "file"),
         ("kill", "process"),
         ("share_memory", "file"),
+        ("set_owner", "process"),
+        ("set_owner_struct", "process"),
+        ("set_signal", "process"),
+        ("set_asynchronous", "process"),
+        ("notify", "file"),
+        ("lease", "file"),
+        ("set_affinity", "process"),
     ],
 )
 def test_what_reaches_out_is_one_error_and_the_process_goes_on(load, places, what, place):
@@ -139,6 +148,11 @@ def test_what_reaches_out_is_one_error_and_the_process_goes_on(load, places, wha
     assert sorted(os.listdir(os.path.dirname(places["new"]))) == ["secret", "voice"]
     with open(places["file"], encoding="ascii") as file:
         assert file.read() == "secret"
+
+
+def test_descriptors_and_processors_of_its_own_are_its_own_to_set(load):
+    bundle = load(call=("use_own_descriptors", ""))
+    assert call(bundle, 13)["sound"].shape == (1, 3 * HOP)
 
 
 def test_it_cannot_read_the_folder_of_another_model(load):
@@ -283,6 +297,60 @@ def test_a_process_ends_with_the_last_reference_and_all_end_with_the_server_of_f
     own.close()
     until(lambda: not is_running(kept.pid))
     assert not kept.is_alive
+
+
+def test_a_finalizer_that_runs_while_the_lock_is_held_neither_waits_nor_is_lost(load, fork_server):
+    bundle = load()
+    pid = bundle.pid
+    with fork_server._lock:  # as where the garbage collector runs in the midst of `start`
+        bundle._stop()
+    until(lambda: not is_running(pid))
+
+
+def test_a_fork_server_that_does_not_answer_is_ended_and_another_one_begins(load):
+    path, own = load().path, ForkServer()
+    with pytest.raises(ConnectionError, match=r"did not answer within 0\.01 seconds"):
+        own.start({}, 1, 0.01)  # its imports alone take longer
+    made = SandboxedBundle(path, own, LIMITS, {}, "hostile_bundles:load")
+    assert call(made)["sound"].shape == (1, 3 * HOP)
+    own.close()
+
+
+@pytest.mark.parametrize("threads", [1, 4])
+def test_as_many_streams_as_a_sandbox_can_have_and_no_more(load, threads):
+    most = 247 - threads
+    with pytest.raises(
+        UserError, match=rf"`--max-streams` must be at most {most} .*got {most + 1}"
+    ):
+        bundle_loader(Settings(threads=threads, max_streams=most + 1))
+    bundle_loader(Settings(threads=threads, max_streams=1000, sandbox=False))
+    bundle_loader(Settings(threads=threads, max_streams=most))
+
+
+def test_a_process_takes_as_many_connections_as_may_be_asked_for(load):
+    bundle = load(dataclasses.replace(LIMITS, memory_bytes=2**32, connections=249))
+    streams = [bundle.stream(FRAMES[0], seed=n) for n in range(249)]
+    assert all(next(chunks).shape[0] == 1 for chunks in streams)
+
+
+def test_an_answer_that_comes_byte_by_byte_ends_with_its_time(monkeypatch):
+    data, clock = framed(b'{"arrays": []}'), [0.0]
+
+    class Slow:
+        """A connection that gives a byte a second."""
+
+        def settimeout(self, seconds):
+            assert 0.0 < seconds <= 5.0
+
+        def recv_into(self, rest):
+            rest[:1] = data[len(clock) - 1 : len(clock)]
+            clock.append(clock[-1] + 1.0)
+            return 1
+
+    monkeypatch.setattr("serving.sandbox.messages.time.monotonic", lambda: clock[-1])
+    with pytest.raises(TimeoutError):
+        messages.receive(Slow(), seconds=5.0)
+    assert clock[-1] == 5.0
 
 
 def test_the_environment_of_the_server_is_not_there(load):

@@ -1,13 +1,17 @@
 """Forty clients for minutes: nobody is left without an answer, and nothing grows."""
 
+import asyncio
 import dataclasses
+import gc
 import os
 import shutil
 import statistics
 import time
+from pathlib import Path
 
+import numpy as np
 import pytest
-from fake_bundle import FakeModelStore
+from fake_bundle import FakeModelStore, FakeSound
 from serve_command import Command
 from serve_load import (
     ANSWERED,
@@ -21,6 +25,10 @@ from serve_load import (
     totals,
     until,
 )
+
+from serving.engine.batching import Batcher, Limits, _Request
+from serving.engine.padding import Padding
+from serving.observability.metrics import Metrics
 
 SECONDS = float(os.environ.get("ONEPASS_SOAK_SECONDS", "600"))
 LOOK_SECONDS = 2.0
@@ -105,3 +113,45 @@ def test_forty_clients_for_minutes_leave_nothing_behind(tmp_path):
     assert growth["memory_mib"] < GROWTH_MIB
     assert growth["files"] < MORE_FILES
     assert growth["threads"] < MORE_THREADS
+
+
+CLOSED_LOOP_SECONDS = 60.0
+CLOSED_LOOP_CLIENTS = 24
+
+
+def resident_mib():
+    pages = int(Path("/proc/self/statm").read_text().split()[1])
+    return pages * os.sysconf("SC_PAGE_SIZE") / 2**20
+
+
+@pytest.mark.slow
+@pytest.mark.timeout(CLOSED_LOOP_SECONDS + 180)
+def test_a_minute_of_clients_that_ask_again_at_once_takes_constant_memory():
+    """The queue is never empty: each client's next request waits before the others are answered."""
+    bundle = FakeSound()
+    batcher = Batcher(
+        bundle.call, Padding(bundle.spec["serving"]), Limits(), Metrics().for_model("v")
+    )
+    end, looks = time.monotonic() + CLOSED_LOOP_SECONDS, []
+
+    async def client(number):
+        frames = np.zeros([1, 20 + number % 3, 3], np.float32)
+        given = {"frames": frames, "num_frames": [frames.shape[1]], "seed": [number]}
+        while time.monotonic() < end:
+            await batcher.submit("serving_default", bundle.check("serving_default", given))
+
+    async def watch():
+        while time.monotonic() < end:
+            bundle.control.calls.clear()
+            looks.append(Look(time.monotonic(), resident_mib(), 0, 0))
+            await asyncio.sleep(LOOK_SECONDS)
+
+    async def run():
+        await asyncio.gather(watch(), *(client(number) for number in range(CLOSED_LOOP_CLIENTS)))
+
+    asyncio.run(run())
+    gc.collect()
+    requests = sum(isinstance(each, _Request) for each in gc.get_objects())
+    print(f"\n{looks[len(looks) // 5]}\n{looks[-1]}, {requests} requests")
+    assert requests == 0
+    assert grown(looks, "memory_mib") < GROWTH_MIB

@@ -17,8 +17,9 @@ class Mixdown:
 
     def add(self, block: np.ndarray) -> None:
         """Take a block [samples, channels]."""
-        self._blocks.append(block.mean(axis=1, dtype=np.float32))
-        self._powers += np.square(block, dtype=np.float64).sum(0)
+        with np.errstate(over="ignore", invalid="ignore"):  # infinities, which the reader refuses
+            self._blocks.append(block.mean(axis=1, dtype=np.float32))
+            self._powers += np.square(block, dtype=np.float64).sum(0)
 
     @property
     def waveform(self) -> np.ndarray:
