@@ -13,6 +13,7 @@ from pixelcnn.networks.config import (
     part_names,
     sizes_between,
 )
+from replicator.runs.errors import UserError
 from replicator.runs.field_rules import at_least, require
 from replicator.training.config import LoopConfig, OptimizerConfig
 
@@ -78,7 +79,7 @@ class TrainConfig:
         rule = f"{LEVELS}, those of an image file"
         require(levels == LEVELS, "output.levels", rule, levels)
         if self.conditioning.kind == "video" and self.data.flip:
-            raise ValueError("`data.flip` must be off for a video: actions have a direction.")
+            raise UserError("`data.flip` must be off for a video: actions have a direction.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +112,7 @@ class MultiscaleTrainConfig(TrainConfig):
         known = part_names(sizes_between(self.network.base_size, self.data.size))
         for wanted in self.parts:
             if not any(_is_of(name, wanted) for name in known):
-                raise ValueError(f"`parts` must be of {', '.join(known)}, got {wanted}.")
+                raise UserError(f"`parts` must be of {', '.join(known)}, got {wanted}.")
         if not self.parts:
             return known
         return tuple(name for name in known if any(_is_of(name, wanted) for wanted in self.parts))

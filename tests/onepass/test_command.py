@@ -399,13 +399,14 @@ def test_a_full_disk_ends_in_one_line_and_keeps_what_there_was(mistake, data, co
 
     checkpoint = (copy / "checkpoints" / "step_00000002.npz").read_bytes()
     monkeypatch.setattr("replicator.runs.atomic_files.np.savez", full)
-    line = mistake(*arguments(data, copy, num_steps=4))
+    line = mistake(*arguments(data, copy, num_steps=4), status=1)
     assert "step_00000004.npz: No space left on device. What was saved before is kept." in line
     assert line.endswith("Training stopped at step 4; the newest checkpoint is step 2.")
     assert (copy / "checkpoints" / "step_00000002.npz").read_bytes() == checkpoint
     monkeypatch.undo()
     monkeypatch.setattr("replicator.runs.atomic_files.replacing", full)
-    assert "config.json: No space left on device" in mistake(*arguments(data, copy, num_steps=5))
+    line = mistake(*arguments(data, copy, num_steps=5), status=1)
+    assert "config.json: No space left on device" in line
 
 
 def test_training_that_diverges_ends_in_one_line(mistake, data, tmp_path):

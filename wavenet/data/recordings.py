@@ -41,9 +41,9 @@ class ScanRules:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.dev_share < 1.0:
-            raise ValueError(f"`dev_share` must be in [0, 1), got {self.dev_share}.")
+            raise UserError(f"`dev_share` must be in [0, 1), got {self.dev_share}.")
         if self.min_seconds < 0.0:
-            raise ValueError(f"`min_seconds` must be at least 0, got {self.min_seconds}.")
+            raise UserError(f"`min_seconds` must be at least 0, got {self.min_seconds}.")
 
 
 @dataclasses.dataclass(frozen=True)
