@@ -16,7 +16,7 @@ from onepass.arguments import chosen, parse
 from onepass.standard_streams import say_error, watched_output
 from replicator.runs.errors import FAILURE, UserError, exit_status
 from replicator.runs.heartbeat import heartbeat
-from serving.settings import SCHEMES
+from serving.settings import is_url
 
 VERBS = {
     "quickstart": "speak, draw, train and report on what is shipped, in a few minutes",
@@ -162,7 +162,7 @@ def _evaluate(rest: list[str]) -> int:
 
 
 def _sample(rest: list[str]) -> int:
-    if any(word.startswith(SCHEMES) for word in rest):
+    if any(map(is_url, rest)):
         return importlib.import_module("serving.client.sampling").run_sample(rest, parse)
     return _of_kind("sample", "--out DIR [--num N] [--seed S]", rest)
 

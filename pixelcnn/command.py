@@ -152,6 +152,7 @@ def training_data(path: Path, model: "ImageModel") -> str:
 def in_words(figures: dict) -> str:
     """The figures of a model as lines."""
     from pixelcnn.measures.codecs import NAMES
+    from replicator.runs.folders import counted
 
     bits, codecs = figures["measures"]["bits_per_dim"], figures["codec"]
     used = figures["dev"]["pictures"]
@@ -159,7 +160,8 @@ def in_words(figures: dict) -> str:
     left = f" (its other {others} are for training; --all: use them too)" if others else ""
     trained = "joined" if figures["step"] is None else f"step {figures['step']}"
     lines = [
-        f"{figures['model']}, {trained}, on {used} dev images of {figures['data']}{left}",
+        f"{figures['model']}, {trained}, on {counted(used, 'dev image')} of {figures['data']}"
+        f"{left}",
         f"  bits per dimension   {bits['mean']:.3f}   (95%: {bits['low']:.3f} to "
         f"{bits['high']:.3f})",
     ]

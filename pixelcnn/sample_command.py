@@ -15,7 +15,7 @@ from pixelcnn.sample_arguments import SampleArguments
 from pixelcnn.sampling.grids import grid, write_gif, write_png, write_sheets
 from pixelcnn.video_prediction import predict
 from replicator.runs.errors import UserError
-from replicator.runs.folders import make_folder
+from replicator.runs.folders import counted, make_folder
 from replicator.runs.progress import Progress
 
 FLAGS = {"class": "label", "text": "caption", "map": "map", "video": "video"}
@@ -153,7 +153,7 @@ def _show(given: SampleArguments, images: list[list[np.ndarray]], seconds: float
     """Writes the sheets and prints what there is."""
     files, side = write_sheets(given.out, images, given.caption), images[0][-1].shape[0]
     print(
-        f"{given.out}: {len(images)} images of {side}x{side} pixels in {seconds:.1f} s, "
+        f"{given.out}: {counted(len(images), 'image')} of {side}x{side} pixels in {seconds:.1f} s, "
         f"compilation included; {files}"
     )
 

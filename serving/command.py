@@ -12,6 +12,7 @@ import tyro
 
 from replicator.runs.errors import UserError
 from serving.deploy.ray_settings import RaySettings
+from serving.models_folder import check_models_folder
 from serving.settings import NEEDED
 
 
@@ -46,6 +47,7 @@ def run_serve(arguments: list[str], parse, import_tensorflow: Callable[[], None]
     """
     given = parse(ServeArguments, arguments, "onepass serve")
     _check_options(given)
+    check_models_folder(given.models)
     if given.to_print:
         print(_printed(given), end="")
         return 0

@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 
 from replicator.runs.errors import UserError
+from replicator.runs.folders import counted
 from replicator.runs.intervals import Measure, weighted_mean
 from replicator.runs.progress import Progress
 from wavenet.copy_synthesis import (
@@ -186,7 +187,8 @@ def heading(figures: dict) -> str:
     """What figures were measured on, in words."""
     dev = figures["dev"]
     part = "dev" if dev["part"] == "dev" else f"`{dev['part']}` dev"
-    return f"{dev['recordings']} {part} recordings ({dev['seconds']:.0f} s) of {figures['data']}"
+    count = counted(dev["recordings"], f"{part} recording")
+    return f"{count} ({dev['seconds']:.0f} s) of {figures['data']}"
 
 
 def _with_interval(measured: dict) -> str:

@@ -20,10 +20,9 @@ from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.metadata import SPLITS
 from pixelcnn.data.npz import check_shape, pair, read_arrays
 from pixelcnn.data.pipeline import check_batches
-from pixelcnn.data.raw_corpus import plural
 from pixelcnn.data.reduction import fitted
 from replicator.runs.errors import UserError
-from replicator.runs.folders import shown
+from replicator.runs.folders import counted, shown
 from replicator.training.batches import as_dataset
 
 KEYS = ("frames", "actions", "states")
@@ -153,8 +152,8 @@ def _episodes(arrays: Arrays, statistics: Statistics, rules: ImageRules | None) 
 
 def _note(split: str, episodes: Episodes) -> str:
     clips, steps, height, width, channels = episodes.frames.shape
-    many, views = plural(clips // episodes.views, "episode"), plural(episodes.views, "view")
-    size = f"{plural(steps, 'step')} of {width}x{height}, {plural(channels, 'channel')}"
+    many, views = counted(clips // episodes.views, "episode"), counted(episodes.views, "view")
+    size = f"{counted(steps, 'step')} of {width}x{height}, {counted(channels, 'channel')}"
     return f"{split}: {many} in {views}, {size}"
 
 

@@ -71,7 +71,9 @@ class Trainer:
         self._evaluation_seconds = 0.0  # that the last one took
 
     def resume(self, initialise: Callable[[], None] | None = None) -> list[str]:
-        """Restores the newest whole checkpoint; returns a line for each damaged one before it.
+        """Restores the newest whole checkpoint; returns lines for the person watching.
+
+        They are the notes of the run directory, and one for each newer checkpoint that is damaged.
 
         Args:
           initialise: prepares the state where there is no checkpoint; called in the chief only.
@@ -87,7 +89,7 @@ class Trainer:
         broadcast_initial_state(
             self.replicator, self.state.slots(), {**self.run.identity, "loop": loop}
         )
-        return lines
+        return [*self.run.notes, *lines]
 
     def _restored(self) -> list[str]:
         self.checkpoints.remove_leftovers()
@@ -284,8 +286,13 @@ class Trainer:
             return
         self.save()
         start = time.monotonic()
-        with self.replicator.gathered_variables():
-            score = outputs.evaluate(outputs.log, self.step)
+        try:
+            with self.replicator.gathered_variables():
+                score = outputs.evaluate(outputs.log, self.step)
+        except tf.errors.ResourceExhaustedError as error:
+            raise UserError(
+                f"The evaluation on dev at step {self.step} does not fit into memory."
+            ) from error
         self._evaluation_seconds = time.monotonic() - start
         best = self.checkpoints.mark_scored(self.step, score)
         outputs.progress.say(f"step {self.step}: dev {score:.4f}{' (best)' if best else ''}")

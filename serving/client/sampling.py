@@ -13,6 +13,7 @@ import tyro
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.sampling.grids import write_png, write_sheets
 from replicator.runs.errors import UserError
+from replicator.runs.folders import counted
 from replicator.runs.progress import Progress
 from serving.bundles.signature import fastest
 from serving.client.client import (
@@ -22,7 +23,7 @@ from serving.client.client import (
     server_and_name,
     whole_images,
 )
-from serving.settings import SCHEMES, TOKEN_VARIABLE
+from serving.settings import TOKEN_VARIABLE, is_url
 from wavenet.data import audio
 from wavenet.plots import spectrogram_png
 
@@ -93,7 +94,7 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
 
     Ctrl-C keeps what has come.
     """
-    address, name = server_and_name(next(w for w in arguments if w.startswith(SCHEMES)))
+    address, name = server_and_name(next(filter(is_url, arguments)))
     with Client(address, token=os.environ.get(TOKEN_VARIABLE) or None) as client:
         spec = client.spec(name)
     if spec.get("kind") not in ("sound", "picture"):
@@ -218,7 +219,7 @@ def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments)
     if images:
         seconds, side = time.perf_counter() - start, images[0][-1].shape[0]
         files, size = write_sheets(given.out, images, given.caption), f"{side}x{side} pixels"
-        print(f"{given.out}: {len(images)} images of {size} in {seconds:.1f} s; {files}")
+        print(f"{given.out}: {counted(len(images), 'image')} of {size} in {seconds:.1f} s; {files}")
     return 0 if len(images) == given.num else INTERRUPTED
 
 

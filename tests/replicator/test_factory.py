@@ -9,7 +9,7 @@ from processes import run_together
 from replicator import strategies
 from replicator.launch import tf_config
 from replicator.runs.errors import UserError
-from replicator.strategies import factory
+from replicator.strategies import cluster_startup, factory
 from replicator.strategies.cluster_startup import wait_for_all
 
 WORKERS = {"worker": ["a:1", "b:2"]}
@@ -98,6 +98,8 @@ def test_a_mesh_that_is_none_is_refused(called, word):
         (config({"wrker": ["a:1"]}, "wrker"), "may have tasks chief, worker, ps, got 'wrker'"),
         (config(WORKERS, index=2), "got worker 2 where there are 2"),
         (config(WORKERS, "ps"), "got ps 0 where there are 0"),
+        (config({"worker": ["a:1", "b:2", "a:1"]}), "must be of one task, got 'a:1' twice"),
+        (config({"chief": ["a:1"], "worker": ["a:1"]}), "must be of one task, got 'a:1' twice"),
     ],
 )
 def test_a_wrong_tf_config_is_refused_in_one_line(monkeypatch, text, says):
@@ -140,6 +142,16 @@ def test_a_task_that_does_not_come_is_named():
     address = second.cluster["worker"][1]
     with pytest.raises(UserError, match=rf"waited 0.5 s .*; not there: worker 1 \({address}\)\.$"):
         wait_for_all(first, 0.5)
+
+
+def test_a_task_that_waits_for_others_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(cluster_startup, "SAY_SECONDS", 0.0)
+    first, second = tf_config.local_tasks(worker=2)
+    address = second.cluster["worker"][1]
+    with pytest.raises(UserError, match="not there"):
+        wait_for_all(first, 0.5)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"worker 0 waits for worker 1 ({address}) of TF_CONFIG: ")
 
 
 def test_a_port_that_is_taken_is_named():

@@ -302,6 +302,15 @@ def test_a_step_that_does_not_fit_into_memory_is_said_in_words(train, monkeypatc
         train()
 
 
+def test_an_evaluation_that_does_not_fit_into_memory_is_named_and_the_state_saved(train, tmp_path):
+    def too_large():
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
+
+    said = r"evaluation on dev at step 3 does not fit into memory.*step 3 is saved"
+    with pytest.raises(UserError, match=said):
+        train(at={3: too_large}, evaluate_every_steps=3)
+
+
 @pytest.mark.parametrize(
     ("field", "value", "rule"),
     [

@@ -24,6 +24,7 @@ from replicator.runs.folders import shown
 BLOCK_SAMPLES = 1 << 18
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
 FULL_SCALE = 1.0 - 2.5 / 65535  # the two outermost 16-bit samples on either side
+RATES_HZ = (1_000, 1_000_000)  # no recording has less or more; a damaged header says anything
 LOWEST_DB = -120.0  # dB, what digital silence is reported as
 WRITTEN = {".flac": "FLAC", ".wav": "WAV"}
 
@@ -86,6 +87,10 @@ def _check_file(path: Path) -> None:
 
 def _blocks(path: Path) -> Iterator[tuple[soundfile.SoundFile, np.ndarray]]:
     with soundfile.SoundFile(os.fsencode(path)) as file:
+        if not RATES_HZ[0] <= file.samplerate <= RATES_HZ[1]:
+            least, most = (f"{rate:,}" for rate in RATES_HZ)
+            rule = f"recordings have {least} to {most}"
+            raise AudioError(path, f"says it has {file.samplerate:,} samples a second, {rule}")
         while True:
             block = file.read(BLOCK_SAMPLES, dtype="float32", always_2d=True)
             if not len(block):
@@ -96,12 +101,13 @@ def _blocks(path: Path) -> Iterator[tuple[soundfile.SoundFile, np.ndarray]]:
 def _decode(path: Path) -> Sound:
     mono, at_full_scale, total, rate_hz, channels = [], 0, 0, 0, 0
     for file, stored in _blocks(path):
-        # libsndfile gives s / 32768; here s is (2 s + 1) / 65535.
-        block = (stored * np.float32(65536.0) + np.float32(1.0)) / np.float32(65535.0)
+        # libsndfile gives s / 32768; here s is (2 s + 1) / 65535. `read_sound` refuses infinities.
+        with np.errstate(invalid="ignore", over="ignore"):
+            block = (stored * np.float32(65536.0) + np.float32(1.0)) / np.float32(65535.0)
+            mono.append(block.mean(axis=1, dtype=np.float32))
         rate_hz, channels = file.samplerate, file.channels
         at_full_scale += int(np.count_nonzero(np.abs(block) >= FULL_SCALE))
         total += block.size
-        mono.append(block.mean(axis=1, dtype=np.float32))
     if not total:
         raise AudioError(path, "holds no samples")
     return Sound(np.concatenate(mono), rate_hz, channels, at_full_scale / total)
@@ -112,7 +118,8 @@ def read_sound(path: str | os.PathLike[str]) -> Sound:
 
     Raises:
       AudioError: the file is missing, holds zero bytes or no samples, is not sound, is cut off
-        (formats that can tell), or holds numbers that are not finite.
+        (formats that can tell), has a rate that no recording has, or holds numbers that are not
+        finite.
     """
     path = Path(path)
     _check_file(path)

@@ -12,8 +12,6 @@ from pathlib import Path
 
 import numpy as np
 
-from replicator.runs.errors import UserError
-
 NO_CHANNELS = np.zeros(0, np.float32)
 
 
@@ -80,16 +78,16 @@ def clip_source(
         hop_samples.
     """
     if left_samples < 0 or left_samples % hop_samples:
-        raise UserError(
+        raise ValueError(
             f"`left_samples` must be a multiple of `hop_samples` {hop_samples}, got {left_samples}."
         )
     if clip_samples < 1 or clip_samples % hop_samples:
-        raise UserError(
+        raise ValueError(
             f"`clip_samples` must be a positive multiple of `hop_samples` {hop_samples}, "
             f"got {clip_samples}."
         )
     if not waveforms:
-        raise UserError("`waveforms` must hold at least one recording, got none.")
+        raise ValueError("`waveforms` must hold at least one recording, got none.")
     starts = [max(0, len(w) - clip_samples) // hop_samples + 1 for w in waveforms]
     return ClipSource(
         waveforms,

@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from replicator.runs.errors import UserError
-from replicator.runs.folders import endings, hashed, list_files, shown, some
+from replicator.runs.folders import counted, endings, hashed, list_files, shown, some
 from replicator.runs.threads import in_threads
 from wavenet.data import file_info
 from wavenet.data.audio import SUFFIXES, AudioError
@@ -86,6 +87,12 @@ class ScanReport:
         """The recordings of a split, by name."""
         return tuple(r for r in self.recordings if r.split == split)
 
+    @property
+    def dev_digest(self) -> str:
+        """Names the sounds of dev, wherever the folder lies."""
+        digests = sorted(recording.measured.digest for recording in self.of("dev"))
+        return hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
+
     def lines(self) -> list[str]:
         """The report as lines of text to print."""
         sums = [f"{split} {_amount(self.of(split))}" for split in SPLITS]
@@ -105,7 +112,8 @@ class ScanReport:
 def _amount(recordings: Sequence[Recording]) -> str:
     minutes = sum(r.measured.seconds for r in recordings) / 60
     speakers = len({r.speaker for r in recordings})
-    return f"{len(recordings)} recordings, {minutes:.1f} min, speakers: {speakers}"
+    count = counted(len(recordings), "recording")
+    return f"{count}, {minutes:.1f} min, speakers: {speakers}"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -245,6 +253,15 @@ def _notes(recordings: Sequence[Recording], sample_rate_hz: int) -> list[str]:
     new = sorted({r.speaker for r in recordings} - known)
     if new:
         notes.append(f"speakers of dev that train does not have: {_some(new)}")
+    minutes = {
+        split: sum(r.measured.seconds for r in recordings if r.split == split) / 60
+        for split in SPLITS
+    }
+    if minutes["dev"] > minutes["train"]:
+        notes.append(
+            f"dev is longer than train ({minutes['dev']:.1f} min, {minutes['train']:.1f} min): "
+            "most of what there is is not trained on"
+        )
     return notes
 
 
@@ -283,6 +300,11 @@ def _recordings(
         row = rows.get(name)
         speaker, text = _speaker(name, row, rules), row.text if row else ""
         recordings.append(Recording(name, folder / name, split, speaker, text, measured[name]))
+    train = [recording for recording in recordings if recording.split == "train"]
+    if any(recording.speaker for recording in train):  # the others would be a nameless one more
+        nameless = [recording for recording in train if not recording.speaker]
+        lost += [LeftOut(r.name, "of no speaker", "others have one") for r in nameless]
+        recordings = [recording for recording in recordings if recording not in nameless]
     kept, copies = _without_copies(recordings)
     return kept, lost + copies
 
@@ -298,8 +320,10 @@ def scan(
     """The usable recordings of a folder with their split, speaker and text, and all that was not.
 
     Sub-folders `train/` and `dev/` are the split; else `train.tsv` and `dev.tsv` together are;
-    else it is drawn by the hash of each relative name. Tables (`*.tsv` with a column `file`) give
-    texts and speakers. The same sound is used once; where train and dev share it, in dev.
+    else it is drawn by the hash of each relative name. Tables (`*.tsv` with a column `file`, or
+    `metadata.csv` as LJ Speech has it) give texts and speakers; where recordings of train have
+    speakers, one of train without is left out. The same sound is used once; where train and dev
+    share it, in dev.
 
     Args:
       folder: searched to any depth; hidden files are passed over.

@@ -211,3 +211,22 @@ def test_flac_needs_what_white_noise_holds_and_little_for_silence():
     noise = np.random.default_rng(0).integers(-512, 512, 50000).astype(np.int16)
     assert 10.0 <= audio.flac_bits_per_sample(noise, RATE_HZ) < 10.6
     assert audio.flac_bits_per_sample(noise * 0, RATE_HZ) < 0.2
+
+
+@pytest.mark.parametrize("rate_hz", [1, 999, 2_000_000])
+def test_a_rate_that_no_recording_has_is_refused_before_it_is_resampled(tmp_path, rate_hz):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, tone(440), RATE_HZ)
+    header = bytearray(path.read_bytes())
+    header[24:28] = struct.pack("<I", rate_hz)
+    path.write_bytes(header)
+    with pytest.raises(audio.AudioError, match=rf"says it has {rate_hz:,} samples a second"):
+        audio.read(path, RATE_HZ)
+
+
+def test_infinities_of_both_signs_are_refused_without_a_warning(tmp_path):
+    path = tmp_path / "a.wav"
+    channels = np.array([[np.inf, -np.inf], [3e38, 3e38]], np.float32)
+    soundfile.write(path, channels, RATE_HZ, subtype="FLOAT")
+    with pytest.raises(audio.AudioError, match="holds NaN or infinite samples"):
+        audio.read_sound(path)

@@ -233,3 +233,58 @@ def test_the_shipped_recordings_are_whole_and_carry_texts_and_licence():
     seconds = {s: sum(r.measured.seconds for r in report.of(s)) for s in ("train", "dev")}
     assert 160 < seconds["train"] < 170 and 22 < seconds["dev"] < 27
     assert "CC0 1.0 Universal" in (folder / "LICENSE").read_text()
+
+
+def test_a_recording_of_train_without_a_speaker_is_no_speaker_of_its_own(tmp_path):
+    fill(tmp_path, ["train/a.wav", "train/b.wav", "train/new.wav", "dev/c.wav"])
+    (tmp_path / "train.tsv").write_text("file\tspeaker\na.wav\tAnn\nb.wav\tBob\n")
+    report = scan(tmp_path, RATE_HZ)
+    assert {r.speaker for r in report.of("train")} == {"Ann", "Bob"}
+    assert left_out(report) == {"train/new.wav": "of no speaker"}
+
+
+def test_rows_for_the_same_file_are_said(tmp_path):
+    fill(tmp_path, ["a.wav", "b.wav"])
+    (tmp_path / "texts.tsv").write_text("file\ttext\na.wav\tOne.\nb.wav\tB.\na.wav\tTwo.\n")
+    report = scan(tmp_path, RATE_HZ)
+    assert {r.name: r.text for r in report.recordings} == {"a.wav": "Two.", "b.wav": "B."}
+    said = "texts.tsv has several rows, of which the last counts, for 1: a.wav"
+    assert report.notes == (said,)
+
+
+def test_the_table_of_lj_speech_gives_the_normalised_texts(tmp_path):
+    fill(tmp_path, ["wavs/LJ001-0001.wav", "wavs/LJ001-0002.wav"])
+    (tmp_path / "metadata.csv").write_text(
+        'LJ001-0001|Born in 1850, "so"|Born in eighteen fifty, "so"\nLJ001-0002|Yes.\nLJ9|No.|No.\n'
+    )
+    report = scan(tmp_path, RATE_HZ)
+    texts = {r.name: r.text for r in report.recordings}
+    assert texts == {
+        "wavs/LJ001-0001.wav": 'Born in eighteen fifty, "so"',
+        "wavs/LJ001-0002.wav": "Yes.",
+    }
+    assert left_out(report) == {"LJ9": "not there"}
+
+
+def test_another_table_of_that_name_is_said_to_be_ignored(tmp_path):
+    fill(tmp_path, ["a.wav", "b.wav"])
+    (tmp_path / "metadata.csv").write_text("file,text\na.wav,One.\n")
+    said = "metadata.csv has no lines `NAME|text` and is ignored"
+    assert scan(tmp_path, RATE_HZ).notes == (said,)
+
+
+def test_a_dev_split_longer_than_train_is_said(tmp_path):
+    put(tmp_path / "train/a.wav", sound(1, seconds=6.0))
+    put(tmp_path / "dev/b.wav", sound(2, seconds=12.0))
+    report = scan(tmp_path, RATE_HZ)
+    (note,) = report.notes
+    assert note.startswith("dev is longer than train (0.2 min, 0.1 min)")
+    assert "; dev 1 recording, 0.2 min, speakers: 1; " in report.lines()[0]
+
+
+def test_the_digest_of_dev_is_that_of_its_sounds_wherever_they_lie(tmp_path):
+    for folder, seed in (("a", 2), ("b", 2), ("c", 3)):
+        put(tmp_path / folder / "train/a.wav", sound(1))
+        put(tmp_path / folder / "dev/b.wav", sound(seed))
+    a, b, c = (scan(tmp_path / folder, RATE_HZ).dev_digest for folder in "abc")
+    assert a == b != c
