@@ -90,6 +90,8 @@ class EvaluateArguments:
 def run_evaluate(arguments: list[str], parse) -> int:
     """Parses the rest of `onepass evaluate ...` and prints the figures of an image model."""
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
+    if given.samples < 0:
+        raise UserError(f"`--samples` must be 0 or more, got {given.samples}.")
     from pixelcnn.data.dataset import ImageDataset
     from pixelcnn.evaluation import evaluate
     from pixelcnn.model import load

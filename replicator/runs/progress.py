@@ -40,7 +40,7 @@ class Progress:
         self.stream = stream if stream is not None else sys.stderr
         self.total, self.title, self.unit, self.done = total, title, unit, done
         self._line_seconds, self._next_line = line_seconds, time.monotonic() + line_seconds
-        self._until = until
+        self._until, self._start = until, time.monotonic()
         # Units and time of the first count: what went before it, a compilation, is no measure.
         self._first: tuple[int, float] | None = None
         self._figures: dict[str, float] = {}
@@ -118,7 +118,9 @@ class Progress:
         """A line for the heartbeat; None where a bar is seen, or nobody reads the stream."""
         if self._bar is not None:
             self._bar.refresh()
-        return None if self._bar is not None or self.stream is not sys.stderr else self._line()
+        if self._bar is not None or self.stream is not sys.stderr:
+            return None
+        return f"{self._line()}, {time.monotonic() - self._start:.0f} s so far"
 
     def _line(self) -> str:
         rate = self.rate

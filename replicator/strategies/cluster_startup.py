@@ -4,8 +4,10 @@ TensorFlow's own wait for a missing task has no useful time limit and cannot be 
 """
 
 import contextlib
+import signal
 import socket
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 
@@ -64,6 +66,27 @@ def saying_what_is_awaited(task: Task) -> Iterator[Callable[[str], None]]:
 
     with telling(line):  # and again whenever nothing was said for a while
         yield say
+
+
+@contextlib.contextmanager
+def heeding_signals() -> Iterator[None]:
+    """A context around the start of TensorFlow's part of a cluster; only the main thread needs it.
+
+    It lets no Python run meanwhile, so that Ctrl-C has to end the process by itself; and it takes
+    SIGTERM, which has its usual effect again afterwards.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if before[signal.SIGINT] is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # None: not installed by Python
+                signal.signal(number, handler)
 
 
 def _listener(address: str) -> socket.socket:

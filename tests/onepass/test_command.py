@@ -131,6 +131,10 @@ PLACES = ["--data", "a", "--workdir", "b"]
         ),
         ("--network.layers 7", "network: `layers` must be a multiple of `stacks`, got 7"),
         ("--loop.keep-checkpoints 0", "loop: `keep_checkpoints` must be at least 1, got 0"),
+        (
+            "--network.upsample-factors 16 0",
+            "network: `upsample_factors` must be at least 1 each, got (16, 0)",
+        ),
         ("--data.batch-size 0", "data: `batch_size` must be at least 1, got 0"),
         (
             "--data.features f0 mel",

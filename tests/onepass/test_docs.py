@@ -34,7 +34,7 @@ def named(pairs):
     return [pytest.param(page, line, id=f"{page.stem}: {line}") for page, line in pairs]
 
 
-class UnderstoodError(Exception):
+class UnderstoodError(BaseException):
     """Raised in place of doing what was read."""
 
 

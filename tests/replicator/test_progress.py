@@ -157,5 +157,5 @@ def test_a_job_that_says_nothing_gives_a_sign_of_life(monkeypatch):
             shown.advance()
             while not (line := stream.next_line()).startswith("evaluating: "):
                 pass
-            assert line.startswith("evaluating: 1/3 images, ")
+            assert line.startswith("evaluating: 1/3 images, ") and line.endswith(" s so far")
     assert "heartbeat" not in {thread.name for thread in threading.enumerate()}

@@ -627,6 +627,13 @@ def test_a_condition_goes_by_the_name_that_the_model_has_for_it(
     assert found == named or list(found) == [named]
 
 
+def test_a_server_without_tls_is_not_said_to_be_none(address, mistake, tmp_path):
+    with_tls = address.replace("://", "s://")
+    line = mistake("sample", f"{with_tls}/voice", "--out", tmp_path / "out")
+    assert line.startswith(f"{with_tls} does not speak TLS; ")
+    assert line.endswith(f"its address begins with {address.partition(':')[0]}://.")
+
+
 def test_the_command_says_in_one_line_what_is_wrong(address, tmp_path, capsys):
     out = ["--out", str(tmp_path / "out")]
     nowhere = f"http://127.0.0.1:{free_port()}"
