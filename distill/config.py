@@ -93,6 +93,8 @@ class StudentConfig:
         require(self.frame_width % 2 == 1, "frame_width", "odd", self.frame_width)
         if self.feature_channels:
             require(len(self.upsample_factors) > 0, "upsample_factors", "given", ())
+        least = min(self.upsample_factors, default=1)
+        require(least >= 1, "upsample_factors", "at least 1 each", self.upsample_factors)
         if self.bunch_samples > 1:
             wide = self.front_width >= RECENT
             require(wide, "front_width", f"at least {RECENT} for bunches", self.front_width)

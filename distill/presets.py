@@ -45,7 +45,7 @@ class LossConfig:
         at_least(self, 0, *(field.name for field in dataclasses.fields(self)))
         at_least(self, 1, "draws")
         if not any(getattr(self, name) for name in ("kl", *SPECTRAL)):
-            raise ValueError("`kl` must be above 0 where no other term is.")
+            raise UserError("`kl` must be above 0 where no other term is.")
 
 
 @dataclasses.dataclass(frozen=True)

@@ -9,6 +9,7 @@ from distill.source.pulses import PulseSource
 from distill.synthesis import synthesise
 from likelihoods.affine import FlowOutput
 from likelihoods.initial import Initial
+from replicator.runs.errors import UserError
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
 
@@ -34,7 +35,7 @@ class ResidualDomain(tf.Module):
     ):
         super().__init__(name=name)
         if not config.prediction_order or not config.conditioner_units:
-            raise ValueError(
+            raise UserError(
                 "`prediction_order` and `conditioner_units` must be given for the residual."
             )
         self.config = config

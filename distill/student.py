@@ -12,6 +12,7 @@ from distill.source.draft import Drafter
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput, compose
 from likelihoods.initial import Initial
+from replicator.runs.errors import UserError
 from wavenet.conditioner import Conditioner
 from wavenet.features import MelConvention
 from wavenet.network import check_condition
@@ -70,7 +71,7 @@ class ParallelWaveNet(tf.Module):
         super().__init__(name=name)
         residual = config.domain == "residual"
         if (config.draft_passes or residual) and mel is None:
-            raise ValueError("`mel` must be given for a student with a draft or a residual.")
+            raise UserError("`mel` must be given for a student with a draft or a residual.")
         initial = Initial(seed)
         self.config = config
         self.dtype = tf.as_dtype(config.compute_dtype)
@@ -198,7 +199,7 @@ class ParallelWaveNet(tf.Module):
         """
         ours = self.residual.conditioner.variables if self.residual else ()
         if [v.shape for v in ours] != [v.shape for v in theirs.variables]:
-            raise ValueError("`theirs` must have the size of this student's conditioner.")
+            raise UserError("`theirs` must have the size of this student's conditioner.")
         for own, given in zip(ours, theirs.variables, strict=True):
             own.assign(tf.cast(given, own.dtype))
 
@@ -209,7 +210,7 @@ class ParallelWaveNet(tf.Module):
         """
         theirs, ours = teacher_upsampler, self.upsampler
         if ours is None or not _fits(ours, theirs):
-            raise ValueError(
+            raise UserError(
                 "`teacher_upsampler` must have this student's frames and factors and no more "
                 f"channels, got {list(theirs.frame_kernel.shape)} and {theirs.factors}."
             )

@@ -6,14 +6,17 @@ import io
 import re
 from collections.abc import Collection
 
+from replicator.runs.errors import UserError
+
 REWORDED = (
     (r"^Error parsing (?:config\.)?(\S+):", r"\1:"),
     (r": invalid literal for int\(\) with base 10: ", " must be a whole number, got "),
     (r": could not convert string to float: ", " must be a number, got "),
 )
+SEEDS = 2**64
 
 
-class UsageError(ValueError):
+class UsageError(UserError):
     """A command line that cannot be understood; its message is one line."""
 
 
@@ -24,13 +27,18 @@ def parse(kind, arguments: list[str], program: str, default=None, description: s
     printed = io.StringIO()
     try:
         with contextlib.redirect_stderr(printed):
-            return tyro.cli(
+            given = tyro.cli(
                 kind, args=arguments, prog=program, default=default, description=description
             )
     except SystemExit as exit_:
         if exit_.code in (0, None):
             raise
         raise UsageError(f"{_complaint(printed.getvalue())} (see {program} --help)") from None
+    for seed in (given, getattr(given, "config", None)):
+        number = getattr(seed, "seed", 0)
+        if not 0 <= number < SEEDS:
+            raise UsageError(f"--seed must be in [0, 2^64), got {number} (see {program} --help)")
+    return given
 
 
 def chosen(arguments: list[str], known: Collection[str], what: str, program: str) -> str:

@@ -13,7 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from onepass.arguments import chosen, parse
-from serving.settings import SCHEMES
+from onepass.standard_streams import say_error, watched_output
+from replicator.runs.errors import FAILURE, UserError, exit_status
+from replicator.runs.heartbeat import heartbeat
+from serving.settings import is_url
 
 VERBS = {
     "quickstart": "speak, draw, train and report on what is shipped, in a few minutes",
@@ -29,31 +32,44 @@ VERBS = {
     "pipeline": "compare pipeline schedules: onepass pipeline --devices 8 --microbatches 32",
 }
 BENCHES = ("audio", "images", "scaling", "serving")
-HELP = ("-h", "--help")
+SERVERS = ("serve", "launch")  # which have nothing to say for as long as all is well
+HELP = frozenset({"-h", "--help"})
 COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")
-USAGE_ERROR, INTERRUPTED = 2, 130
+INTERRUPTED, NO_READER = 130, 141  # 128 + SIGINT, 128 + SIGPIPE
+LONGEST_LINE = 500  # characters of an error that was not foreseen
 REMOTE_HELP = "\n  onepass sample http://HOST:PORT/NAME --help   of a model that is served"
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit status of a command line: 0; 2 for a mistake; 128 + a signal that ended it."""
+    """Return the exit status of a command line.
+
+    It is 0; 2 for a mistake of the user's; 1 for any other failure; 128 + a signal that ended it.
+    """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
-    arguments = sys.argv[1:] if arguments is None else arguments
-    try:
-        return _run(arguments)
-    except SystemExit as exit_:  # after --help
-        return int(exit_.code or 0)
-    except KeyboardInterrupt:
-        print("onepass: interrupted.", file=sys.stderr)
+    error: BaseException | None = None
+    status = 0
+    with watched_output() as output:
+        try:
+            status = _run(sys.argv[1:] if arguments is None else arguments)
+        except SystemExit as exit_:  # after --help
+            status = int(exit_.code or 0)
+        except (Exception, KeyboardInterrupt) as caught:
+            error = caught
+    if output.lost is not None:
+        say_error(f"standard output cannot be written: {output.lost.strerror}.")
+        return NO_READER if isinstance(output.lost, BrokenPipeError) else FAILURE
+    return status if error is None else _failed(error)
+
+
+def _failed(error: BaseException) -> int:
+    """Say what was wrong in one line; the exit status."""
+    if isinstance(error, KeyboardInterrupt):
+        say_error("interrupted.")
         return INTERRUPTED
-    except BrokenPipeError:
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        return 0
-    except (ValueError, OSError) as error:
-        if os.environ.get("ONEPASS_TRACEBACK"):
-            raise
-        print(f"onepass: {_one_line(error)}", file=sys.stderr)
-        return USAGE_ERROR
+    if os.environ.get("ONEPASS_TRACEBACK"):
+        raise error
+    say_error(_one_line(error))
+    return exit_status(error)
 
 
 def _run(arguments: list[str]) -> int:
@@ -67,7 +83,11 @@ def _run(arguments: list[str]) -> int:
     if first.split("=")[0] in COMPLETION:
         importlib.import_module("onepass.completion").run(arguments)
         return 0
-    return RUN[chosen(arguments, VERBS, "verb", "onepass")](arguments[1:])
+    verb = chosen(arguments, VERBS, "verb", "onepass")
+    if verb in SERVERS or not HELP.isdisjoint(arguments):
+        return RUN[verb](arguments[1:])
+    with heartbeat(f"onepass {verb}"):
+        return RUN[verb](arguments[1:])
 
 
 def parse_for_tensorflow(*given: Any, **named: Any) -> Any:
@@ -142,7 +162,7 @@ def _evaluate(rest: list[str]) -> int:
 
 
 def _sample(rest: list[str]) -> int:
-    if any(word.startswith(SCHEMES) for word in rest):
+    if any(map(is_url, rest)):
         return importlib.import_module("serving.client.sampling").run_sample(rest, parse)
     return _of_kind("sample", "--out DIR [--num N] [--seed S]", rest)
 
@@ -204,11 +224,16 @@ def _bench(rest: list[str]) -> int:
     return importlib.import_module(f"onepass.bench.{bench}.command").run(given)
 
 
-def _one_line(error: Exception) -> str:
+def _one_line(error: BaseException) -> str:
     if isinstance(error, OSError) and error.strerror:
-        name = f": {error.filename}" if error.filename else ""
-        return f"{error.strerror}{name}"
-    return " ".join(str(error).split())
+        text = f"{error.strerror}: {error.filename}" if error.filename else error.strerror
+    else:
+        text = " ".join(str(error).split())
+    if isinstance(error, UserError):
+        return text
+    if not isinstance(error, OSError):
+        text = f"{type(error).__name__}: {text}" if text else type(error).__name__
+    return f"failed: {text[:LONGEST_LINE]} (ONEPASS_TRACEBACK=1 shows where)"
 
 
 def _help() -> str:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 from onepass.shipped import SHIPPED, folder
 from replicator.runs.errors import UserError
 from replicator.runs.model_spec import SPEC_FILE, kind_of
-from serving.settings import SCHEMES
+from serving.settings import is_url
 
 if TYPE_CHECKING:
     from distill.model import StudentModel
@@ -59,7 +59,7 @@ def load(place: str | Path) -> "Model":
 
     Raises UserError, in one line, where there is no such model or it cannot be read.
     """
-    if str(place).startswith(SCHEMES):
+    if is_url(place):
         from onepass.remote_model import RemoteModel
 
         return RemoteModel(str(place))

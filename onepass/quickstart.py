@@ -13,13 +13,13 @@ from distill.teacher import load_teacher
 from onepass.quickstart_arguments import QuickstartArguments
 from onepass.quickstart_images import draw_images
 from replicator.runs.atomic_files import write_text
-from replicator.runs.folders import make_folder
+from replicator.runs.folders import counted, make_folder
 from replicator.runs.progress import duration
 from wavenet import shipped
 from wavenet.data import audio
 from wavenet.evaluation import dev_corpus, evaluate
 from wavenet.model import SHIPPED, SpeechModel, load
-from wavenet.optional_packages import left_out_line
+from wavenet.optional_packages import left_out
 from wavenet.plots import spectrogram_png
 from wavenet.presets import PRESETS
 from wavenet.training import train
@@ -118,14 +118,20 @@ def _quality(figures: dict) -> str:
         for name in MEASURED
         if name in figures["measures"]  # the extra `quality` is not needed
     )
-    return f"""## How close they come to {figures["dev"]["recordings"]} recordings
+    return f"""## How close they come to {counted(figures["dev"]["recordings"], "recording")}
 
 | | {" | ".join(name.replace("_", " ") for name in systems)} |
 |---{"|---" * len(systems)}|
 {rows}
 
 PESQ runs from 1 to 4.6 and STOI from 0 to 1, more is better; everything else is a distance from the
-recording. `onepass evaluate shipped` adds intervals. {left_out_line()}"""
+recording. `onepass evaluate shipped` adds intervals.{_extra_line()}"""
+
+
+def _extra_line() -> str:
+    """Which of these measures an extra would add, on a line of its own; "" for none."""
+    added = [name.replace("_", " ") for name in left_out().get("quality", ()) if name in MEASURED]
+    return f"\n`pip install 'onepass[quality]'` adds {', '.join(added)}." if added else ""
 
 
 def _trained(given: QuickstartArguments, data: Path) -> str:

@@ -103,6 +103,8 @@ class EvaluateArguments:
 def run_evaluate(arguments: list[str], parse) -> int:
     """Parses the rest of `onepass evaluate ...` and prints the figures of an image model."""
     given = parse(EvaluateArguments, arguments, "onepass evaluate")
+    if given.samples < 0:
+        raise UserError(f"`--samples` must be 0 or more, got {given.samples}.")
     from pixelcnn.data.dataset import ImageDataset
     from pixelcnn.evaluation import evaluate
     from pixelcnn.model import load
@@ -166,6 +168,7 @@ def in_words(figures: dict) -> str:
     """The figures of a model as lines."""
     from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
     from replicator.runs import intervals
+    from replicator.runs.folders import counted
 
     bits, codecs = figures["measures"]["bits_per_dim"], figures["codec"]
     used = figures["dev"]["pictures"]
@@ -173,7 +176,8 @@ def in_words(figures: dict) -> str:
     left = f" (its other {others} are for training; --all: use them too)" if others else ""
     trained = "joined" if figures["step"] is None else f"step {figures['step']}"
     lines = [
-        f"{figures['model']}, {trained}, on {used} dev images of {figures['data']}{left}",
+        f"{figures['model']}, {trained}, on {counted(used, 'dev image')} of {figures['data']}"
+        f"{left}",
         f"  bits per dimension   {intervals.in_words(bits)}",
     ]
     for name, title in (DEEP_NAMES if set(codecs) <= set(DEEP_NAMES) else NAMES).items():

@@ -13,6 +13,7 @@ from pixelcnn.networks.config import (
     part_names,
     sizes_between,
 )
+from replicator.runs.errors import UserError
 from replicator.runs.field_rules import at_least, require
 from replicator.training.config import LoopConfig, OptimizerConfig
 
@@ -81,7 +82,7 @@ class TrainConfig:
         rule = f"{2**self.data.bits}, by `data.bits`"
         require(levels == 2**self.data.bits, "output.levels", rule, levels)
         if self.conditioning.kind == "video" and self.data.flip:
-            raise ValueError("`data.flip` must be off for a video: actions have a direction.")
+            raise UserError("`data.flip` must be off for a video: actions have a direction.")
         eight = self.data.bits == 8 or self.conditioning.kind != "video"
         require(eight, "data.bits", "8 for a video", self.data.bits)
         linear = self.data.bits == 8 or self.output.likelihood == "logistic"
@@ -120,7 +121,7 @@ class MultiscaleTrainConfig(TrainConfig):
         known = part_names(sizes_between(self.network.base_size, self.data.size))
         for wanted in self.parts:
             if not any(_is_of(name, wanted) for name in known):
-                raise ValueError(f"`parts` must be of {', '.join(known)}, got {wanted}.")
+                raise UserError(f"`parts` must be of {', '.join(known)}, got {wanted}.")
         if not self.parts:
             return known
         return tuple(name for name in known if any(_is_of(name, wanted) for wanted in self.parts))

@@ -12,6 +12,7 @@ from pixelcnn.data.depth import dtype_of
 from pixelcnn.measures.codecs import codec_bits_per_dim
 from pixelcnn.model import ImageModel
 from pixelcnn.sampling.generation import Request
+from replicator.runs.heartbeat import during
 from replicator.runs.intervals import share_of, weighted_mean
 from replicator.runs.progress import Progress
 
@@ -56,11 +57,13 @@ def evaluate(model: ImageModel, dataset: ImageDataset, seed: int = 0) -> dict:
         name: dataclasses.asdict(share_of(v) if v.dtype == bool else weighted_mean(v))
         for name, v in measured.items()
     }
+    with during("compressing the images with lossless codecs"):
+        codec = codec_bits_per_dim(_images(dataset))
     return {
         "bits_per_dim": measures["bits_per_dim"]["mean"],
         "seconds_per_picture": _seconds(model, dataset, seed) if model.whole else None,
         "measures": measures,
-        "codec": codec_bits_per_dim(_images(dataset)),
+        "codec": codec,
         "dev": {"pictures": len(total), "of": dataset.found},
     }
 
@@ -126,8 +129,9 @@ def _seconds(model: ImageModel, dataset: ImageDataset, seed: int) -> float:
     condition = {name: v.numpy() for name, v in batch.items() if name not in ("levels", "seed")}
     request = Request((0, 1, 2), seed, model.size, condition)
     times = [time.perf_counter()]
-    for _ in model.sampler.images(request):
-        times.append(time.perf_counter())
+    with during("compiling and timing the sampler"):
+        for _ in model.sampler.images(request):
+            times.append(time.perf_counter())
     return float(np.mean(np.diff(times)[1:]))
 
 

@@ -153,7 +153,7 @@ class ImageModel:
         if isinstance(condition, list | tuple):
             conditions = list(condition)
         if len(conditions) != num:
-            raise ValueError(f"`condition` must be one or {num}, got {len(conditions)}.")
+            raise UserError(f"`condition` must be one or {num}, got {len(conditions)}.")
         size = self.size if size is None else size
         self._check(size, temperature, given, start)
         if given is not None:
@@ -195,7 +195,7 @@ class ImageModel:
         values: list[Any] = list(condition) if isinstance(condition, list | tuple) else [condition]
         values = values * len(images) if len(values) == 1 else values
         if len(values) != len(images):
-            raise ValueError(f"`condition` must be one or {len(images)}, got {len(values)}.")
+            raise UserError(f"`condition` must be one or {len(images)}, got {len(values)}.")
         rows = [self.condition(value) for value in values]
         batch = {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}
         parts = self._nats({"levels": np.asarray(images, np.int32), **batch})

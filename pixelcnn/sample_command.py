@@ -23,7 +23,7 @@ from pixelcnn.sampling.grids import (
 )
 from pixelcnn.video_prediction import predict
 from replicator.runs.errors import UserError
-from replicator.runs.folders import make_folder
+from replicator.runs.folders import counted, make_folder
 from replicator.runs.progress import Progress
 
 FLAGS = {"class": "label", "text": "caption", "map": "map", "video": "video"}
@@ -182,7 +182,7 @@ def _show(
     files, side = write_sheets(given.out, shown, given.caption), images[0][-1].shape[0]
     older = remove_older(given.out, given.seed, given.num)
     print(
-        f"{given.out}: {len(images)} images of {side}x{side} pixels in {seconds:.1f} s, "
+        f"{given.out}: {counted(len(images), 'image')} of {side}x{side} pixels in {seconds:.1f} s, "
         f"compilation included; {files}{older}"
     )
 

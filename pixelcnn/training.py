@@ -19,7 +19,7 @@ from replicator.training.loop import Outcome, Trainer
 from replicator.training.state import TrainState
 from replicator.training.step import check_rows
 
-CHANGEABLE = ("loop", "data_folder")
+CHANGEABLE = ("loop", "data_folder", "dev_digest")
 
 
 def kind_of(config: AnyTrainConfig) -> str:
@@ -93,6 +93,7 @@ def run_config(
         "class_names": list(dataset.classes),
         "statistics": dataset.statistics and dataset.statistics.to_dict(),
         "data_folder": folder,
+        "dev_digest": dataset.dev_digest,
     }
 
 

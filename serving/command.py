@@ -11,6 +11,7 @@ from typing import Annotated
 import tyro
 
 from replicator.runs.errors import UserError
+from serving.models_folder import check_models_folder
 from serving.settings import NEEDED, Settings
 
 
@@ -34,6 +35,7 @@ def run_serve(arguments: list[str], parse, import_tensorflow: Callable[[], None]
     """
     given = parse(ServeArguments, arguments, "onepass serve")
     _check_options(given)
+    check_models_folder(given.models)
     _check_packages()
     if given.trust or not given.sandbox:
         import_tensorflow()

@@ -18,6 +18,11 @@ SCHEMES = ("http://", "https://", "grpc://", "grpcs://")  # by which a server is
 MIB = 2**20
 
 
+def is_url(word: object) -> bool:
+    """Return whether a word names a model of a server; schemes have no case (RFC 3986, 3.1)."""
+    return str(word).lower().startswith(SCHEMES)
+
+
 @dataclasses.dataclass(frozen=True)
 class Settings:
     """Addresses, authentication, and limits."""

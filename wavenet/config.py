@@ -97,6 +97,8 @@ class WaveNetConfig:
         require(self.frame_width % 2 == 1, "frame_width", "odd", self.frame_width)
         if self.feature_channels:
             require(len(self.upsample_factors) > 0, "upsample_factors", "given", ())
+        least = min(self.upsample_factors, default=1)
+        require(least >= 1, "upsample_factors", "at least 1 each", self.upsample_factors)
         self._check_bunches()
         if self.likelihood == "categorical":
             require(self.front_width == 1, "front_width", "1 for a softmax", self.front_width)

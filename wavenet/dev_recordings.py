@@ -10,6 +10,8 @@ from wavenet.data.corpus import Corpus, full_recordings
 from wavenet.dev_parts import DevPart, dev_part
 from wavenet.network import WaveNet
 
+LONGEST_SECONDS = 30  # of a recording that are evaluated: its beginning
+
 
 def dev_recordings(
     network: WaveNet,
@@ -18,7 +20,9 @@ def dev_recordings(
     known: Sequence[str],
     part: DevPart = "dev",
 ) -> list[dict]:
-    """The dev recordings of speakers that a network knows, as `corpus.full_recordings` gives them.
+    """Return the dev recordings of speakers that a network knows, see `corpus.full_recordings`.
+
+    Of one that is longer than `LONGEST_SECONDS` only the beginning, so that memory is bounded.
 
     Args:
       network: with speakers, those of others are left out and "speaker" is its number of one.
@@ -31,10 +35,24 @@ def dev_recordings(
     """
     if not corpus.splits.get("dev"):
         raise UserError("There is no dev recording.")
-    items = list(full_recordings(corpus, "dev", features))
+    most = LONGEST_SECONDS * corpus.sample_rate_hz
+    items = [
+        _beginning(item, most, corpus.hop_samples)
+        for item in full_recordings(corpus, "dev", features)
+    ]
     if network.config.speakers:
         items = _of_known_speakers(items, corpus.speakers, known)
     return dev_part(items, part)
+
+
+def _beginning(item: dict, samples: int, hop_samples: int) -> dict:
+    """Return a recording, or the beginning of a longer one and the frames that lie over it."""
+    if len(item["waveform"]) <= samples:
+        return item
+    cut = {name: item[name][:samples].copy() for name in ("waveform", "samples")}
+    if "frames" in item:
+        cut["frames"] = item["frames"][: -(-samples // hop_samples)].copy()
+    return {**item, **cut}
 
 
 def _of_known_speakers(

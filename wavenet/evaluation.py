@@ -10,6 +10,7 @@ import numpy as np
 import tensorflow as tf
 
 from replicator.runs.errors import UserError
+from replicator.runs.folders import counted
 from replicator.runs.intervals import in_words as measure_in_words
 from replicator.runs.intervals import weighted_mean
 from replicator.runs.progress import Progress
@@ -212,4 +213,5 @@ def heading(figures: dict) -> str:
     """What figures were measured on, in words."""
     dev = figures["dev"]
     part = "dev" if dev["part"] == "dev" else f"`{dev['part']}` dev"
-    return f"{dev['recordings']} {part} recordings ({dev['seconds']:.0f} s) of {figures['data']}"
+    count = counted(dev["recordings"], f"{part} recording")
+    return f"{count} ({dev['seconds']:.0f} s) of {figures['data']}"

@@ -16,6 +16,7 @@ import math
 import numpy as np
 import tensorflow as tf
 
+from replicator.runs.errors import UserError
 from wavenet.features import MelConvention, mel_filters
 
 LAG_WINDOW_HZ = 40.0  # standard deviation of the Gaussian that smooths the power spectrum
@@ -34,7 +35,7 @@ class MelPrediction:
 
     def __init__(self, mel: MelConvention, order: int):
         if order < 1:
-            raise ValueError(f"`order` must be at least 1, got {order}.")
+            raise UserError(f"`order` must be at least 1, got {order}.")
         self.order, self._mel = order, mel
         self._magnitudes = band_to_bin(mel)
         self._lags = bin_to_lag(mel, order)

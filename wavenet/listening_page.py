@@ -3,7 +3,7 @@
 import base64
 import html
 import io
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -16,6 +16,10 @@ from wavenet.plots import DB_RANGE, level_db
 
 RECORDINGS = 5  # on a page
 OPUS_RATES_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)
+# The order of a page: what is to be reached, who taught, the model, its peers, and controls last.
+BEFORE_PEERS = ("recording", "teacher", "model", "student")
+CONTROLS = ("world", "griffin_lim_mel_consistent", "griffin_lim", "draft", "source_filter")
+CONTROLS += ("untrained",)
 WIDTH, HEIGHT = 360, 128  # of a spectrogram, in pixels
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 1rem auto; max-width: 72rem; padding: 0 1rem }
@@ -66,7 +70,7 @@ class ListeningPage:
 
     def _section(self, number: int, name: str) -> str:
         figures = "\n".join(
-            self._figure(system, sounds[number]) for system, sounds in self._sounds.items()
+            self._figure(system, self._sounds[system][number]) for system in ordered(self._sounds)
         )
         return f"<h2>{html.escape(name)}</h2>\n<section>\n{figures}\n</section>"
 
@@ -78,6 +82,25 @@ class ListeningPage:
             f'<figure><figcaption>{words}</figcaption><img alt="spectrogram, {words}" '
             f'src="{image}"><audio controls preload="none" src="{opus}"></audio></figure>'
         )
+
+
+def ordered(systems: Iterable[str]) -> list[str]:
+    """Return the names of systems in the order of a page, those of one model side by side.
+
+    systems: by name; NAME_at_T is NAME at another temperature, NAME_draft what NAME refines.
+    """
+    names = list(systems)
+    families = {name: name.rsplit("_at_", 1)[0].removesuffix("_draft") for name in names}
+
+    def rank(name: str) -> tuple[int, int]:
+        family = families[name]
+        if family in BEFORE_PEERS:
+            return 0, BEFORE_PEERS.index(family)
+        if family in CONTROLS:
+            return 2, CONTROLS.index(family)
+        return 1, list(families.values()).index(family)
+
+    return sorted(names, key=rank)
 
 
 def opus_file(sound: np.ndarray, sample_rate_hz: int) -> bytes:

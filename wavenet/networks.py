@@ -1,5 +1,6 @@
 """The network that a training configuration asks for."""
 
+from replicator.runs.errors import UserError
 from wavenet.network import WaveNet
 from wavenet.presets import TrainConfig
 from wavenet.vocoder import VocoderWaveNet
@@ -23,5 +24,5 @@ def make_network(config: TrainConfig) -> Network:
         return WaveNet(config.network, config.seed)
     mel = config.data.mel(config.network.hop_samples)
     if mel is None:
-        raise ValueError("`features` must hold mel for `conditioner_units`.")
+        raise UserError("`features` must hold mel for `conditioner_units`.")
     return VocoderWaveNet(config.network, mel, config.seed)

@@ -28,7 +28,7 @@ from wavenet.preparation import prepare_network
 from wavenet.presets import TrainConfig
 
 KIND = "wavenet"
-CHANGEABLE = ("loop", "data_folder")
+CHANGEABLE = ("loop", "data_folder", "dev_digest")
 FEATURES = "features"  # the folder of a run that keeps what was computed from recordings
 
 
@@ -70,7 +70,8 @@ def train(
             corpus = prepare_corpus(report, config, workdir if cached else None, gain_db)
             for line in [*corpus.notes, *_schedule_notes(run, config)]:
                 say(line)
-            run.claim(run_config(preset, config, corpus, data), CHANGEABLE, defaults(config))
+            stored = run_config(preset, config, corpus, data) | {"dev_digest": report.dev_digest}
+            run.claim(stored, CHANGEABLE, defaults(config))
         return _train(run, config, corpus, say, replicator)
 
 

@@ -16,6 +16,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from likelihoods.initial import Initial
+from replicator.runs.errors import UserError
 from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner
 from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
@@ -39,7 +40,7 @@ class VocoderWaveNet(tf.Module):
     ):
         super().__init__(name=name)
         if not config.conditioner_units:
-            raise ValueError("`conditioner_units` must be positive for a vocoder, got 0.")
+            raise UserError("`conditioner_units` must be positive for a vocoder, got 0.")
         initial = Initial(seed)
         self.config, self.likelihood = config, config.make_likelihood()
         self.dtype = tf.as_dtype(config.compute_dtype)

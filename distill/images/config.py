@@ -3,6 +3,7 @@
 import dataclasses
 from typing import Literal
 
+from replicator.runs.errors import UserError
 from replicator.runs.field_rules import at_least, require
 from replicator.training.config import LoopConfig, OptimizerConfig
 
@@ -120,4 +121,4 @@ class FlowConfig(DistillConfig):
 def _check_terms(targets: GuidedTargets | FlowTargets, *others: str) -> None:
     """Raises ValueError where all terms are off."""
     if not any(getattr(targets, name) for name in ("kl", *others)):
-        raise ValueError("`kl` must be above 0 where no other term is.")
+        raise UserError("`kl` must be above 0 where no other term is.")

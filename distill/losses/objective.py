@@ -17,6 +17,7 @@ from likelihoods import Gaussian
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput
 from replicator import Replicator
+from replicator.runs.errors import UserError
 from wavenet.conditioner import SIDE_FRAMES
 from wavenet.features import MelConvention
 from wavenet.pitch_reader import pitch_loss
@@ -190,7 +191,7 @@ def _spectral_losses(
     }
     if config.feature or config.style:
         if classifier is None or mel is None:
-            raise ValueError("`classifier` and `mel` must be given for the perceptual terms.")
+            raise UserError("`classifier` and `mel` must be given for the perceptual terms.")
         losses_["feature"] = functools.partial(feature_loss, classifier, mel)
         losses_["style"] = functools.partial(style_loss, classifier, mel)
     weights = {name: float(getattr(config, name)) for name in losses_}

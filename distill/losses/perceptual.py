@@ -10,6 +10,7 @@ import tensorflow as tf
 
 from distill.losses.unit_classifier import UnitClassifier
 from distill.spectra import log_mel
+from replicator.runs.errors import UserError
 from wavenet.features import MelConvention
 
 LEAST = 1e-6  # of a mean square to divide by
@@ -109,7 +110,7 @@ def _pairs(
 ) -> list[tuple[tf.Tensor, tf.Tensor]]:
     """The features of both, layer by layer."""
     if convention.to_dict() != classifier.config.convention.to_dict():
-        raise ValueError(
+        raise UserError(
             f"`convention` must be the classifier's, {classifier.config.convention}, "
             f"got {convention}."
         )

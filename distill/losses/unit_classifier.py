@@ -52,11 +52,11 @@ class UnitConfig:
     def __post_init__(self) -> None:
         """Raises ValueError, naming the field, for a size out of range."""
         if self.num_units < 2:
-            raise ValueError(f"`num_units` must be at least 2, got {self.num_units}.")
+            raise UserError(f"`num_units` must be at least 2, got {self.num_units}.")
         if self.channels < 1:
-            raise ValueError(f"`channels` must be at least 1, got {self.channels}.")
+            raise UserError(f"`channels` must be at least 1, got {self.channels}.")
         if not self.widths or min(self.widths) < 1:
-            raise ValueError(f"`widths` must be one or more of at least 1, got {self.widths}.")
+            raise UserError(f"`widths` must be one or more of at least 1, got {self.widths}.")
 
 
 class UnitClassifier(tf.Module):
@@ -164,7 +164,7 @@ def _cluster(classifier: UnitClassifier, points: np.ndarray, rng: np.random.Gene
     """
     num_units, half = classifier.config.num_units, points.shape[1] // 2
     if len(points) < num_units:
-        raise ValueError(f"`num_units` must be at most the {len(points)} frames, got {num_units}.")
+        raise UserError(f"`num_units` must be at most the {len(points)} frames, got {num_units}.")
     if len(points) > CLUSTERED_FRAMES:
         points = points[np.sort(rng.choice(len(points), CLUSTERED_FRAMES, replace=False))]
     classifier.mean, scale = points.mean(axis=0), np.maximum(points.std(axis=0), 1e-3)
@@ -241,7 +241,7 @@ def train_units(
       say: called with lines for the person watching.
     """
     if corpus.mel is None:
-        raise ValueError("`corpus` must have mel frames, got none.")
+        raise UserError("`corpus` must have mel frames, got none.")
     started = time.monotonic()
     classifier = UnitClassifier(UnitConfig(corpus.mel, num_units, channels), seed)
     recordings = [frames_of(corpus, r, ["mel"]) for r in recordings_of(corpus, split)]

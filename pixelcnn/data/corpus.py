@@ -12,9 +12,9 @@ from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.image_folder import read_folder
 from pixelcnn.data.metadata import SPLITS
 from pixelcnn.data.npz import pair, read_npz_file, read_npz_pair
-from pixelcnn.data.raw_corpus import RawCorpus, plural
+from pixelcnn.data.raw_corpus import RawCorpus
 from pixelcnn.data.tfds import PREFIX, read_tfds
-from replicator.runs.folders import hashed, shown, some
+from replicator.runs.folders import counted, hashed, shown, some
 
 __all__ = ["Corpus", "DataError", "ImageRules", "ImageSet", "read_corpus"]
 
@@ -123,8 +123,8 @@ def _summary(raw: RawCorpus, splits: dict[str, ImageSet], rules: ImageRules) -> 
     deep = f"{rules.bits} bits, " if rules.bits > EIGHT else ""
     square = all(width == height for width, height in raw.stored_sizes)
     return (
-        f"{plural(counts['train'], 'image')} for train, {counts['dev']} for dev, {wanted}, "
-        f"{plural(rules.channels, 'channel')}, {deep}{how}"
+        f"{counted(counts['train'], 'image')} for train, {counts['dev']} for dev, {wanted}, "
+        f"{counted(rules.channels, 'channel')}, {deep}{how}"
         f"{'' if square else ', cropped to the centred square'}"
     )
 
@@ -201,6 +201,6 @@ def read_dev(
     if unknown:
         raise DataError(f"{source}: the model knows no class {shown(min(unknown))}.")
     chosen = np.flatnonzero(np.array(splits) == "dev")
-    notes = (f"{plural(len(chosen), 'image')} for dev", *raw.notes)
+    notes = (f"{counted(len(chosen), 'image')} for dev", *raw.notes)
     dev = {"dev": _chosen(raw, chosen, tuple(classes))}
     return Corpus(dev, tuple(classes), notes, len(splits))

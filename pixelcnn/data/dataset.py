@@ -1,6 +1,7 @@
 """The images, or frames, that a run is trained and evaluated on, in batches."""
 
 import dataclasses
+import hashlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -87,6 +88,13 @@ class ImageDataset:
         known = sorted(set(splits.get("train", splits["dev"]).captions or ()))
         chosen = np.linspace(0, len(known) - 1, min(CAPTIONS_NAMED, len(known)))
         return tuple(known[place] for place in chosen.astype(int))
+
+    @property
+    def dev_digest(self) -> str:
+        """Names the images, or the frames, of dev, wherever they lie."""
+        dev = self.source.splits["dev"]
+        pixels = dev.images if isinstance(dev, ImageSet) else dev.frames
+        return hashlib.blake2b(np.ascontiguousarray(pixels).data, digest_size=16).hexdigest()
 
     @property
     def found(self) -> int | None:

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Literal, get_args
 
+from replicator.runs.errors import UserError
+
 Reduce = Literal["area", "subsample"]
 
 
@@ -24,12 +26,12 @@ class ImageRules:
 
     def __post_init__(self) -> None:
         if self.size < 1:
-            raise ValueError(f"`size` must be at least 1, got {self.size}.")
+            raise UserError(f"`size` must be at least 1, got {self.size}.")
         if self.channels not in (1, 3):
-            raise ValueError(f"`channels` must be 1 or 3, got {self.channels}.")
+            raise UserError(f"`channels` must be 1 or 3, got {self.channels}.")
         if self.reduce not in get_args(Reduce):
-            raise ValueError(f'`reduce` must be "area" or "subsample", got "{self.reduce}".')
+            raise UserError(f'`reduce` must be "area" or "subsample", got "{self.reduce}".')
         if not 0.0 <= self.dev_share < 1.0:
-            raise ValueError(f"`dev_share` must be in [0, 1), got {self.dev_share}.")
+            raise UserError(f"`dev_share` must be in [0, 1), got {self.dev_share}.")
         if not 8 <= self.bits <= 16:
-            raise ValueError(f"`bits` must be in 8 to 16, got {self.bits}.")
+            raise UserError(f"`bits` must be in 8 to 16, got {self.bits}.")

@@ -16,6 +16,7 @@ from pixelcnn.data.batch_sampling import (
 )
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.data.corpus import Corpus, ImageSet
+from replicator.runs.errors import UserError
 from replicator.training.batches import as_dataset
 
 
@@ -88,9 +89,9 @@ def batches(
     members = _members(corpus, split)
     size = members.images.shape[1]
     if crop is not None and not 1 <= crop <= size:
-        raise ValueError(f"`crop` must be in [1, {size}], got {crop}.")
+        raise UserError(f"`crop` must be in [1, {size}], got {crop}.")
     if crop is not None and shift:
-        raise ValueError(f"`shift` must be 0 with a crop, got {shift}.")
+        raise UserError(f"`shift` must be 0 with a crop, got {shift}.")
     stored, rows = _stored(members), shard_rows(batch_size, shard_index, num_shards)
 
     def make(step: int) -> Arrays:

@@ -32,8 +32,3 @@ def extremes(sizes: Sequence[tuple[int, int]]) -> tuple[tuple[int, int], ...]:
     """The smallest and the largest of (width, height) pairs, by their area."""
     ordered = sorted(sizes, key=lambda size: (size[0] * size[1], size))
     return (ordered[0], ordered[-1]) if ordered else ()
-
-
-def plural(count: int, thing: str) -> str:
-    """`1 image`, `2 images`."""
-    return f"{count} {thing}{'' if count == 1 else 's'}"

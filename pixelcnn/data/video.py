@@ -20,9 +20,9 @@ from pixelcnn.data.image_file import DataError, ImageRules
 from pixelcnn.data.metadata import SPLITS
 from pixelcnn.data.npz import check_shape, pair, read_arrays
 from pixelcnn.data.pipeline import check_batches
-from pixelcnn.data.raw_corpus import plural
 from pixelcnn.data.reduction import fitted
-from replicator.runs.folders import shown
+from replicator.runs.errors import UserError
+from replicator.runs.folders import counted, shown
 from replicator.training.batches import as_dataset
 
 KEYS = ("frames", "actions", "states")
@@ -152,8 +152,8 @@ def _episodes(arrays: Arrays, statistics: Statistics, rules: ImageRules | None) 
 
 def _note(split: str, episodes: Episodes) -> str:
     clips, steps, height, width, channels = episodes.frames.shape
-    many, views = plural(clips // episodes.views, "episode"), plural(episodes.views, "view")
-    size = f"{plural(steps, 'step')} of {width}x{height}, {plural(channels, 'channel')}"
+    many, views = counted(clips // episodes.views, "episode"), counted(episodes.views, "view")
+    size = f"{counted(steps, 'step')} of {width}x{height}, {counted(channels, 'channel')}"
     return f"{split}: {many} in {views}, {size}"
 
 
@@ -192,10 +192,10 @@ def read_episodes(
 
 def _members(video: Video, split: str, context: int) -> Episodes:
     if split not in video.splits:
-        raise ValueError(f"`split` must be {' or '.join(video.splits)}, got {split}.")
+        raise UserError(f"`split` must be {' or '.join(video.splits)}, got {split}.")
     steps = video.splits[split].frames.shape[1]
     if not 1 <= context < steps:
-        raise ValueError(f"`context` must be in [1, {steps}), got {context}.")
+        raise UserError(f"`context` must be in [1, {steps}), got {context}.")
     return video.splits[split]
 
 
@@ -254,7 +254,7 @@ def _others(episodes: Episodes, context: int, seed: int) -> np.ndarray:
     choices, views = episodes.frames.shape[1] - context, episodes.views
     num_episodes = len(episodes.frames) // views
     if num_episodes * choices < 2:
-        raise ValueError("`shuffle_actions` needs two moments or more, got 1.")
+        raise UserError("`shuffle_actions` needs two moments or more, got 1.")
     shuffled = cyclic_shuffle(seed, num_episodes * choices).reshape(num_episodes, 1, choices)
     view = np.arange(views)[:, None]
     return ((shuffled // choices * views + view) * choices + shuffled % choices).reshape(-1)

@@ -20,11 +20,14 @@ from keras import layers
 from pixelcnn import shipped
 from pixelcnn.data.corpus import ImageSet
 from replicator.runs.atomic_files import write_npz
+from replicator.runs.progress import Progress
 
 RECIPE = b"1"  # of network and training: another one makes other classifiers
 FEATURES = 64
 WIDTHS = (24, 32, 48, 64)  # channels of each stage, which halves the image
 STEPS, BATCH_SIZE, LEARNING_RATE = 1500, 64, 3e-3
+# Few images are soon known by heart: they are seen so often, and no oftener.
+MOST_EPOCHS, LEAST_STEPS = 200, 100
 MOST_REFERENCES = 1000  # training images whose features are kept
 STORED = np.float16
 
@@ -75,14 +78,17 @@ def train_classifier(train: ImageSet, classes: int, path: Path, seed: int = 0) -
     """A new classifier, and its file at `path`. seed: of its weights, what is dropped and so on."""
     side, channels = train.images.shape[2:]
     network = make_network(side, channels, classes, seed)
-    schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, STEPS)
+    steps = num_steps(len(train.images))
+    schedule = keras.optimizers.schedules.CosineDecay(LEARNING_RATE, steps)
     network.compile(
         keras.optimizers.Adam(schedule),
         [keras.losses.SparseCategoricalCrossentropy(from_logits=True), None],
     )
     images = tf.data.Dataset.from_tensor_slices((train.images, train.labels))
     batches = images.shuffle(len(train.images), seed=seed).repeat().batch(BATCH_SIZE)
-    network.fit(batches, steps_per_epoch=STEPS, shuffle=False, verbose=0)
+    with Progress(steps, "training a classifier of the real images, once", "step") as progress:
+        advance = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: progress.advance())
+        network.fit(batches, steps_per_epoch=steps, shuffle=False, verbose=0, callbacks=[advance])
     network.set_weights([w.astype(STORED).astype(np.float32) for w in network.get_weights()])
     kept = np.linspace(0, len(train.images) - 1, min(len(train.images), MOST_REFERENCES))
     features = Classifier(network, np.zeros([0, FEATURES]))(train.images[kept.astype(int)]).features
@@ -97,6 +103,11 @@ def train_classifier(train: ImageSet, classes: int, path: Path, seed: int = 0) -
     path.parent.mkdir(parents=True, exist_ok=True)
     write_npz(path, arrays)
     return Classifier(network, arrays["reference"].astype(np.float64))
+
+
+def num_steps(images: int) -> int:
+    """Return the steps for which a classifier of so many training images is trained."""
+    return min(STEPS, max(LEAST_STEPS, MOST_EPOCHS * images // BATCH_SIZE))
 
 
 def make_network(side: int, channels: int, classes: int, seed: int = 0) -> Any:

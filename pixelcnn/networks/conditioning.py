@@ -156,7 +156,7 @@ class VideoEncoder(tf.Module):
         )
         for side, pixels in zip(("height", "width"), past.shape[2:4], strict=True):
             if pixels % VIDEO_REDUCTION:
-                raise ValueError(
+                raise UserError(
                     f"The {side} of `past` must be a multiple of {VIDEO_REDUCTION}, got {pixels}."
                 )
 
@@ -235,7 +235,7 @@ class Conditioner(tf.Module):
         the mean of all classes. Raises ValueError where there is none.
         """
         if not self.config.has_null:
-            raise ValueError(
+            raise UserError(
                 "Only classes, and captions that training dropped, have a null condition, got kind "
                 f"{self.config.kind}."
             )

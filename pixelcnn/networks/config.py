@@ -8,6 +8,7 @@ import itertools
 from typing import Literal, get_args
 
 from likelihoods.limits import check_levels
+from replicator.runs.errors import UserError
 from replicator.runs.field_rules import at_least, require
 
 ConditionKind = Literal["none", "class", "text", "map", "video"]
@@ -206,7 +207,7 @@ def check_size(size: int, base_size: int) -> None:
     if rest or times < 1 or times & (times - 1):
         near = [base_size * 2**k for k in range(1, 10)]
         below = max((s for s in near if s <= size), default=near[0])
-        raise ValueError(
+        raise UserError(
             f"`size` must be {base_size} times a power of two, got {size}; "
             f"{below} and {2 * below} are near."
         )

@@ -19,6 +19,7 @@ from pixelcnn.networks.groups import cut, merge, paste
 from pixelcnn.networks.multiscale import Multiscale, condition_at
 from pixelcnn.networks.pixelcnn import with_coordinates
 from pixelcnn.sampling.pixelcnn_sampler import sample
+from replicator.runs.errors import UserError
 
 
 class SamplingInputs(NamedTuple):
@@ -133,8 +134,8 @@ def temperatures_of(given: float | Sequence[float], scales: int) -> tf.Tensor:
     """float32 [scales], one temperature for all or one each, base first; ValueError if neither."""
     each = [float(t) for t in given] if isinstance(given, Sequence) else [float(given)]
     if len(each) not in (1, scales):
-        raise ValueError(f"`temperature` must be one number or {scales}, got {len(each)}.")
+        raise UserError(f"`temperature` must be one number or {scales}, got {len(each)}.")
     for temperature in each:
         if not 0 <= temperature < float("inf"):
-            raise ValueError(f"`temperature` must be 0 or more and finite, got {temperature}.")
+            raise UserError(f"`temperature` must be 0 or more and finite, got {temperature}.")
     return tf.constant(each * (scales // len(each)), tf.float32)

@@ -3,7 +3,9 @@
 Nothing here imports TensorFlow, so that programs that only start processes need not wait for it.
 """
 
+import collections
 import dataclasses
+import itertools
 import json
 import os
 import socket
@@ -121,6 +123,12 @@ def _check(task: Task) -> None:
         for address in addresses:
             if not address.rpartition(":")[2].isdecimal():
                 raise UserError(f"Addresses in TF_CONFIG must be HOST:PORT, got {address!r}.")
+    counts = collections.Counter(itertools.chain(*task.cluster.values()))
+    repeated = [address for address, count in counts.items() if count > 1]
+    if repeated:
+        raise UserError(
+            f"Every address in TF_CONFIG must be of one task, got {repeated[0]!r} twice."
+        )
     count = len(task.cluster.get(task.kind, []))
     if not 0 <= task.index < count:
         raise UserError(

@@ -1,5 +1,6 @@
 """What compiling and running a step has shown, kept on disk by digest of program and machine."""
 
+import contextlib
 import dataclasses
 import hashlib
 import json
@@ -8,7 +9,7 @@ import statistics
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -97,7 +98,9 @@ class Store:
         seconds: float = 0.5,
         say: Callable[[str], object] = lambda _: None,
     ):
-        self.folder, self._fresh, self._say = make_folder(folder), fresh, say
+        with _naming_the_option():
+            self.folder = make_folder(folder)
+        self._fresh, self._say = fresh, say
         self.rounds, self.seconds = rounds, seconds
         self._made: set[str] = set()
 
@@ -127,7 +130,8 @@ class Store:
             return stored["found"]
         found = measure()
         self._made.add(key)
-        write_text(path, json.dumps({"machine": machine, "found": found}) + "\n")
+        with _naming_the_option():
+            write_text(path, json.dumps({"machine": machine, "found": found}) + "\n")
         return found
 
     def _of(self, folder: Path, rows: int, model: int, rounds: int) -> Measurement:
@@ -141,6 +145,15 @@ class Store:
             return ask(asked)
 
         return Measurement.read(self.kept(key, measure))
+
+
+@contextlib.contextmanager
+def _naming_the_option() -> Iterator[None]:
+    """A context in which an error says how the folder of profiles is chosen."""
+    try:
+        yield
+    except UserError as error:
+        raise UserError(f"{error} `--profiles` names another folder for profiles.") from error
 
 
 def step_of(folder: Path) -> dict[str, Any]:

@@ -72,6 +72,10 @@ class Checkpoints:
         best = self._best()
         return None if best is None else best["score"]
 
+    def forget_scores(self) -> None:
+        """Forgets what evaluations gave: they were on other data. No checkpoint is deleted."""
+        (self.folder / "best.json").unlink(missing_ok=True)
+
     def scored_step(self) -> int | None:
         """The step of the last evaluation."""
         return self._scores().get("scored")

@@ -2,11 +2,13 @@
 
 from typing import Any
 
+from replicator.runs.errors import UserError
+
 
 def require(holds: bool, field: str, rule: str, value: Any) -> None:
     """Returns nothing; raises ValueError, with name, rule and value, unless the rule holds."""
     if not holds:
-        raise ValueError(f"`{field}` must be {rule}, got {value}.")
+        raise UserError(f"`{field}` must be {rule}, got {value}.")
 
 
 def at_least(config: Any, least: float, *fields: str) -> None:

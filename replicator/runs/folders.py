@@ -57,6 +57,11 @@ def some(names: Sequence[str]) -> str:
     return f"{len(names)}: {first_of(names)}"
 
 
+def counted(count: int, thing: str) -> str:
+    """Return `1 image`, `2 images`."""
+    return f"{count} {thing}{'' if count == 1 else 's'}"
+
+
 def endings(names: Iterable[str]) -> str:
     """The most frequent endings of file names, counted: `7 .txt, 1 no ending`."""
     counts = collections.Counter(Path(name).suffix or "no ending" for name in names)

@@ -1,7 +1,7 @@
 """A model folder: model.json describes the model, weights.npz has its weights by name."""
 
-import contextlib
 import json
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -40,15 +40,22 @@ def save(
 
 
 def best_or_newest(run: RunDirectory) -> Arrays:
-    """The arrays of a run's best checkpoint on dev, or of its newest one."""
+    """The arrays of a run's best checkpoint on dev, or of its newest one.
+
+    A line on standard error names each that is damaged and therefore passed over.
+    """
     checkpoints = run.checkpoints()
-    best = checkpoints.best_step()
+    best, damaged = checkpoints.best_step(), []
     if best is not None:
-        with contextlib.suppress(UserError):
+        try:
             return read_npz(checkpoints.path(best))
-    arrays, _ = checkpoints.newest()
+        except UserError:
+            damaged = [checkpoints.path(best)]
+    arrays, newer = checkpoints.newest()
     if arrays is None:
         raise UserError(f"{run.path} has no checkpoint yet; training makes one.")
+    for path in dict.fromkeys([*damaged, *newer]):
+        print(f"{path} is damaged; step {int(arrays['step'])} is used instead.", file=sys.stderr)
     return arrays
 
 

@@ -1,18 +1,30 @@
 """Progress: a bar with rate and remaining time on a terminal, plain lines elsewhere."""
 
+import contextlib
+import math
 import os
 import sys
 import time
+from typing import Any
 
 from tqdm import tqdm
 
+from replicator.runs.heartbeat import SECONDS, spoke, telling
+
 COLUMNS = 80  # of a terminal of unknown width
+BAR = "{l_bar}{bar}| {n_fmt}/{total_fmt} [{elapsed}<{left}, {rate_fmt}{postfix}]"
 
 
 class Progress:
     """The progress of a long job; `with Progress(total, "training", "step") as progress`.
 
-    Without a terminal it prints a line every `line_seconds`, so none for a shorter job.
+    Without a terminal it prints a line every `line_seconds`, so none for a shorter job; within a
+    `heartbeat` also where no unit is done for so long.
+
+    Args:
+      total, done: units in all, and those done before. title, unit: in words.
+      line_seconds: see above. stream: to write to; None: standard error.
+      until: when the job ends at the latest, on the monotonic clock; None: never.
     """
 
     def __init__(
@@ -21,45 +33,62 @@ class Progress:
         title: str,
         unit: str,
         done: int = 0,
-        line_seconds: float = 10.0,
+        line_seconds: float = SECONDS,
         stream=None,
+        until: float | None = None,
     ):
         self.stream = stream if stream is not None else sys.stderr
         self.total, self.title, self.unit, self.done = total, title, unit, done
-        self._first_done, self._start = done, time.monotonic()
-        self._line_seconds, self._next_line = line_seconds, self._start + line_seconds
-        self._bar = None
-        if self.stream.isatty():
-            known = os.get_terminal_size(self.stream.fileno()).columns > 0
-            self._bar = tqdm(
-                total=total,
-                initial=done,
-                desc=title,
-                unit=unit,
-                file=self.stream,
-                dynamic_ncols=known,
-                ncols=None if known else COLUMNS,
-                smoothing=0.1,
-            )
+        self._line_seconds, self._next_line = line_seconds, time.monotonic() + line_seconds
+        self._until, self._start = until, time.monotonic()
+        # Units and time of the first count: what went before it, a compilation, is no measure.
+        self._first: tuple[int, float] | None = None
+        self._figures: dict[str, float] = {}
+        self._stack = contextlib.ExitStack()
+        self._bar = self._make_bar() if self.stream.isatty() else None
+
+    def _make_bar(self) -> "_Bar":
+        known = os.get_terminal_size(self.stream.fileno()).columns > 0
+        bar = _Bar(
+            total=self.total,
+            initial=self.done,
+            desc=self.title,
+            unit=self.unit,
+            file=self.stream,
+            dynamic_ncols=known,
+            ncols=None if known else COLUMNS,
+            smoothing=0.1,
+            bar_format=BAR,
+        )
+        bar.progress = self
+        return bar
 
     def __enter__(self) -> "Progress":
         """Itself."""
+        self._stack.enter_context(telling(self._sign_of_life))
         return self
 
     def __exit__(self, *exception) -> None:
         """Closes the bar."""
+        self._stack.close()
         if self._bar is not None:
             self._bar.close()
 
     def advance(self, count: int = 1, **figures: float) -> None:
         """Counts `count` more units, and shows the figures beside the count."""
         self.done += count
+        self._figures = figures
+        if self._bar is not None and self._first is None:
+            self._bar.unpause()
+        self._first = self._first or (self.done, time.monotonic())
         if self._bar is not None:
             self._bar.set_postfix({k: f"{v:.4g}" for k, v in figures.items()}, refresh=False)
             self._bar.update(count)
+            spoke()
         elif time.monotonic() >= self._next_line:
             self._next_line = time.monotonic() + self._line_seconds
-            self._line(figures)
+            print(self._line(), file=self.stream, flush=True)
+            spoke()
 
     def say(self, text: str) -> None:
         """Prints a line, above the bar where there is one."""
@@ -67,18 +96,52 @@ class Progress:
             self._bar.write(text, file=self.stream)
         else:
             print(text, file=self.stream, flush=True)
+        spoke()
 
-    def _line(self, figures: dict[str, float]) -> None:
-        elapsed = max(time.monotonic() - self._start, 1e-9)
-        rate = (self.done - self._first_done) / elapsed
-        left = (self.total - self.done) / rate if rate else float("inf")
-        shown = "".join(f", {name} {value:.4g}" for name, value in figures.items())
-        print(
-            f"{self.title}: {self.done}/{self.total} {self.unit}s, {rate:.3g} {self.unit}/s, "
-            f"{duration(left)} left{shown}",
-            file=self.stream,
-            flush=True,
+    @property
+    def rate(self) -> float:
+        """Units a second since the first count; 0 before there is another."""
+        if self._first is None:
+            return 0.0
+        done, start = self._first
+        return (self.done - done) / max(time.monotonic() - start, 1e-9)
+
+    @property
+    def seconds_left(self) -> float:
+        """Seconds to the end, at this rate or at the latest; infinite where nothing tells."""
+        rate = self.rate
+        left = (self.total - self.done) / rate if rate else math.inf
+        at_most = math.inf if self._until is None else self._until - time.monotonic()
+        return max(0.0, min(left, at_most))
+
+    def _sign_of_life(self) -> str | None:
+        """A line for the heartbeat; None where a bar is seen, or nobody reads the stream."""
+        if self._bar is not None:
+            self._bar.refresh()
+        if self._bar is not None or self.stream is not sys.stderr:
+            return None
+        return f"{self._line()}, {time.monotonic() - self._start:.0f} s so far"
+
+    def _line(self) -> str:
+        rate = self.rate
+        shown = "".join(f", {name} {value:.4g}" for name, value in self._figures.items())
+        return (
+            f"{self.title}: {self.done}/{self.total} {self.unit}s, "
+            + (f"{rate:.3g} {self.unit}/s, " if rate else "")
+            + f"{duration(self.seconds_left)} left{shown}"
         )
+
+
+class _Bar(tqdm):
+    """A bar with the time left that its progress knows."""
+
+    progress: Progress | None = None
+
+    @property
+    def format_dict(self) -> dict[str, Any]:
+        """What tqdm puts into the bar."""
+        left = math.inf if self.progress is None else self.progress.seconds_left
+        return {**super().format_dict, "left": duration(left)}
 
 
 def duration(seconds: float) -> str:

@@ -5,14 +5,27 @@ import platform
 import subprocess
 from pathlib import Path
 
+CHECKOUT = Path(__file__).resolve().parents[2]
+
 
 def git_revision() -> str:
-    """The git revision of this checkout; `unknown` outside one."""
-    folder = Path(__file__).parent
-    done = subprocess.run(
-        ["git", "rev-parse", "HEAD"], cwd=folder, capture_output=True, text=True, check=False
-    )
-    return done.stdout.strip() or "unknown"
+    """Return the git revision of this checkout; `unknown` where it is none, or there is no git.
+
+    The repository of a folder that this package was merely installed below is another one's.
+    """
+    try:
+        done = subprocess.run(
+            ["git", "rev-parse", "--show-toplevel", "HEAD"],
+            cwd=CHECKOUT,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+    except OSError:
+        return "unknown"
+    top, _, revision = done.stdout.strip().rpartition("\n")
+    is_own = done.returncode == 0 and Path(top).resolve() == CHECKOUT
+    return revision if is_own else "unknown"
 
 
 def processor() -> str:

@@ -26,11 +26,13 @@ class RunDirectory:
 
     Attributes:
       identity: the configuration given to `claim`, without the keys that may change.
+      notes: lines of `claim` for the person watching.
     """
 
     def __init__(self, path: Path):
         self.path = Path(path)
         self.identity: dict = {}
+        self.notes: list[str] = []
         self._lock: IO[str] | None = None
         self._is_chief = True
 
@@ -153,8 +155,12 @@ class RunDirectory:
     def claim(self, config: dict, changeable: Keys = (), defaults: Mapping = NO_DEFAULTS) -> None:
         """Writes config.json; for a resumed run, after checking that it is the same.
 
+        A run that goes on on other data forgets the score of its best checkpoint, which was
+        measured on the data before.
+
         Args:
-          config: the configuration, as JSON values.
+          config: the configuration, as JSON values. "data_folder" says where its data lie, and
+            "dev_digest" names those it is evaluated on.
           changeable: top-level keys that may differ when resuming; the new values are written.
           defaults: as for `check`; these are written too.
 
@@ -168,8 +174,22 @@ class RunDirectory:
         stored = self.config() if file.exists() else None
         if stored is not None:
             self._compare(completed(stored, dict(defaults)), given, changeable)
+            if _on_other_data(stored, given):
+                self._leave_data(stored["data_folder"], given["data_folder"])
         if stored != given:
             write_text(file, json.dumps(given, indent=2) + "\n")
+
+    def _leave_data(self, before: str, now: str) -> None:
+        kept = self.checkpoints()
+        where = f"{before} before and is on {now} now" if before != now else f"{now}, which changed"
+        note = f"{self.path} was trained on {where}"
+        if kept.best_step() is not None:
+            note += (
+                f"; the score of its best checkpoint, {kept.best_score():.4g} at step "
+                f"{kept.best_step()}, was of other data and is forgotten"
+            )
+        kept.forget_scores()
+        self.notes.append(note)
 
     def _compare(self, stored: dict, given: dict, changeable: Keys) -> None:
         different = [
@@ -188,6 +208,15 @@ class RunDirectory:
                 f"{self.path} holds a run of another configuration: "
                 f"{'; '.join(different[:SHOWN_DIFFERENCES])}{more}. Choose another --workdir."
             )
+
+
+def _on_other_data(stored: dict, given: dict) -> bool:
+    """Whether a run is evaluated on other data than before; by their place where nothing else is
+    known of them."""
+    for key in ("dev_digest", "data_folder"):
+        if key in stored and key in given:
+            return stored[key] != given[key]
+    return False
 
 
 def _lock_error_text(path: Path, lock: IO[str], error: OSError) -> str:

@@ -4,14 +4,20 @@ TensorFlow's own wait for a missing task has no useful time limit and cannot be 
 """
 
 import contextlib
+import signal
 import socket
+import sys
+import threading
 import time
+from collections.abc import Callable, Iterator
 
 from replicator.launch.tf_config import Task
 from replicator.runs.errors import UserError
+from replicator.runs.heartbeat import spoke, telling
 
 _CONNECT_SECONDS = 5.0
 _PAUSE_SECONDS = 0.2
+SAY_SECONDS = 3.0  # after which a task says what it waits for
 
 
 def wait_for_all(task: Task, join_seconds: float) -> None:
@@ -30,14 +36,57 @@ def wait_for_all(task: Task, join_seconds: float) -> None:
         if (kind, index) != (task.kind, task.index)
     }
     deadline = time.monotonic() + join_seconds
-    with contextlib.closing(_listener(own)):
+    with contextlib.closing(_listener(own)), saying_what_is_awaited(task) as say:
         while missing := {n: a for n, a in missing.items() if refusal(a)}:
+            say(", ".join(missing))
             if time.monotonic() > deadline:
                 raise UserError(
                     f"{task.kind} {task.index} waited {join_seconds:g} s for the other tasks "
                     f"of TF_CONFIG; not there: {', '.join(missing)}."
                 )
             time.sleep(_PAUSE_SECONDS)
+
+
+@contextlib.contextmanager
+def saying_what_is_awaited(task: Task) -> Iterator[Callable[[str], None]]:
+    """A context with a function of what a task waits for now, which is said after some seconds."""
+    start, awaited, is_said = time.monotonic(), "", False
+
+    def line() -> str:
+        seconds = time.monotonic() - start
+        return f"{task.name} waits for {awaited} of TF_CONFIG: {seconds:.0f} s so far"
+
+    def say(what: str) -> None:
+        nonlocal awaited, is_said
+        awaited = what
+        if not is_said and time.monotonic() - start >= SAY_SECONDS:
+            print(line(), file=sys.stderr, flush=True)
+            spoke()
+            is_said = True
+
+    with telling(line):  # and again whenever nothing was said for a while
+        yield say
+
+
+@contextlib.contextmanager
+def heeding_signals() -> Iterator[None]:
+    """A context around the start of TensorFlow's part of a cluster; only the main thread needs it.
+
+    It lets no Python run meanwhile, so that Ctrl-C has to end the process by itself; and it takes
+    SIGTERM, which has its usual effect again afterwards.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = {number: signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)}
+    if before[signal.SIGINT] is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_DFL)
+    try:
+        yield
+    finally:
+        for number, handler in before.items():
+            if handler is not None:  # None: not installed by Python
+                signal.signal(number, handler)
 
 
 def _listener(address: str) -> socket.socket:

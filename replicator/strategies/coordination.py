@@ -14,6 +14,7 @@ import tensorflow as tf
 from tensorflow.python.eager import context as tf_context  # barriers have no public name
 
 from replicator.runs.errors import UserError
+from replicator.runs.heartbeat import during
 from replicator.strategies.base import Replicator
 from replicator.strategies.peer_errors import PEER_ERRORS, explaining_peer_errors, runs_in_lockstep
 
@@ -37,7 +38,7 @@ def barrier(replicator: Replicator) -> None:
     errors: list[BaseException] = []
     name = f"barrier_{next(_barrier_numbers)}"
     waiting = threading.Thread(target=_wait, args=(name, errors), daemon=True)
-    with explaining_peer_errors(replicator):
+    with explaining_peer_errors(replicator), during("waiting for the other processes of this run"):
         waiting.start()
         while waiting.is_alive():
             waiting.join(PEER_CHECK_SECONDS)

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 import tensorflow as tf
 
-from replicator.runs.errors import UserError
+from replicator.runs.errors import FAILURE, UserError
 from replicator.strategies.base import Replicator
 
 PEER_ERRORS = (
@@ -27,6 +27,8 @@ _COMMUNICATION = re.compile(
 
 class PeerLostError(UserError):
     """Another process of the run has ended, or did not answer in time."""
+
+    exit_status = FAILURE
 
 
 def runs_in_lockstep(replicator: Replicator) -> bool:

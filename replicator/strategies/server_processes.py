@@ -1,5 +1,6 @@
 """Worker and parameter-server processes: whether they are reachable, and when they end."""
 
+import math
 import os
 import sys
 import time
@@ -10,7 +11,7 @@ import tensorflow as tf
 
 from replicator.launch.tf_config import Task
 from replicator.runs.errors import UserError
-from replicator.strategies.cluster_startup import connected, refusal
+from replicator.strategies.cluster_startup import connected, refusal, saying_what_is_awaited
 
 START_SECONDS = 60.0  # for which the chief waits for workers and servers to start
 CHIEF_SECONDS = 600.0  # for which a server waits for a chief to start
@@ -46,10 +47,13 @@ def serve_until_chief_ends(task: Task) -> NoReturn:
     server = tf.distribute.Server(spec, task.kind, task.index, protocol="grpc", start=True)
     name = f"{task.kind} {task.index}"
     chief = task.cluster["chief"][0]
-    has_started = wait_until(lambda: accepts_connections(chief), CHIEF_SECONDS)
+    with saying_what_is_awaited(task) as say:
+        has_started = wait_until(
+            lambda: accepts_connections(chief), CHIEF_SECONDS, lambda: say(f"the chief ({chief})")
+        )
     if has_started:
         wait_until(
-            lambda: not accepts_connections(chief), float("inf"), lasting_seconds=CHIEF_LOST_SECONDS
+            lambda: not accepts_connections(chief), math.inf, lasting_seconds=CHIEF_LOST_SECONDS
         )
     reason = "has ended" if has_started else f"has not started for {CHIEF_SECONDS:.0f} seconds"
     print(f"The chief ({chief}) {reason}; {name} ends.", file=sys.stderr, flush=True)
@@ -58,12 +62,22 @@ def serve_until_chief_ends(task: Task) -> NoReturn:
     os._exit(0 if has_started else 1)
 
 
-def wait_until(condition: Callable[[], bool], seconds: float, lasting_seconds: float = 0.0) -> bool:
-    """Whether a condition came true within `seconds` and stayed so for `lasting_seconds`."""
+def wait_until(
+    condition: Callable[[], bool],
+    seconds: float,
+    say: Callable[[], None] = lambda: None,
+    lasting_seconds: float = 0.0,
+) -> bool:
+    """Whether a condition came true within `seconds` and stayed so for `lasting_seconds`.
+
+    say: called whenever it does not hold.
+    """
     start, since = time.monotonic(), None
     while time.monotonic() - start < seconds:
         now = time.monotonic()
         since = (since or now) if condition() else None
+        if since is None:
+            say()
         if since is not None and now - since >= lasting_seconds:
             return True
         time.sleep(_POLL_SECONDS)
@@ -77,7 +91,12 @@ def available_workers(task: Task) -> list[int]:
       UserError: a parameter server, or every worker, has not started in START_SECONDS.
     """
     servers, workers = task.cluster["ps"], task.cluster["worker"]
-    wait_until(lambda: not _unreachable(servers) and not _unreachable(workers), START_SECONDS)
+    with saying_what_is_awaited(task) as say:
+        wait_until(
+            lambda: not _unreachable(servers) and not _unreachable(workers),
+            START_SECONDS,
+            lambda: say("parameter servers and workers"),
+        )
     if _unreachable(servers):
         raise UserError(_missing_text("parameter server", servers, _unreachable(servers)))
     absent = _unreachable(workers)

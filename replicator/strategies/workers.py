@@ -5,7 +5,7 @@ import tensorflow as tf
 from replicator.collectives.collective_order import compare_workers, digest
 from replicator.launch.tf_config import Task, read_tf_config
 from replicator.runs.errors import UserError, first_line
-from replicator.strategies.cluster_startup import wait_for_all
+from replicator.strategies.cluster_startup import heeding_signals, wait_for_all
 from replicator.strategies.synchronous import SynchronousReplicator
 
 
@@ -75,7 +75,8 @@ def multi_worker(
     wait_for_all(task, join_seconds)
     options = tf.distribute.experimental.CommunicationOptions(timeout_seconds=timeout_seconds)
     try:
-        strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+        with heeding_signals():
+            strategy = tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
     except RuntimeError as error:
         if "program startup" not in str(error):
             raise

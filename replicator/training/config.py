@@ -24,7 +24,8 @@ class LoopConfig:
     num_steps: int = 10_000
     """Updates in all; a resumed run counts those it has made. A cosine decay ends here."""
     max_minutes: float = 0.0
-    """Stop (and save) after so many minutes of this run; 0: no limit."""
+    """Stop after so many minutes of this run, the last evaluation among them once one was made; 0:
+    no limit."""
     report_every_steps: int = 20
     """Steps between two lines of metrics."""
     evaluate_every_steps: int = 1000

@@ -8,10 +8,8 @@ import contextlib
 import dataclasses
 import io
 import math
-import signal
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from pathlib import Path
 
 import tensorflow as tf
 
@@ -19,7 +17,7 @@ from replicator import strategies
 from replicator.runs.errors import UserError
 from replicator.runs.interrupt import SIGNALS, StopRequest
 from replicator.runs.metrics import MetricsLog
-from replicator.runs.progress import Progress, duration
+from replicator.runs.progress import Progress
 from replicator.runs.run_directory import RunDirectory
 from replicator.strategies import Replicator
 from replicator.strategies.base import ShardFn, whole
@@ -27,10 +25,10 @@ from replicator.strategies.coordination import SharedStopRequest, barrier, broad
 from replicator.strategies.peer_errors import PeerLostError
 from replicator.training.accumulation import Batch
 from replicator.training.config import LoopConfig
+from replicator.training.outcome import DONE, FINISHED_BEFORE, OUT_OF_TIME, Outcome
 from replicator.training.state import LossFn, TrainState
 from replicator.training.step import compile_replicated_step, compile_step, is_single_device
 
-DONE, FINISHED_BEFORE, OUT_OF_TIME = "done", "finished before", "time"
 SAVE = "save"  # a request to wait while the chief writes a timed checkpoint
 # That all processes of a run must have in common.
 SHARED_SETTINGS = ("num_steps", "evaluate_every_steps", "jit_compile")
@@ -40,49 +38,6 @@ Evaluate = Callable[[MetricsLog, int], float]
 
 class DivergedError(UserError):
     """The loss was not a finite number; what was learnt before is on disk."""
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """How training ended.
-
-    Attributes:
-      reason: DONE, FINISHED_BEFORE (no step was left to make), OUT_OF_TIME, or the name of the
-        signal that stopped it.
-      best_score: of the best checkpoint on dev; None before the first evaluation.
-    """
-
-    step: int
-    reason: str
-    seconds: float
-    best_score: float | None
-
-    @property
-    def exit_status(self) -> int:
-        """0, or 128 + the signal that stopped it."""
-        named = self.reason in signal.Signals.__members__
-        return 128 + signal.Signals[self.reason] if named else 0
-
-    def summary(self, workdir: Path, score: str, following: str) -> str:
-        """A line that says how training ended and what to do next.
-
-        Args:
-          workdir: the run directory.
-          score: a format of the best score, such as "best dev {:.3f} bits/sample".
-          following: what to do next when all steps are made.
-        """
-        best = "" if self.best_score is None else f", {score.format(self.best_score)}"
-        if self.reason == FINISHED_BEFORE:
-            return (
-                f"{workdir} has made all its steps ({self.step}{best}); a larger "
-                f"--loop.num-steps goes on. {following}"
-            )
-        if self.reason != DONE:
-            following = "The same command goes on from there."
-        return (
-            f"Stopped at step {self.step} ({self.reason}) after {duration(self.seconds)}"
-            f"{best}. {following}"
-        )
 
 
 class Trainer:
@@ -112,9 +67,13 @@ class Trainer:
         self._step = self._compiled(loss_fn, reads)
         self._num_updates = 0  # that have finished; asynchronous ones may be pending
         self._saved_step: int | None = None
+        self._start: float | None = None  # of this run, on the monotonic clock
+        self._evaluation_seconds = 0.0  # that the last one took
 
     def resume(self, initialise: Callable[[], None] | None = None) -> list[str]:
-        """Restores the newest whole checkpoint; returns a line for each damaged one before it.
+        """Restores the newest whole checkpoint; returns lines for the person watching.
+
+        They are the notes of the run directory, and one for each newer checkpoint that is damaged.
 
         Args:
           initialise: prepares the state where there is no checkpoint; called in the chief only.
@@ -122,6 +81,7 @@ class Trainer:
         Raises:
           UserError: other processes of the run have ended, or have another configuration.
         """
+        self._start = time.monotonic()
         lines = self._restored() if self.replicator.is_chief else []
         if initialise is not None and self.replicator.is_chief and not self.step:
             initialise()
@@ -129,7 +89,7 @@ class Trainer:
         broadcast_initial_state(
             self.replicator, self.state.slots(), {**self.run.identity, "loop": loop}
         )
-        return lines
+        return [*self.run.notes, *lines]
 
     def _restored(self) -> list[str]:
         self.checkpoints.remove_leftovers()
@@ -162,6 +122,8 @@ class Trainer:
     def train(self, batches: Iterable[Batch] | ShardFn, evaluate: Evaluate | None) -> Outcome:
         """Trains to the last step, or until a stop is requested, and saves.
 
+        `LoopConfig.max_minutes` count from `resume` on, or from here where that was not called.
+
         Args:
           batches: endless, from the current step of the run on; where there is more than one
             device, what `Replicator.batches` takes.
@@ -174,15 +136,24 @@ class Trainer:
             process has ended. The state is saved where that is possible, and the message says
             which step is on disk.
         """
-        start = time.monotonic()
+        start = time.monotonic() if self._start is None else self._start
+        limit = 60 * self.config.max_minutes
         with contextlib.ExitStack() as stack:
             stop = stack.enter_context(StopRequest())
             stream = None if self.replicator.is_chief else io.StringIO()
             progress = stack.enter_context(
-                Progress(self.config.num_steps, "training", "step", self.step, stream=stream)
+                Progress(
+                    self.config.num_steps,
+                    "training",
+                    "step",
+                    self.step,
+                    stream=stream,
+                    until=start + limit if limit else None,
+                )
             )
             reason = self._train_and_save(batches, evaluate, progress, stop, start)
-        return Outcome(self.step, reason, time.monotonic() - start, self.checkpoints.best_score())
+        best = self.checkpoints.best_score(), self.checkpoints.best_step()
+        return Outcome(self.step, reason, time.monotonic() - start, *best)
 
     def save(self) -> None:
         """Writes a checkpoint, unless this step has one or this process is not the chief."""
@@ -255,17 +226,25 @@ class Trainer:
             if step >= config.num_steps:
                 return DONE
             reason = self._stop_request.decided(self._request(stop, start, saved))
-            if reason in SIGNAL_NAMES:
-                outputs.progress.say(f"{reason}: saving at step {step} and leaving.")
             if reason and reason != SAVE:
+                self._leave(reason, step, outputs)
                 return reason
+
+    def _leave(self, reason: str, step: int, outputs: "_Outputs") -> None:
+        """Ends a run early: one that is out of time evaluates what it has learnt since."""
+        if reason in SIGNAL_NAMES:
+            outputs.progress.say(f"{reason}: saving at step {step} and leaving.")
+        elif not self._evaluation_due(step):
+            self._evaluate(outputs)
+            barrier(self.replicator)
 
     def _request(self, stop: StopRequest, start: float, saved: float) -> str | None:
         """What this process asks of all: to stop, for a reason, or to wait for a save; or None."""
         now = time.monotonic()
         if stop.signal_name:
             return stop.signal_name
-        if 0 < 60 * self.config.max_minutes < now - start:
+        limit = 60 * self.config.max_minutes
+        if limit and now - start > limit - min(self._evaluation_seconds, limit / 2):
             return OUT_OF_TIME
         is_due = self.replicator.is_chief and now - saved > 60 * self.config.save_every_minutes
         return SAVE if is_due else None
@@ -306,8 +285,15 @@ class Trainer:
         if outputs.log is None or outputs.evaluate is None:
             return
         self.save()
-        with self.replicator.gathered_variables():
-            score = outputs.evaluate(outputs.log, self.step)
+        start = time.monotonic()
+        try:
+            with self.replicator.gathered_variables():
+                score = outputs.evaluate(outputs.log, self.step)
+        except tf.errors.ResourceExhaustedError as error:
+            raise UserError(
+                f"The evaluation on dev at step {self.step} does not fit into memory."
+            ) from error
+        self._evaluation_seconds = time.monotonic() - start
         best = self.checkpoints.mark_scored(self.step, score)
         outputs.progress.say(f"step {self.step}: dev {score:.4f}{' (best)' if best else ''}")
 

@@ -272,6 +272,7 @@ def checked_address(address: str) -> tuple[str, str]:
 def server_and_name(url: str) -> tuple[str, str]:
     """The address of the server, and the name of the model, of SCHEME://HOST:PORT/NAME."""
     scheme, _, rest = url.partition("://")
+    scheme = scheme.lower()
     place, _, path = rest.partition("/")
     name = path.strip("/")
     if not name or "/" in name:

@@ -224,6 +224,8 @@ class GrpcTransport:
             return token_error(self._address, bool(self._metadata))
         after = trailing.get("retry-after", "")
         seconds = float(after) if after.isdecimal() else 0.0
+        if status == grpc.StatusCode.UNAVAILABLE and (problem := _tls_problem(words)):
+            return ClientError(f"{self._address} {problem}", "unreachable")
         if status == grpc.StatusCode.UNAVAILABLE and not after:
             return RetryableError(
                 ClientError(f"There is no server at {self._address}.", "unreachable")
@@ -282,6 +284,15 @@ def _label(given: Any, classes: list[str]) -> int:
         raise ClientError(
             f"There is no class `{given}`; there are {known}.", "invalid_input"
         ) from None
+
+
+def _tls_problem(details: str) -> str:
+    """Return why TLS with a server that listens came to nothing; "" where that is not the cause."""
+    if "CERTIFICATE_VERIFY_FAILED" in details:
+        return "shows a certificate that is not trusted."
+    if "handshake failed" in details:
+        return "does not speak TLS; without it its address begins with grpc://."
+    return ""
 
 
 def _over_http(what: str) -> ClientError:

@@ -168,6 +168,8 @@ class HttpTransport:
         except httpx.TimeoutException:
             raise deadline.passed() from None
         except httpx.ConnectError as error:
+            if problem := _tls_problem(error):
+                raise ClientError(f"{self._address} {problem}", "unreachable") from None
             unreachable = ClientError(f"There is no server at {self._address}.", "unreachable")
             if _is_refused(error):
                 raise RetryableError(unreachable) from None
@@ -301,13 +303,25 @@ def _versioned(name: str, version: int | None) -> str:
     return name if version is None else f"{name}/versions/{version}"
 
 
-def _is_refused(error: BaseException | None) -> bool:
+def _is_refused(error: BaseException) -> bool:
     """Whether no server listens there yet, unlike an unknown host name, which will not change."""
+    return any(isinstance(cause, ConnectionError) for cause in _causes(error))
+
+
+def _tls_problem(error: BaseException) -> str:
+    """Return why TLS with a server that listens came to nothing; "" where that is not the cause."""
+    for cause in _causes(error):
+        if isinstance(cause, ssl.SSLCertVerificationError):
+            return f"shows a certificate that is not trusted: {cause.verify_message}."
+        if isinstance(cause, ssl.SSLError):
+            return "does not speak TLS; over plain HTTP its address begins with http://."
+    return ""
+
+
+def _causes(error: BaseException | None) -> Iterator[BaseException]:
     while error is not None:
-        if isinstance(error, ConnectionError):
-            return True
+        yield error
         error = error.__cause__ or error.__context__
-    return False
 
 
 def _words(response: httpx.Response) -> str:

@@ -14,12 +14,12 @@ import tyro
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.sampling.grids import image_name, remove_older, write_png, write_sheets
 from replicator.runs.errors import UserError
-from replicator.runs.folders import check_new
+from replicator.runs.folders import check_new, counted
 from replicator.runs.progress import Progress
 from serving.bundles.signature import fastest
 from serving.client.client import RETRIES, Client, server_and_name
 from serving.client.streams import scales_of, whole_images
-from serving.settings import SCHEMES, TOKEN_VARIABLE
+from serving.settings import TOKEN_VARIABLE, is_url
 from wavenet.data import audio
 from wavenet.plots import spectrogram_png
 
@@ -96,7 +96,7 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
     Ctrl-C keeps what has come.
     """
     logging.getLogger("stamina").setLevel(logging.ERROR)  # the end of the retries is reported
-    address, name = server_and_name(next(w for w in arguments if w.startswith(SCHEMES)))
+    address, name = server_and_name(next(filter(is_url, arguments)))
     with Client(address, token=os.environ.get(TOKEN_VARIABLE) or None) as client:
         spec = client.spec(name)
     if spec.get("kind") not in ("sound", "picture"):
@@ -238,7 +238,7 @@ def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments)
         seconds, side = time.perf_counter() - start, images[0][-1].shape[0]
         files, size = write_sheets(given.out, images, given.caption), f"{side}x{side} pixels"
         files += remove_older(given.out, given.seed, given.num)
-        print(f"{given.out}: {len(images)} images of {size} in {seconds:.1f} s; {files}")
+        print(f"{given.out}: {counted(len(images), 'image')} of {size} in {seconds:.1f} s; {files}")
     return 0 if len(images) == given.num else INTERRUPTED
 
 

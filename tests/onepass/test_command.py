@@ -130,6 +130,10 @@ PLACES = ["--data", "a", "--workdir", "b"]
         ),
         ("--network.layers 7", "network: `layers` must be a multiple of `stacks`, got 7"),
         ("--loop.keep-checkpoints 0", "loop: `keep_checkpoints` must be at least 1, got 0"),
+        (
+            "--network.upsample-factors 16 0",
+            "network: `upsample_factors` must be at least 1 each, got (16, 0)",
+        ),
         ("--data.batch-size 0", "data: `batch_size` must be at least 1, got 0"),
         (
             "--data.features f0 mel",
@@ -398,13 +402,14 @@ def test_a_full_disk_ends_in_one_line_and_keeps_what_there_was(mistake, data, co
 
     checkpoint = (copy / "checkpoints" / "step_00000002.npz").read_bytes()
     monkeypatch.setattr("replicator.runs.atomic_files.np.savez", full)
-    line = mistake(*arguments(data, copy, num_steps=4))
+    line = mistake(*arguments(data, copy, num_steps=4), status=1)
     assert "step_00000004.npz: No space left on device. What was saved before is kept." in line
     assert line.endswith("Training stopped at step 4; the newest checkpoint is step 2.")
     assert (copy / "checkpoints" / "step_00000002.npz").read_bytes() == checkpoint
     monkeypatch.undo()
     monkeypatch.setattr("replicator.runs.atomic_files.replacing", full)
-    assert "config.json: No space left on device" in mistake(*arguments(data, copy, num_steps=5))
+    line = mistake(*arguments(data, copy, num_steps=5), status=1)
+    assert "config.json: No space left on device" in line
 
 
 def test_training_that_diverges_ends_in_one_line(mistake, data, tmp_path):
@@ -419,7 +424,7 @@ def test_ctrl_c_before_training_is_one_line_and_130(data, tmp_path, capsys, monk
 
     monkeypatch.setattr(training, "scan", interrupted)
     assert onepass.main(arguments(data, tmp_path / "run")) == 130
-    assert capsys.readouterr().err == "onepass: interrupted.\n"
+    assert capsys.readouterr().err.splitlines()[-1] == "onepass: interrupted."
 
 
 def test_a_traceback_can_be_asked_for(monkeypatch):
@@ -521,7 +526,7 @@ def test_figures_in_words_name_model_and_data(trained, data, tmp_path, capsys):
     other = shutil.copytree(data, tmp_path / "other")
     assert onepass.main(["evaluate", str(trained), "--data", str(other), "--spoken", "1"]) == 0
     out, _ = capsys.readouterr()
-    assert out.startswith(f"{trained}, step 2, on 1 `report` dev recordings")
+    assert out.startswith(f"{trained}, step 2, on 1 `report` dev recording ")
     assert str(other) in out and "FLAC at its best" in out
 
 

@@ -14,6 +14,7 @@ import onepass
 from onepass import command
 from onepass.arguments import UsageError, parse
 from serving.client import sampling
+from serving.settings import is_url
 
 LEFT_OUT = re.compile(r"\.\.\.$|\| |^onepass (VERB|sample\|)")
 
@@ -33,7 +34,7 @@ def named(pairs):
     return [pytest.param(page, line, id=f"{page.stem}: {line}") for page, line in pairs]
 
 
-class UnderstoodError(Exception):
+class UnderstoodError(BaseException):
     """Raised in place of doing what was read."""
 
 
@@ -82,7 +83,7 @@ def test_a_command_is_understood(page, line, understood, monkeypatch, capsys):
         assert understood(words)
         launched = words[words.index("--") + 1 :]
         words = launched[1:] if launched[0] == "onepass" else ["--help"]
-    if words[:1] == ["sample"] and any(word.startswith(command.SCHEMES) for word in words):
+    if words[:1] == ["sample"] and any(map(is_url, words)):
         assert of_a_served_model(words[1:])
     elif words[:1] in (["sample"], ["evaluate"]):
         assert of_any_kind(words, understood, monkeypatch), capsys.readouterr().err

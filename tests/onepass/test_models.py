@@ -101,19 +101,30 @@ def test_a_teacher_prefers_the_recording_to_noise():
     np.testing.assert_allclose(earlier, nats[:4000], atol=2e-3)
 
 
-def test_the_report_says_what_could_not_be_measured(monkeypatch):
+@pytest.mark.parametrize(
+    ("missing", "last"),
+    [
+        ({}, "`onepass evaluate shipped` adds intervals."),
+        (
+            {"quality": ["pesq", "f0_within_50_cents"], "listening": ["plcmos"]},
+            "`pip install 'onepass[quality]'` adds pesq.",
+        ),
+    ],
+)
+def test_the_report_is_of_what_the_plain_install_measures(monkeypatch, missing, last):
     from onepass import quickstart
 
     known = {"log_mel_distance_db": {"mean": 2.0}}
     figures = {
         "measures": known,
         "against": {"draft": {"measures": known}},
-        "dev": {"recordings": 4},
+        "dev": {"recordings": 1},
     }
-    monkeypatch.setattr(quickstart, "left_out_line", lambda: "Not measured: pesq.")
+    monkeypatch.setattr(quickstart, "left_out", lambda: missing)
     report = quickstart._quality(figures)
     assert "| log mel distance db | 2.00 | 2.00 |" in report and "| pesq |" not in report
-    assert report.endswith("Not measured: pesq.")
+    assert report.startswith("## How close they come to 1 recording\n")
+    assert report.endswith(last)
 
 
 def test_the_digits_by_flows_are_those_of_its_card_and_have_the_other_scales_of_their_teacher():

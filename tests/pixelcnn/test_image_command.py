@@ -367,6 +367,11 @@ def test_dev_images_that_are_not_there_are_named(mistake, tmp_path):
 # Which kind of model a verb is for
 
 
+def test_a_negative_number_of_samples_is_refused_before_anything_is_measured(mistake):
+    line = mistake("evaluate", "shipped-digits", "--samples", "-1")
+    assert line == "`--samples` must be 0 or more, got -1."
+
+
 @pytest.mark.parametrize("verb", ["evaluate", "sample"])
 def test_a_verb_goes_where_its_model_belongs_whatever_the_order(verb, monkeypatch, tmp_path):
     went = []

@@ -14,6 +14,8 @@ import pytest
 from replicator.runs.atomic_files import read_npz, write_npz, write_text
 from replicator.runs.checkpoints import Checkpoints
 from replicator.runs.errors import UserError
+from replicator.runs.model_folder import best_or_newest
+from replicator.runs.run_directory import RunDirectory
 
 ROOT = Path(__file__).resolve().parents[2]
 
@@ -50,6 +52,20 @@ def cut_in_half(path):
 
 def names(folder):
     return sorted(path.name for path in folder.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("damaged", "used", "said"),
+    [([10], 30, [10]), ([30], 10, []), ([10, 30], 20, [10, 30])],
+    ids=["best", "newest", "both"],
+)
+def test_damaged_weights_that_would_have_been_used_are_named(saved, capsys, damaged, used, said):
+    for step in damaged:
+        cut_in_half(saved.path(step))
+    assert_same(best_or_newest(RunDirectory(saved.folder.parent)), arrays(used))
+    assert capsys.readouterr().err.splitlines() == [
+        f"{saved.path(step)} is damaged; step {used} is used instead." for step in said
+    ]
 
 
 def test_what_was_saved_is_read_bit_for_bit(saved):

@@ -1,15 +1,18 @@
 """Which strategy the environment gives, and the one line where there is none."""
 
 import json
+import signal
 import socket
+import subprocess
+import sys
 
 import pytest
-from processes import run_together
+from processes import ROOT, run_together
 
 from replicator import strategies
 from replicator.launch import tf_config
 from replicator.runs.errors import UserError
-from replicator.strategies import factory
+from replicator.strategies import cluster_startup, factory, workers
 from replicator.strategies.cluster_startup import wait_for_all
 
 WORKERS = {"worker": ["a:1", "b:2"]}
@@ -98,6 +101,8 @@ def test_a_mesh_that_is_none_is_refused(called, word):
         (config({"wrker": ["a:1"]}, "wrker"), "may have tasks chief, worker, ps, got 'wrker'"),
         (config(WORKERS, index=2), "got worker 2 where there are 2"),
         (config(WORKERS, "ps"), "got ps 0 where there are 0"),
+        (config({"worker": ["a:1", "b:2", "a:1"]}), "must be of one task, got 'a:1' twice"),
+        (config({"chief": ["a:1"], "worker": ["a:1"]}), "must be of one task, got 'a:1' twice"),
     ],
 )
 def test_a_wrong_tf_config_is_refused_in_one_line(monkeypatch, text, says):
@@ -140,6 +145,64 @@ def test_a_task_that_does_not_come_is_named():
     address = second.cluster["worker"][1]
     with pytest.raises(UserError, match=rf"waited 0.5 s .*; not there: worker 1 \({address}\)\.$"):
         wait_for_all(first, 0.5)
+
+
+def test_a_task_that_waits_for_others_says_so(monkeypatch, capsys):
+    monkeypatch.setattr(cluster_startup, "SAY_SECONDS", 0.0)
+    first, second = tf_config.local_tasks(worker=2)
+    address = second.cluster["worker"][1]
+    with pytest.raises(UserError, match="not there"):
+        wait_for_all(first, 0.5)
+    (line,) = capsys.readouterr().err.splitlines()
+    assert line.startswith(f"worker 0 waits for worker 1 ({address}) of TF_CONFIG: ")
+
+
+WAITING = """
+import sys
+from replicator.launch import tf_config
+from replicator.strategies import cluster_startup
+
+cluster_startup.SAY_SECONDS = 0.0
+first, second = tf_config.local_tasks(worker=2)
+try:
+    cluster_startup.wait_for_all(first, 600)
+except KeyboardInterrupt:
+    sys.exit(130)
+"""
+
+
+@pytest.mark.parametrize(
+    ("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, -signal.SIGTERM)]
+)
+def test_a_task_that_waits_for_others_heeds_signals(number, status):
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITING], cwd=ROOT, stderr=subprocess.PIPE, text=True
+    )
+    try:
+        assert process.stderr.readline().startswith("worker 0 waits for worker 1 ")
+        process.send_signal(number)
+        assert process.wait(60) == status
+    finally:
+        process.kill()
+        process.communicate()
+
+
+def test_tensorflow_takes_no_signal_for_longer_than_it_connects(monkeypatch):
+    seen = []
+
+    def connect(**options):
+        seen.append(signal.getsignal(signal.SIGINT))
+        signal.signal(signal.SIGTERM, lambda *_: None)  # as TensorFlow does
+        raise RuntimeError("must be at program startup")
+
+    monkeypatch.setattr(workers, "wait_for_all", lambda *_: None)
+    monkeypatch.setattr(workers.tf.distribute, "MultiWorkerMirroredStrategy", connect)
+    monkeypatch.setenv("TF_CONFIG", config(WORKERS))
+    before = [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)]
+    with pytest.raises(UserError, match="before TensorFlow does anything else"):
+        strategies.multi_worker()
+    assert seen == [signal.SIG_DFL]
+    assert [signal.getsignal(number) for number in (signal.SIGINT, signal.SIGTERM)] == before
 
 
 def test_a_port_that_is_taken_is_named():

@@ -1,9 +1,11 @@
 """Whatever ends the training loop, the state is on disk and the next one goes on from there."""
 
+import dataclasses
 import errno
 import math
 import os
 import signal
+import types
 
 import numpy as np
 import pytest
@@ -42,7 +44,9 @@ def train(tmp_path):
     at: step -> what an evaluation does there; every evaluation scores 1 / step.
     """
 
-    def train(name="run", at=None, poisoned=None, rate=0.1, decay="constant", **options):
+    def train(
+        name="run", at=None, poisoned=None, rate=0.1, decay="constant", begin=None, **options
+    ):
         run = RunDirectory.create(tmp_path / name, {})
         called = []
 
@@ -57,7 +61,7 @@ def train(tmp_path):
         state = TrainState(line, OptimizerConfig(rate, 2, decay), config.num_steps)
         try:
             trainer = Trainer(run, state, line.loss, config)
-            said = trainer.resume()
+            said = trainer.resume(begin)
             outcome = trainer.train(batches(trainer.step, poisoned), evaluate)
         finally:
             run.unlock()
@@ -155,9 +159,48 @@ def test_a_finished_run_says_so_and_does_nothing(train, tmp_path, num_steps):
 
 
 def test_time_that_is_up_ends_training_with_what_there_is(train, tmp_path):
-    outcome, _, _ = train(num_steps=NEVER, max_minutes=1e-9)
+    outcome, _, called = train(num_steps=NEVER, max_minutes=1e-9)
     assert (outcome.step, outcome.reason) == (1, OUT_OF_TIME)
     assert newest(tmp_path / "run")["step"] == 1
+    assert called == [1] and (outcome.best_step, outcome.best_score) == (1, 1.0)
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock of the loop that only this test moves: `clock.now`, in seconds."""
+    clock = types.SimpleNamespace(now=0.0, perf_counter=loop.time.perf_counter)
+    clock.monotonic = lambda: clock.now
+    monkeypatch.setattr(loop, "time", clock)
+    return clock
+
+
+def test_the_time_limit_holds_what_comes_before_the_first_step(train, clock):
+    def begin():
+        clock.now += 61.0
+
+    outcome, _, _ = train(begin=begin, max_minutes=1.0)
+    assert (outcome.step, outcome.reason, outcome.seconds) == (1, OUT_OF_TIME, 61.0)
+
+
+def test_the_time_limit_leaves_time_for_the_last_evaluation(train, clock):
+    def pass_seconds():
+        clock.now += 20.0
+
+    slow = dict.fromkeys(range(1, 100), pass_seconds)
+    outcome, _, called = train(at=slow, evaluate_every_steps=2, num_steps=99, max_minutes=1.5)
+    assert (outcome.reason, called, outcome.seconds) == (OUT_OF_TIME, [2, 4, 6, 8], 80.0)
+
+
+def test_a_stop_says_which_weights_are_used_where_they_are_not_the_newest(train, tmp_path):
+    train(evaluate_every_steps=4, num_steps=6)
+    kept = RunDirectory.open(tmp_path / "run").checkpoints()
+    kept.mark_scored(4, 0.0)
+    outcome, _, _ = train(evaluate_every_steps=4)
+    assert outcome.best_step == 4
+    used = ", best 0.000 at step 4, which evaluate, sample and export use. Next"
+    assert used in outcome.summary(tmp_path, "best {:.3f}", "Next")
+    newest_is_best = dataclasses.replace(outcome, best_step=8)
+    assert "best 0.000. Next" in newest_is_best.summary(tmp_path, "best {:.3f}", "Next")
 
 
 def test_metrics_are_continuous_when_a_run_goes_back_to_an_older_checkpoint(train, tmp_path):
@@ -257,6 +300,15 @@ def test_a_step_that_does_not_fit_into_memory_is_said_in_words(train, monkeypatc
     monkeypatch.setattr(loop, "compile_step", lambda *_: too_large)
     with pytest.raises(UserError, match=r"does not fit into memory.*No step was made"):
         train()
+
+
+def test_an_evaluation_that_does_not_fit_into_memory_is_named_and_the_state_saved(train, tmp_path):
+    def too_large():
+        raise tf.errors.ResourceExhaustedError(None, None, "OOM when allocating")
+
+    said = r"evaluation on dev at step 3 does not fit into memory.*step 3 is saved"
+    with pytest.raises(UserError, match=said):
+        train(at={3: too_large}, evaluate_every_steps=3)
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,13 @@ import os
 import pty
 import struct
 import termios
+import threading
+import types
 
 import pytest
 
+from replicator.runs import progress
+from replicator.runs.heartbeat import during, heartbeat
 from replicator.runs.progress import Progress, duration
 
 
@@ -62,7 +66,7 @@ def test_without_a_terminal_a_long_job_writes_plain_lines():
     stream = io.StringIO()
     counting(stream, line_seconds=0.0)
     first, said, second = stream.getvalue().splitlines()
-    assert first.startswith("training: 2/4 steps, ") and first.endswith(" left, loss 2")
+    assert first == "training: 2/4 steps, unknown time left, loss 2"  # nothing to tell a rate by
     assert said == "step 2: dev 1.5"
     assert second.startswith("training: 4/4 steps, ") and " step/s, 0 s left, loss 0.5" in second
     assert "\r" not in stream.getvalue()
@@ -81,3 +85,77 @@ def test_without_a_terminal_a_long_job_writes_plain_lines():
 )
 def test_durations_are_read_at_a_glance(seconds, shown):
     assert duration(seconds) == shown
+
+
+@pytest.fixture
+def clock(monkeypatch):
+    """A clock that only this test moves: `clock.now`, in seconds."""
+    clock = types.SimpleNamespace(now=100.0)
+    monkeypatch.setattr(progress, "time", types.SimpleNamespace(monotonic=lambda: clock.now))
+    return clock
+
+
+def last_line(clock, seconds, until=None):
+    """What is said after the last of steps that took so many seconds each."""
+    stream = io.StringIO()
+    with Progress(18_000, "training", "step", 0, 0.0, stream, until) as shown:
+        for each in seconds:
+            clock.now += each
+            shown.advance()
+    return stream.getvalue().splitlines()[-1]
+
+
+def test_the_time_left_is_that_of_the_steady_rate_without_the_first_step(clock):
+    line = last_line(clock, [60.0, 0.5, 0.5, 0.5])
+    assert line == "training: 4/18000 steps, 2 step/s, 2 h 29 min left"
+
+
+def test_the_time_left_is_not_more_than_the_limit_leaves(clock):
+    assert last_line(clock, [60.0, 0.5, 0.5, 0.5], until=280.0).endswith(", 1 min 58 s left")
+    assert last_line(clock, [60.0], until=461.5) == "training: 1/18000 steps, 4 min 00 s left"
+    assert last_line(clock, [500.0, 1.0], until=500.0).endswith(", 0 s left")
+
+
+def test_the_bar_shows_the_time_that_the_limit_leaves(clock):
+    def show(stream):
+        with Progress(18_000, "training", "step", stream=stream, until=190.0) as shown:
+            for each in (60.0, 0.5, 0.5, 0.5):
+                clock.now += each
+                shown.advance()
+
+    assert "<28 s, " in on_a_terminal(show, 120).rstrip().split("\r")[-1]
+
+
+class Heard(io.StringIO):
+    """A stream that tells when it was written to."""
+
+    def __init__(self):
+        super().__init__()
+        self.is_heard = threading.Event()
+
+    def write(self, text):
+        count = super().write(text)
+        self.is_heard.set()
+        return count
+
+    def next_line(self):
+        self.is_heard.clear()
+        assert self.is_heard.wait(60.0)
+        return self.getvalue().splitlines()[-1]
+
+
+def test_a_job_that_says_nothing_gives_a_sign_of_life(monkeypatch):
+    stream = Heard()
+    monkeypatch.setattr("sys.stderr", stream)
+    with heartbeat("onepass export", 0.01, stream):
+        assert stream.next_line().startswith("onepass export: ")
+        with during("compiling"):
+            while not (line := stream.next_line()).startswith("compiling: "):
+                pass
+            assert line.endswith(" s so far")
+        with Progress(3, "evaluating", "image") as shown:
+            shown.advance()
+            while not (line := stream.next_line()).startswith("evaluating: "):
+                pass
+            assert line.startswith("evaluating: 1/3 images, ") and line.endswith(" s so far")
+    assert "heartbeat" not in {thread.name for thread in threading.enumerate()}

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from replicator.runs import run_directory as module
@@ -214,3 +215,45 @@ def test_differences_are_found_at_any_depth():
         "x.e is None there, 0 here",
     ]
     assert differences(stored, stored, "x") == []
+
+
+def resumed_on(run, before, now):
+    """A run of data `before`, scored 0.5 at step 2, that goes on on data `now`."""
+    changeable = ("data_folder", "dev_digest")
+    for data in (before, now):
+        resumed = RunDirectory.create(run.path.with_name("other"), changed(**data), changeable)
+        resumed.unlock()
+        if data is before:
+            resumed.checkpoints().save(2, {"step": np.int32(2)})
+            resumed.checkpoints().mark_scored(2, 0.5)
+    return resumed
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({"data_folder": "/a"}, {"data_folder": "/b"}),
+        ({"data_folder": "/a", "dev_digest": "x"}, {"data_folder": "/b", "dev_digest": "y"}),
+        ({"data_folder": "/a", "dev_digest": "x"}, {"data_folder": "/a", "dev_digest": "y"}),
+    ],
+)
+def test_a_run_that_goes_on_on_other_data_says_so_and_forgets_its_best_score(run, before, now):
+    resumed = resumed_on(run, before, now)
+    (note,) = resumed.notes
+    assert note.startswith(f"{resumed.path} was trained on /a")
+    assert note.endswith("0.5 at step 2, was of other data and is forgotten")
+    kept = resumed.checkpoints()
+    assert (kept.best_step(), kept.scored_step(), kept.steps()) == (None, None, [2])
+
+
+@pytest.mark.parametrize(
+    ("before", "now"),
+    [
+        ({"data_folder": "/a"}, {"data_folder": "/a", "dev_digest": "x"}),
+        ({"data_folder": "/a", "dev_digest": "x"}, {"data_folder": "/b", "dev_digest": "x"}),
+        ({}, {}),
+    ],
+)
+def test_a_run_whose_data_moved_keeps_its_best_score(run, before, now):
+    resumed = resumed_on(run, before, now)
+    assert resumed.notes == [] and resumed.checkpoints().best_score() == 0.5

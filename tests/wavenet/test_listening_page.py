@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import soundfile
 from PIL import Image
+from processes import ROOT
 
-from wavenet.listening_page import HEIGHT, RECORDINGS, WIDTH, ListeningPage
+from wavenet.listening_page import HEIGHT, RECORDINGS, WIDTH, ListeningPage, ordered
 
 RATE_HZ = 16_000
 TONE = np.sin(np.arange(RATE_HZ) * 0.3).astype(np.float32) * 0.3
@@ -50,3 +51,26 @@ def test_a_spectrogram_shows_its_tone(text):
 def test_words_are_escaped_and_nothing_is_fetched(text):
     assert "A &lt;title&gt;" in text and "Words &amp; more." in text and "name 4" in text
     assert "http" not in text
+
+
+def test_the_recording_comes_first_and_controls_last(tmp_path):
+    systems = ["student", "teacher", "untrained", "griffin_lim", "recording", "student_at_0.8"]
+    systems += ["teacher_at_0.9", "other", "more", "other_at_0.8", "other_draft", "world", "draft"]
+    expected = ["recording", "teacher", "teacher_at_0.9", "student", "student_at_0.8"]
+    expected += ["other", "other_at_0.8", "other_draft", "more"]
+    expected += ["world", "griffin_lim", "draft", "untrained"]
+    assert ordered(systems) == expected
+    page = ListeningPage(tmp_path / "page.html", "A", RATE_HZ)
+    for name in ("untrained", "recording", "student"):
+        page(name, [TONE[:800]], [{"name": "a"}])
+    page.write()
+    captions = re.findall("<figcaption>(.*?)</figcaption>", (tmp_path / "page.html").read_text())
+    assert captions == ["recording", "student", "untrained"]
+
+
+def test_the_page_of_the_documents_is_in_that_order():
+    text = (ROOT / "docs" / "listening.html").read_text()
+    for section in re.findall("<section>(.*?)</section>", text, re.S):
+        systems = re.findall("<figcaption>(.*?)</figcaption>", section)
+        names = [system.replace(" ", "_") for system in systems]
+        assert names == ordered(names) and len(names) > 5

@@ -26,6 +26,7 @@ from wavenet.data.mixdown import Mixdown
 BLOCK_SAMPLES = 1 << 18
 SUFFIXES = (".aif", ".aiff", ".flac", ".mp3", ".ogg", ".opus", ".wav")
 FULL_SCALE = 1.0 - 2.5 / 65535  # the two outermost 16-bit samples on either side
+RATES_HZ = (1_000, 1_000_000)  # no recording has less or more; a damaged header says anything
 LOWEST_DB = -120.0  # dB, what digital silence is reported as
 WRITTEN = {".flac": "FLAC", ".wav": "WAV"}
 PROMISED = re.compile(r"^\s*(?:data|SSND) : (\d+) \(should be (\d+)\)", re.MULTILINE)
@@ -112,6 +113,10 @@ def _check_file(path: Path) -> None:
 
 def _blocks(path: Path) -> Iterator[tuple[soundfile.SoundFile, np.ndarray]]:
     with soundfile.SoundFile(os.fsencode(path)) as file:
+        if not RATES_HZ[0] <= file.samplerate <= RATES_HZ[1]:
+            least, most = (f"{rate:,}" for rate in RATES_HZ)
+            rule = f"recordings have {least} to {most}"
+            raise AudioError(path, f"says it has {file.samplerate:,} samples a second, {rule}")
         while True:
             block = file.read(BLOCK_SAMPLES, dtype="float32", always_2d=True)
             if not len(block):
@@ -163,7 +168,8 @@ def read_sound(path: str | os.PathLike[str]) -> Sound:
 
     Raises:
       AudioError: the file is missing, holds zero bytes or no samples, is not sound, is cut off
-        (formats that can tell), or holds numbers that are not finite.
+        (formats that can tell), has a rate that no recording has, or holds numbers that are not
+        finite.
     """
     path = Path(path)
     _check_file(path)

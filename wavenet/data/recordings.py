@@ -2,6 +2,7 @@
 
 import collections
 import dataclasses
+import hashlib
 import os
 from collections.abc import Iterable, Sequence
 from pathlib import Path
@@ -9,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from replicator.runs.errors import UserError
-from replicator.runs.folders import endings, hashed, list_files, shown, some, unread
+from replicator.runs.folders import counted, endings, hashed, list_files, shown, some, unread
 from replicator.runs.threads import in_threads
 from wavenet.data import file_info
 from wavenet.data.audio import SUFFIXES, AudioError
@@ -42,9 +43,9 @@ class ScanRules:
 
     def __post_init__(self) -> None:
         if not 0.0 <= self.dev_share < 1.0:
-            raise ValueError(f"`dev_share` must be in [0, 1), got {self.dev_share}.")
+            raise UserError(f"`dev_share` must be in [0, 1), got {self.dev_share}.")
         if self.min_seconds < 0.0:
-            raise ValueError(f"`min_seconds` must be at least 0, got {self.min_seconds}.")
+            raise UserError(f"`min_seconds` must be at least 0, got {self.min_seconds}.")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -87,6 +88,12 @@ class ScanReport:
         """The recordings of a split, by name."""
         return tuple(r for r in self.recordings if r.split == split)
 
+    @property
+    def dev_digest(self) -> str:
+        """Names the sounds of dev, wherever the folder lies."""
+        digests = sorted(recording.measured.digest for recording in self.of("dev"))
+        return hashlib.blake2b("".join(digests).encode(), digest_size=16).hexdigest()
+
     def lines(self) -> list[str]:
         """The report as lines of text to print."""
         sums = [f"{split} {_amount(self.of(split))}" for split in SPLITS]
@@ -106,7 +113,8 @@ class ScanReport:
 def _amount(recordings: Sequence[Recording]) -> str:
     minutes = sum(r.measured.seconds for r in recordings) / 60
     speakers = len({r.speaker for r in recordings if r.speaker}) or len(recordings[:1])
-    return f"{len(recordings)} recordings, {minutes:.1f} min, speakers: {speakers}"
+    count = counted(len(recordings), "recording")
+    return f"{count}, {minutes:.1f} min, speakers: {speakers}"
 
 
 def _some(names: Sequence[str]) -> str:
@@ -260,6 +268,15 @@ def _notes(recordings: Sequence[Recording], sample_rate_hz: int) -> list[str]:
     new = sorted({r.speaker for r in recordings} - known)
     if new:
         notes.append(f"speakers of dev that train does not have: {_some(new)}")
+    minutes = {
+        split: sum(r.measured.seconds for r in recordings if r.split == split) / 60
+        for split in SPLITS
+    }
+    if minutes["dev"] > minutes["train"]:
+        notes.append(
+            f"dev is longer than train ({minutes['dev']:.1f} min, {minutes['train']:.1f} min): "
+            "most of what there is is not trained on"
+        )
     return notes
 
 

@@ -3,6 +3,8 @@
 import dataclasses
 from typing import Any
 
+from replicator.runs.errors import UserError
+
 FIXED = {
     "window": "periodic hann",
     "spectrum": "magnitude",
@@ -55,11 +57,11 @@ class MelConvention:
         _at_least("fft_size", self.fft_size, self.window_samples)
         for name, choices in CHOICES.items():
             if getattr(self, name) not in choices:
-                raise ValueError(f'`{name}` must be one of {choices}, got "{getattr(self, name)}".')
+                raise UserError(f'`{name}` must be one of {choices}, got "{getattr(self, name)}".')
         if not 0.0 < self.floor < 1.0:
-            raise ValueError(f"`floor` must be above 0 and below 1, got {self.floor}.")
+            raise UserError(f"`floor` must be above 0 and below 1, got {self.floor}.")
         if not 0.0 <= self.low_hz < self.top_hz <= self.sample_rate_hz / 2:
-            raise ValueError(
+            raise UserError(
                 f"`low_hz` and `high_hz` must satisfy 0 <= low_hz < high_hz <= "
                 f"{self.sample_rate_hz / 2}, got {self.low_hz} and {self.top_hz}."
             )
@@ -86,10 +88,10 @@ class MelConvention:
         fields = {field.name for field in dataclasses.fields(cls)}
         for name in values:
             if name not in fields and name not in FIXED:
-                raise ValueError(f"`{name}` is no part of a mel convention.")
+                raise UserError(f"`{name}` is no part of a mel convention.")
         for name, rule in FIXED.items():
             if values.get(name, rule) != rule:
-                raise ValueError(f'`{name}` must be "{rule}", got "{values[name]}".')
+                raise UserError(f'`{name}` must be "{rule}", got "{values[name]}".')
         return cls(**{name: value for name, value in values.items() if name in fields})
 
 
@@ -115,14 +117,14 @@ class PitchConvention:
 
     def __post_init__(self) -> None:
         if self.method not in METHODS:
-            raise ValueError(f'`method` must be one of {METHODS}, got "{self.method}".')
+            raise UserError(f'`method` must be one of {METHODS}, got "{self.method}".')
         if not 0.0 < self.low_hz < self.high_hz < self.sample_rate_hz / 2:
-            raise ValueError(
+            raise UserError(
                 f"`low_hz` and `high_hz` must satisfy 0 < low_hz < high_hz < "
                 f"{self.sample_rate_hz / 2}, got {self.low_hz} and {self.high_hz}."
             )
         if self.hop_samples < 1 or not self.reference_hz > 0.0:
-            raise ValueError(
+            raise UserError(
                 f"`hop_samples` must be at least 1 and `reference_hz` above 0, "
                 f"got {self.hop_samples} and {self.reference_hz}."
             )
@@ -134,4 +136,4 @@ class PitchConvention:
 
 def _at_least(name: str, value: int, least: int) -> None:
     if value < least:
-        raise ValueError(f"`{name}` must be at least {least}, got {value}.")
+        raise UserError(f"`{name}` must be at least {least}, got {value}.")

@@ -5,6 +5,7 @@ from typing import Any
 
 import numpy as np
 
+from replicator.runs.errors import UserError
 from wavenet.features.conventions import MelConvention
 
 FRAMES_AT_ONCE = 2048
@@ -53,7 +54,7 @@ def mel_filters(convention: MelConvention) -> np.ndarray:
     filters = triangles(points_hz, bins_hz)
     if not np.all(filters.any(axis=0)):
         empty = int(np.argmin(filters.any(axis=0)))
-        raise ValueError(
+        raise UserError(
             f"`bands` must leave an FFT bin in every band, got {convention.bands} with `fft_size` "
             f"{convention.fft_size}: band {empty} is empty."
         )
@@ -82,7 +83,7 @@ def _padded(waveform: np.ndarray, frames: int, convention: MelConvention) -> np.
     if convention.padding == "zeros":
         return np.pad(waveform, (left, right))
     if waveform.size < 2:
-        raise ValueError(f"`waveform` needs 2 samples to reflect, got {waveform.size}.")
+        raise UserError(f"`waveform` needs 2 samples to reflect, got {waveform.size}.")
     return np.pad(waveform, (left, right), mode="reflect")
 
 

@@ -219,3 +219,14 @@ def test_a_file_of_infinities_is_refused_without_a_warning(tmp_path, values):
     soundfile.write(tmp_path / "a.wav", stereo, 8000, subtype="FLOAT")
     with pytest.raises(audio.AudioError, match="holds NaN or infinite samples"):
         audio.read(tmp_path / "a.wav")
+
+
+@pytest.mark.parametrize("rate_hz", [1, 999, 2_000_000])
+def test_a_rate_that_no_recording_has_is_refused_before_it_is_resampled(tmp_path, rate_hz):
+    path = tmp_path / "a.wav"
+    soundfile.write(path, tone(440), RATE_HZ)
+    header = bytearray(path.read_bytes())
+    header[24:28] = struct.pack("<I", rate_hz)
+    path.write_bytes(header)
+    with pytest.raises(audio.AudioError, match=rf"says it has {rate_hz:,} samples a second"):
+        audio.read(path, RATE_HZ)

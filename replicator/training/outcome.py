@@ -1,0 +1,55 @@
+"""How training ended, and in which words it is said."""
+
+import dataclasses
+import signal
+from pathlib import Path
+
+from replicator.runs.progress import duration
+
+DONE, FINISHED_BEFORE, OUT_OF_TIME = "done", "finished before", "time"
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """How training ended.
+
+    Attributes:
+      reason: DONE, FINISHED_BEFORE (no step was left to make), OUT_OF_TIME, or the name of the
+        signal that stopped it.
+      best_score, best_step: of the best checkpoint on dev; None before the first evaluation.
+    """
+
+    step: int
+    reason: str
+    seconds: float
+    best_score: float | None
+    best_step: int | None = None
+
+    @property
+    def exit_status(self) -> int:
+        """0, or 128 + the signal that stopped it."""
+        named = self.reason in signal.Signals.__members__
+        return 128 + signal.Signals[self.reason] if named else 0
+
+    def summary(self, workdir: Path, score: str, following: str) -> str:
+        """A line that says how training ended and what to do next.
+
+        Args:
+          workdir: the run directory.
+          score: a format of the best score, such as "best dev {:.3f} bits/sample".
+          following: what to do next when all steps are made.
+        """
+        best = "" if self.best_score is None else f", {score.format(self.best_score)}"
+        if self.best_step not in (None, self.step):
+            best += f" at step {self.best_step}, which evaluate, sample and export use"
+        if self.reason == FINISHED_BEFORE:
+            return (
+                f"{workdir} has made all its steps ({self.step}{best}); a larger "
+                f"--loop.num-steps goes on. {following}"
+            )
+        if self.reason != DONE:
+            following = "The same command goes on from there."
+        return (
+            f"Stopped at step {self.step} ({self.reason}) after {duration(self.seconds)}"
+            f"{best}. {following}"
+        )
