@@ -8,6 +8,7 @@ from typing import TypeVar
 
 import tensorflow as tf
 
+from likelihoods import Gaussian as Normal
 from likelihoods.protocol import ContinuousLikelihood
 from replicator.runs.errors import UserError
 from wavenet.model import SpeechModel, load
@@ -27,6 +28,13 @@ class Parametrised:
     def log_density(self, values):
         """float32 [..., batch, time], nats per unit, of values [..., batch, time]."""
         return self.likelihood.log_density(self.parameters, values)
+
+    @property
+    def normal(self) -> tuple[tf.Tensor, tf.Tensor] | None:
+        """Mean and log-scale [batch, time] where the conditionals are normal; None elsewhere."""
+        if not isinstance(self.likelihood, Normal):
+            return None
+        return self.likelihood.split(self.parameters)
 
 
 class WaveNetDensity:

@@ -9,6 +9,8 @@ from likelihoods import levels as level_grid
 from likelihoods import noise as counter_noise
 from likelihoods.limits import MAX_COMPANDED_LEVELS, check_levels
 
+COLDEST = 1e-6  # temperatures above 0 count as at least this
+
 
 @dataclasses.dataclass(frozen=True)
 class Categorical:
@@ -86,17 +88,21 @@ class Categorical:
 def sample_categorical(
     logits: tf.Tensor, uniform: tf.Tensor, temperature: float | tf.Tensor = 1.0
 ) -> tf.Tensor:
-    """int32 [...], the smallest k with `uniform < cumsum(softmax(logits / temperature))[k]`.
+    """int32 [...], the smallest k with `uniform c[-1] < c[k]`, c = cumsum(softmax(logits / T)).
+
+    c[-1] is 1 to rounding: a sum that falls short of it must not give what is left to the last
+    choice.
 
     Args:
       logits: float32 or float64 [..., choices].
       uniform: float32 [...] in (0, 1).
-      temperature: at least 0, one for all or [...]; 0 takes the largest logit.
+      temperature: T, at least 0, one for all or [...]; 0 takes the largest logit.
     """
     shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
-    coldest = 1e-6  # the largest logit is at 0 here: this cold, no other one is ever taken
-    divisor = tf.cast(tf.maximum(temperature, coldest), logits.dtype)[..., tf.newaxis]
+    divisor = tf.cast(tf.maximum(temperature, COLDEST), logits.dtype)[..., tf.newaxis]
     cumulative = tf.cumsum(tf.nn.softmax(shifted / divisor), axis=-1)
-    # The last choice needs no comparison: rounding may leave the whole sum short of 1.
-    passed = tf.cast(uniform[..., tf.newaxis], logits.dtype) >= cumulative[..., :-1]
-    return tf.math.count_nonzero(passed, axis=-1, dtype=tf.int32)
+    threshold = tf.cast(uniform[..., tf.newaxis], logits.dtype) * cumulative[..., -1:]
+    passed = threshold >= cumulative[..., :-1]
+    drawn = tf.math.count_nonzero(passed, axis=-1, dtype=tf.int32)
+    largest = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    return tf.where(tf.convert_to_tensor(temperature) > 0, drawn, largest)

@@ -57,9 +57,9 @@ class Gaussian(level_grid.LinearLevels):
         half_bins_per_scale = tf.exp(-log_scale) * (1.0 / (self.levels - 1))
         # In half bins, so that neighbouring bins share an edge to the last bit.
         centre = level_grid.centred(levels, self.levels)
-        mean = mean * (self.levels - 1.0)
         low, middle, high = (
-            ((centre + offset) - mean) * half_bins_per_scale for offset in (-1.0, 0.0, 1.0)
+            level_grid.edge_distance(centre + offset, mean, self.levels) * half_bins_per_scale
+            for offset in (-1.0, 0.0, 1.0)
         )
         log_width = math.log(2.0 / (self.levels - 1)) - log_scale
         inside = _log_bin(low, middle, high, 2.0 * half_bins_per_scale, log_width)

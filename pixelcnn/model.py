@@ -182,6 +182,8 @@ class ImageModel:
     ) -> np.ndarray:
         """Exact log-probability of images, float32 [num], nats; a bound where a flow is the base.
 
+        NaN where that flow has no inverse in float32, see `ImageFlow.log_density`.
+
         Args:
           images: whole numbers [num, size, size, channels], of the size, the channels and the
             levels that the model was trained on.

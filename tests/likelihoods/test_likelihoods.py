@@ -6,6 +6,7 @@ import tensorflow as tf
 from scipy import special, stats
 
 from likelihoods import Categorical, Gaussian, LogisticMixture, bits_per_sample
+from likelihoods.categorical import sample_categorical
 
 EVERY = [LogisticMixture, Categorical, Gaussian]
 CONTINUOUS = [LogisticMixture, Gaussian]
@@ -327,6 +328,52 @@ def test_decode_undoes_encode_within_half_a_step(kind, levels):
     else:
         step = 2 / mu
     assert np.all(np.abs(error) <= 0.505 * step + 3e-7)  # float32 counts 16-bit steps to 1%
+
+
+def test_quiet_16_bit_samples_stay_apart():
+    """Of 2^16 numbers s / 2^15 one pair shares one of the 2^16 - 1 levels that they reach."""
+    samples = np.arange(-(2**15), 2**15)
+    levels = LogisticMixture(65536).encode((samples / 2**15).astype(np.float32)).numpy()
+    assert np.sum(np.diff(levels) == 0) == 1 and np.diff(levels).min() == 0
+    exact = np.floor(samples * 65535 / 65536) + 2**15
+    np.testing.assert_array_equal(levels, exact)
+
+
+@pytest.mark.parametrize("levels", [2, 3, 255, 256, 65536])
+def test_the_border_between_two_levels_is_the_upper_ones(levels):
+    borders = (2 * np.arange(1, levels) - levels) / (levels - 1)
+    encoded = Gaussian(levels).encode(tf.constant(borders, tf.float64))
+    below = Gaussian(levels).encode(tf.constant(borders - 1e-9, tf.float64))
+    assert np.all(encoded - below >= 0)
+    np.testing.assert_array_equal(below, np.arange(levels - 1))
+
+
+@pytest.mark.parametrize("kind", CONTINUOUS)
+def test_log_prob_at_the_narrowest_scale_agrees_with_float64(kind):
+    """Means anywhere within a bin of 2^16, where a scale is 1/136 of half a bin."""
+    likelihood, draws = of(kind, 65536), np.random.default_rng(2)
+    means = draws.uniform(-1, 1, 4000).astype(np.float32)
+    levels = likelihood.encode(means)
+    parameters = np.stack([single(likelihood, mean, -16.0) for mean in means])
+    found = likelihood.log_prob(parameters, levels)
+    expected = reference(kind, 65536, means.astype(float), -16.0, levels.numpy())
+    np.testing.assert_allclose(found, expected, atol=8e-3)
+    assert np.min(expected) < -0.5
+
+
+def test_a_uniform_near_one_draws_no_level_that_has_no_probability():
+    """A float32 sum of 65,536 probabilities falls short of 1, by more than a uniform can."""
+    logits = np.full(65536, 0.0, np.float32)
+    logits[60000:] = -200.0
+    uniform = np.full(1, 1 - 2.0**-24, np.float32)
+    assert sample_categorical(tf.constant([logits]), uniform) < 60000
+
+
+def test_temperature_zero_takes_the_larger_of_near_equal_logits():
+    logits = np.array([[0.0, 3e-7, 0.0], [1.0, 1.0 - 1e-6, -1.0]], np.float32)
+    for uniform in (1e-6, 0.5, 1 - 2.0**-24):
+        drawn = sample_categorical(tf.constant(logits), tf.constant([uniform] * 2), 0.0)
+        np.testing.assert_array_equal(drawn, [1, 0])
 
 
 def test_mu_law_follows_its_formula():

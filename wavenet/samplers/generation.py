@@ -14,6 +14,7 @@ from wavenet.networks import Network
 from wavenet.samplers import naive
 from wavenet.samplers.fixed_point import FixedPointSampler
 from wavenet.samplers.numba.sampler import NumbaSampler, NumbaVocoderSampler
+from wavenet.samplers.numba.weights import LOOPS
 from wavenet.samplers.vocoder import VocoderSampler
 from wavenet.samplers.xla import XlaSampler
 from wavenet.speech_model import PassCount, Request
@@ -42,13 +43,16 @@ def stream(
       request: what to generate.
       backend: "numba" runs on this processor, "xla" on TensorFlow's device, "fixed-point" there,
         in passes over many samples, "naive" evaluates the whole network for every sample; "auto"
-        takes numba, or xla where there is an accelerator.
+        takes numba, or xla where there is an accelerator or a likelihood that numba's loop does
+        not know.
       chunk_samples: of a chunk; with a context stack, its block is taken instead.
       count: takes note of the passes of "fixed-point".
     """
     _check(network, request)
     if backend == "auto":
-        backend = "xla" if tf.config.list_physical_devices("GPU") else "numba"
+        accelerated = tf.config.list_physical_devices("GPU")
+        known = type(network.likelihood) in LOOPS
+        backend = "numba" if known and not accelerated else "xla"
     if backend == "naive":
         yield _naive(network, request)
         return

@@ -11,11 +11,17 @@ from pathlib import Path
 
 import numpy as np
 
-from likelihoods import Categorical, Gaussian
+from likelihoods import Categorical, Gaussian, LogisticMixture
 from wavenet.samplers.numba import kernels
 from wavenet.samplers.numba.kernels import LANES, aligned, pack_matrix, padded
 
 MIXTURE, GAUSSIAN, CATEGORICAL = range(3)
+LOOPS: dict[type, int] = {
+    LogisticMixture: MIXTURE,
+    Gaussian: GAUSSIAN,
+    Categorical: CATEGORICAL,
+}
+"""The distributions that the loop draws from, by their very type: a subclass may differ."""
 
 _SIZES = (  # true channels are `*_inputs`; padded ones come in vectors and in bytes
     *("rows", "layers", "width", "bunch", "front_width", "condition_inputs", "residual_inputs"),
@@ -135,7 +141,7 @@ def layer_sizes(network) -> dict[str, float]:
         "residual_inputs": config.residual_channels,
         "gate_inputs": config.gate_channels,
         "skip_inputs": config.skip_channels,
-        "likelihood": _kind(likelihood),
+        "likelihood": loop_of(likelihood),
         "levels": likelihood.levels,
         "components": getattr(likelihood, "components", 0),
         "num_parameters": likelihood.num_parameters,
@@ -150,10 +156,19 @@ def in_vectors(channels: dict[str, int]) -> dict[str, int]:
     return vectors | {f"{name}_bytes": padded(count) * 4 for name, count in channels.items()}
 
 
-def _kind(likelihood) -> int:
-    if isinstance(likelihood, Categorical):
-        return CATEGORICAL
-    return GAUSSIAN if isinstance(likelihood, Gaussian) else MIXTURE
+def loop_of(likelihood) -> int:
+    """Return the number by which the compiled loop knows a distribution.
+
+    Raises:
+      ValueError: the loop does not know it.
+    """
+    if type(likelihood) not in LOOPS:
+        known = ", ".join(kind.__name__ for kind in LOOPS)
+        raise ValueError(
+            f"`likelihood` must be one of {known} for sampling by numba, got "
+            f"{type(likelihood).__name__}; sample by xla."
+        )
+    return LOOPS[type(likelihood)]
 
 
 def _front_parts(network) -> dict[str, np.ndarray]:
