@@ -1,0 +1,169 @@
+"""Codecs: from the elements of an array to the symbols of a distribution, and back.
+
+A distribution speaks of integers, or of plain real numbers; what these stand for, the amplitude of
+a sound, the grey of a pixel, a temperature in degrees, is the codec's.
+"""
+
+import dataclasses
+import math
+from typing import Protocol, runtime_checkable
+
+import tensorflow as tf
+
+from likelihoods import levels as level_grid
+from likelihoods.limits import MAX_COMPANDED_LEVELS, check_levels
+
+
+@runtime_checkable
+class Codec(Protocol):
+    """What elements [...] and symbols [...] have to do with each other, element by element.
+
+    `decode(encode(x))` is within half a step of `x`, and `encode(decode(s))` is `s`.
+    """
+
+    @property
+    def levels(self) -> int | None:
+        """Number of integers that a symbol may be; None: symbols are real numbers."""
+
+    @property
+    def log_unit(self) -> float:
+        """Log of the size of a unit of real symbols, in those of the elements; 0 for integers.
+
+        A density of symbols less this is the density of the elements, in nats.
+        """
+
+    def encode(self, elements: tf.Tensor) -> tf.Tensor:
+        """Return the symbols of elements: int32 [...], or float32 [...] where `levels` is None."""
+
+    def decode(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return the elements that symbols stand for, [...]."""
+
+    def scale(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return what a network reads of symbols, float32 [...], about -1 to 1."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Linear:
+    """Real numbers in [-1, 1], cut into levels at equal distances: 8-bit to 16-bit sound.
+
+    Raises:
+      ValueError: fewer than 2 levels or more than 2^22.
+    """
+
+    levels: int = 65536
+    log_unit = 0.0
+
+    def __post_init__(self) -> None:
+        check_levels(self.levels)
+
+    def encode(self, elements: tf.Tensor) -> tf.Tensor:
+        """Return the nearest levels int32 [...]; outside [-1, 1] the outer levels."""
+        return level_grid.nearest(elements, self.levels)
+
+    def decode(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return float32 [...] in [-1, 1], `2 l / (levels - 1) - 1`."""
+        return level_grid.value_of(symbols, self.levels)
+
+    def scale(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return float32 [...] in [-1, 1]; the same as `decode`."""
+        return level_grid.value_of(symbols, self.levels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Integers:
+    """Unsigned integers [0, levels), symbols as they are: grey images of 8, 12 or 16 bits.
+
+    Raises:
+      ValueError: fewer than 2 levels or more than 2^22.
+    """
+
+    levels: int = 256
+    log_unit = 0.0
+
+    def __post_init__(self) -> None:
+        check_levels(self.levels)
+
+    def encode(self, elements: tf.Tensor) -> tf.Tensor:
+        """Return int32 [...], the elements themselves; ValueError for elements of a float type."""
+        elements = tf.convert_to_tensor(elements)
+        if not elements.dtype.is_integer:
+            raise ValueError(f"`elements` must be integers, got {elements.dtype.name}.")
+        return tf.cast(elements, tf.int32)
+
+    def decode(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return int32 [...], the symbols themselves."""
+        return symbols
+
+    def scale(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return float32 [...] in [-1, 1], `2 l / (levels - 1) - 1`."""
+        return level_grid.value_of(symbols, self.levels)
+
+
+@dataclasses.dataclass(frozen=True)
+class MuLaw:
+    """Real numbers in [-1, 1], companded: `y = sign(x) log(1 + mu |x|) / log(1 + mu)`.
+
+    mu = levels - 1. Levels lie at equal distances of `y`, hence closer to each other near silence.
+
+    Raises:
+      ValueError: fewer than 2 levels, or more than 2^16.
+    Source: van den Oord et al. 2016, arXiv:1609.03499, section 2.2.
+    """
+
+    levels: int = 256
+    log_unit = 0.0
+
+    def __post_init__(self) -> None:
+        check_levels(self.levels, MAX_COMPANDED_LEVELS)
+
+    def encode(self, elements: tf.Tensor) -> tf.Tensor:
+        """Return mu-law levels int32 [...]; elements outside [-1, 1] are clipped."""
+        mu = self.levels - 1.0
+        x = tf.clip_by_value(tf.cast(elements, tf.float32), -1.0, 1.0)
+        y = tf.sign(x) * tf.math.log1p(mu * tf.abs(x)) * (1.0 / math.log1p(mu))
+        return level_grid.nearest(y, self.levels)
+
+    def decode(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return float32 [...] in [-1, 1]: `x = sign(y) ((1 + mu)^|y| - 1) / mu`."""
+        mu = self.levels - 1.0
+        y = self.scale(symbols)
+        x = tf.sign(y) * tf.math.expm1(tf.abs(y) * math.log1p(mu)) * (1.0 / mu)
+        return tf.clip_by_value(x, -1.0, 1.0)
+
+    def scale(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return float32 [...] in [-1, 1]: the companded value `y`, not the element."""
+        return level_grid.value_of(symbols, self.levels)
+
+
+@dataclasses.dataclass(frozen=True)
+class Reals:
+    """Real numbers, measured from `centre` in units of `unit`: symbols are about -1 to 1.
+
+    Raises:
+      ValueError: a unit that is not above 0.
+    """
+
+    centre: float = 0.0
+    unit: float = 1.0
+    levels = None
+
+    def __post_init__(self) -> None:
+        if not 0.0 < self.unit < math.inf:
+            raise ValueError(f"`unit` must be above 0 and finite, got {self.unit}.")
+
+    @property
+    def log_unit(self) -> float:
+        """Log of the unit."""
+        return math.log(self.unit)
+
+    def encode(self, elements: tf.Tensor) -> tf.Tensor:
+        """Return float32 [...], `(x - centre) / unit`."""
+        return (tf.cast(elements, tf.float32) - self.centre) / self.unit
+
+    def decode(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return float32 [...], `centre + unit s`."""
+        return self.centre + self.unit * tf.cast(symbols, tf.float32)
+
+    def scale(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return float32 [...], the symbols themselves."""
+        return tf.cast(symbols, tf.float32)
