@@ -60,9 +60,7 @@ def condition_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.Tenso
     return own[1] if len(own) > 1 else None
 
 
-def as_function(
-    network: Callable, specs: Sequence[tf.TensorSpec]
-) -> Callable[..., tf.Tensor]:
+def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[..., tf.Tensor]:
     """Return a function of tensors that calls the network as it is used, not as it is trained.
 
     Args:
@@ -75,7 +73,7 @@ def as_function(
     def call(*arguments: tf.Tensor) -> tf.Tensor:
         return network(list(arguments), **options) if listed else network(*arguments, **options)
 
-    if getattr(network, "built", True) is False:
+    if specs and getattr(network, "built", True) is False:
         call(*(tf.zeros([1, 2, *spec.shape[2:]], spec.dtype) for spec in specs))
     return call
 

@@ -1,6 +1,7 @@
 """Causal networks as their users write them, and networks that are not causal."""
 
 import keras
+import numpy as np
 import tensorflow as tf
 
 layers = keras.layers
@@ -31,12 +32,12 @@ def sequential():
 class Gated(keras.Model):
     """A subclassed WaveNet with skip connections."""
 
-    def __init__(self, **options):
-        super().__init__(**options)
+    def __init__(self, num_parameters=3):
+        super().__init__()
         self.front = layers.Conv1D(4, 1)
         self.filters = [layers.Conv1D(4, 2, padding="causal", dilation_rate=d) for d in (1, 2, 4)]
         self.gates = [layers.Conv1D(4, 2, padding="causal", dilation_rate=d) for d in (1, 2, 4)]
-        self.skips = [layers.Conv1D(3, 1) for _ in range(3)]
+        self.skips = [layers.Conv1D(num_parameters, 1) for _ in range(3)]
         self.dropout = layers.Dropout(0.5)
 
     def call(self, inputs, training=False):
@@ -44,7 +45,7 @@ class Gated(keras.Model):
         for values, gate, skip in zip(self.filters, self.gates, self.skips, strict=True):
             z = tf.tanh(values(h)) * tf.sigmoid(gate(h))
             h, total = h + self.dropout(z, training=training), total + skip(z)
-        return tf.nn.relu(total)
+        return tf.nn.elu(total)
 
 
 class Padded(tf.Module):
@@ -148,10 +149,14 @@ def normalised():
 
 
 def embedding():
+    return embedding_of(2)
+
+
+def embedding_of(levels):
     inputs = keras.Input([None], dtype="int32")
-    h = layers.Embedding(2, 4)(inputs)
+    h = layers.Embedding(levels, 4, embeddings_initializer="normal")(inputs)
     h = layers.Conv1D(4, 3, padding="causal", activation="gelu")(h)
-    return keras.Model(inputs, layers.Dense(3)(h))
+    return keras.Model(inputs, layers.Dense(levels)(h))
 
 
 def two_inputs():
@@ -288,9 +293,14 @@ def bidirectional():
 
 
 def attention():
-    inputs = keras.Input([None, 4])
-    h = layers.MultiHeadAttention(1, 4, name="attend")(inputs, inputs, use_causal_mask=True)
-    return keras.Model(inputs, h)
+    return masked_attention(1, 4)
+
+
+def masked_attention(width, num_parameters):
+    inputs = keras.Input([None, 1])
+    h = layers.Dense(width)(inputs)
+    h = layers.MultiHeadAttention(1, 4, name="attend")(h, h, use_causal_mask=True)
+    return keras.Model(inputs, layers.Dense(num_parameters)(h))
 
 
 def squeezed():
@@ -413,3 +423,16 @@ REFUSED = {
     unrolled: "depends on the length",
     noisy: "noise draws random numbers of its own",
 }
+
+
+class MaskedImage(tf.Module):
+    """A PixelCNN of one masked convolution in float64."""
+
+    def __init__(self, channels, num_parameters):
+        super().__init__()
+        kernel = np.random.default_rng(0).normal(size=[3, 3, channels, num_parameters])
+        kernel[1, 1:], kernel[2] = 0.0, 0.0
+        self.kernel = tf.Variable(kernel, dtype=tf.float64)
+
+    def __call__(self, images):
+        return tf.nn.conv2d(tf.cast(images, tf.float64), self.kernel, 1, "SAME")

@@ -116,9 +116,7 @@ def _flat(type_name: str, axis: int):
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         taps, kernel = inputs[0], tf.squeeze(inputs[1][0], 1 - axis)
         if type_name == "DepthwiseConv2dNative":
-            products = [
-                tap[..., tf.newaxis] * kernel[i] for i, tap in enumerate(taps)
-            ]
+            products = [tap[..., tf.newaxis] * kernel[i] for i, tap in enumerate(taps)]
             total = tf.add_n(products)
             return [tf.reshape(total, [*taps[0].shape[:-1], -1])]
         groups = taps[0].shape[-1] // kernel.shape[1]

@@ -6,7 +6,8 @@ from typing import Any
 import tensorflow as tf
 
 from autoregressive.incremental.layer_names import layer_names
-from autoregressive.incremental.plan import POSITION, Plan, State
+from autoregressive.incremental.plan import Plan, State
+from autoregressive.incremental.verification import verify
 from autoregressive.networks import as_function, condition_spec, input_spec
 
 
@@ -28,12 +29,12 @@ class Incremental:
         self._function, self._names, self.specs = function, names, specs
         self._plans: dict[int, Plan] = {}
         self._compiled = tf.function(self._step, autograph=False)
-        self.plan(1)
+        verify(self.plan(1), function, [_sized(spec, 1) for spec in specs])
 
     def plan(self, batch: int) -> Plan:
         """Return the plan of a batch size, made once."""
         if batch not in self._plans:
-            specs = [tf.TensorSpec([batch, *x.shape[1:]], x.dtype) for x in self.specs]
+            specs = [_sized(spec, batch) for spec in self.specs]
             with tf.init_scope():
                 self._plans[batch] = Plan(self._function, specs, self._names)
         return self._plans[batch]
@@ -61,6 +62,10 @@ class Incremental:
     def _step(self, inputs: tf.Tensor, state: State, condition: tf.Tensor | None):
         arguments = [inputs] if condition is None else [inputs, condition]
         return self.plan(inputs.shape[0]).step(arguments, state)
+
+
+def _sized(spec: tf.TensorSpec, batch: int) -> tf.TensorSpec:
+    return tf.TensorSpec([batch, *spec.shape[1:]], spec.dtype)
 
 
 def incremental(
@@ -92,6 +97,3 @@ def incremental(
     second = condition_spec(network, condition)
     specs += [] if second is None else [second]
     return Incremental(as_function(network, specs), specs, layer_names(network))
-
-
-__all__ = ["POSITION", "Incremental", "incremental"]

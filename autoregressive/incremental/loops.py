@@ -5,9 +5,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from autoregressive.incremental.errors import NotCausalError
 from autoregressive.incremental.replay import called_graph, run_graph
-from autoregressive.incremental.streams import Call, Node, Part, Refused, Stream
+from autoregressive.incremental.streams import Call, Node, NotCausalError, Part, Refused, Stream
 
 LOOPS = ("While", "StatelessWhile")
 ADDITIONS = ("Add", "AddV2")
@@ -197,5 +196,3 @@ def _counts(source: tf.Tensor, variable: tf.Tensor) -> bool:
     terms = [_source(tensor) for tensor in source.op.inputs]
     others = [term for term in terms if term.name != variable.name]
     return len(others) == 1 and tf.get_static_value(others[0]) == 1
-
-

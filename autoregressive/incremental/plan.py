@@ -6,17 +6,17 @@ import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental import convolution, loops, rings, rowwise, shifts
-from autoregressive.incremental.errors import NotCausalError, UnsupportedNetworkError
 from autoregressive.incremental.layer_names import layer_of
-from autoregressive.incremental.replay import captured, inlined, needed, run_graph, run_op
+from autoregressive.incremental.replay import captured, inlined, needed, run_graph
 from autoregressive.incremental.streams import (
     Call,
     Kind,
     Node,
+    NotCausalError,
     Part,
     Refused,
     Stream,
-    moving_axes,
+    UnsupportedNetworkError,
 )
 
 # Two lengths that no other size of a network is likely to have.
@@ -56,7 +56,10 @@ class Plan:
     """
 
     def __init__(
-        self, function: Callable, specs: Sequence[tf.TensorSpec], names: frozenset[str] = frozenset()
+        self,
+        function: Callable,
+        specs: Sequence[tf.TensorSpec],
+        names: frozenset[str] = frozenset(),
     ):
         self._names = names
         self.graphs = [_trace(function, specs, length, self._layer) for length in LENGTHS]
@@ -147,14 +150,20 @@ class Plan:
         offset = kind.offset or 0
         if offset < 0:
             texts = kind.ahead or (layer,)
-            raise NotCausalError(
-                f"{' and '.join(texts)}: output t depends on input t + {-offset}"
-            )
+            raise NotCausalError(f"{' and '.join(texts)}: output t depends on input t + {-offset}")
         if kind.end < -offset:
             texts = kind.ahead or (layer,)
             raise NotCausalError(f"{' and '.join(texts)}: the last outputs are made of padding")
         self.memory[output.name] = max(self.memory.get(output.name, 0), offset)
         self.lag = offset
+
+    @property
+    def tolerance(self) -> float:
+        """Largest difference that rounding may make, as a part of the outputs' size."""
+        used = {x.dtype for op in self.graphs[0].get_operations() for x in op.outputs}
+        if used & {tf.bfloat16, tf.float16}:
+            return 0.1
+        return 1e-3 if tf.float32 in used else 1e-6
 
     def _remember(self) -> None:
         """Keep only what has a past."""
@@ -166,7 +175,7 @@ class Plan:
         state: State = {POSITION: tf.constant(0, tf.int32)}
         looped = [(op, part) for op, part in self.parts if part.loop]
         fetches = [self._tensors[name] for name in self.memory]
-        for op, part in looped:
+        for op, _ in looped:
             fetches += list(op.inputs)
         tensors = {x.name: x for x in fetches}
         values = dict(zip(tensors, self._whole(list(tensors.values())), strict=True))
@@ -191,7 +200,9 @@ class Plan:
         offset = min(max(kind.offset or 0, 0), rows)
         first = (kind.offset or 0) - offset
         past = tf.gather(whole, tf.range(first, first + offset), axis=kind.axis)
-        past = tf.transpose(past, [kind.axis, *(i for i in range(whole.shape.rank) if i != kind.axis)])
+        past = tf.transpose(
+            past, [kind.axis, *(i for i in range(whole.shape.rank) if i != kind.axis)]
+        )
         return tf.concat([tf.zeros([rows - offset, *shape], whole.dtype), past], 0)
 
     def _first_states(self, part: Part, variables: list[tf.Tensor], op: tf.Operation) -> State:
@@ -255,11 +266,6 @@ def _no_rule(node: Node) -> Part:
 
 def _trace(function: Callable, specs: Sequence[tf.TensorSpec], length: int, layer) -> tf.Graph:
     """Return the graph of the function for one length, without calls of other functions."""
-    sized = [
-        tf.TensorSpec([spec.shape[0], length, *spec.shape[2:]], spec.dtype) for spec in specs
-    ]
+    sized = [tf.TensorSpec([spec.shape[0], length, *spec.shape[2:]], spec.dtype) for spec in specs]
     traced = tf.function(function, autograph=False).get_concrete_function(*sized)
     return inlined(traced, sized).graph
-
-
-__all__ = ["LENGTHS", "POSITION", "Plan", "State", "moving_axes"]

@@ -1,4 +1,4 @@
-"""Past rows of a tensor, kept in a ring: the row of time t lies in slot t modulo the ring's size."""
+"""Past rows of a tensor in a ring: the row of time t lies in slot t modulo the ring's size."""
 
 from collections.abc import Sequence
 

@@ -7,22 +7,24 @@ import tensorflow as tf
 from autoregressive.incremental.replay import run_op
 from autoregressive.incremental.streams import Call, Kind, Node, Part, Stream
 
-ELEMENTWISE = frozenset(
-    """Abs Acos Acosh AddN AddV2 Add And Asin Asinh Atan Atan2 Atanh BiasAdd BitwiseAnd BitwiseOr
-    BitwiseXor Bitcast Cast Ceil CheckNumerics ClipByValue Complex Cos Cosh DivNoNan Digamma Div Elu
-    Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Identity IdentityN
-    Inv IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p LogicalAnd
-    LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Neg NextAfter NotEqual OnesLike Pow
-    PreventGradient RealDiv Real Reciprocal Relu Relu6 RightShift Rint Round Rsqrt Select SelectV2
-    Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square SquaredDifference StopGradient Sub Tan
-    Tanh TruncateDiv TruncateMod Xdivy Xlogy ZerosLike""".split()
-)
+_ELEMENTWISE = """
+    Abs Acos Acosh AddN AddV2 Add And Asin Asinh Atan Atan2 Atanh BiasAdd BitwiseAnd BitwiseOr
+    BitwiseXor Bitcast Cast Ceil CheckNumerics ClipByValue Complex Cos Cosh DivNoNan Digamma Div
+    Elu Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Identity
+    IdentityN Inv IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p
+    LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Neg NextAfter NotEqual
+    OnesLike Pow PreventGradient RealDiv Real Reciprocal Relu Relu6 RightShift Rint Round Rsqrt
+    Select SelectV2 Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square SquaredDifference
+    StopGradient Sub Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy ZerosLike
+"""
+ELEMENTWISE = frozenset(_ELEMENTWISE.split())
 # Their time axis comes out whole, or `Node.grown` refuses.
-OVER_CHANNELS = frozenset(
-    """All Any ArgMax ArgMin BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum ExpandDims L2Loss
-    LogSoftmax MatMul Max Mean Min OneHot Pack Prod Softmax Split SplitV Sum Tile TopKV2 Transpose
-    Unpack""".split()
-)
+_OVER_CHANNELS = """
+    All Any ArgMax ArgMin BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum ExpandDims L2Loss
+    LogSoftmax MatMul Max Mean Min OneHot Pack Prod Softmax Split SplitV Sum Tile TopKV2
+    Transpose Unpack
+"""
+OVER_CHANNELS = frozenset(_OVER_CHANNELS.split())
 # They mix the entries of their last axis.
 LAST_AXIS = frozenset(("LogSoftmax", "Softmax", "TopKV2"))
 # Same at every time if their inputs are.

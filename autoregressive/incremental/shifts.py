@@ -34,7 +34,11 @@ def pad(node: Node) -> Part:
     value = tf.get_static_value(node.op.inputs[2]) if node.type == "PadV2" else 0
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
-        return [tf.pad(inputs[0][0], paddings, constant_values=value) if paddings.any() else inputs[0][0]]
+        return [
+            tf.pad(inputs[0][0], paddings, constant_values=value)
+            if paddings.any()
+            else inputs[0][0]
+        ]
 
     return Part([kind], run)
 

@@ -7,10 +7,16 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.incremental.errors import NotCausalError, UnsupportedNetworkError
-
 # Rows after the present of a tensor that is the same at every time.
 ENDLESS = 1 << 40
+
+
+class NotCausalError(ValueError):
+    """An output depends on inputs after it, or on the length of the sequence."""
+
+
+class UnsupportedNetworkError(ValueError):
+    """The network may be causal, but no rule derives a step from one of its operations."""
 
 
 @dataclasses.dataclass(frozen=True)
