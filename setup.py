@@ -8,6 +8,7 @@ from setuptools import find_packages, setup
 FLOORS = (
     "likelihoods",
     "replicator",
+    "autoregressive",
     "wavenet",
     "pixelcnn",
     "distill",

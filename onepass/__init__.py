@@ -4,11 +4,54 @@ import onepass
 
 model = onepass.load("shipped-digits")
 images = model.generate(7, seed=1, num=4)  # uint8 [4, 32, 32, 3]
+
+model = onepass.Autoregressive(network, onepass.likelihoods.LogisticMixture())  # a network of yours
+onepass.fit(model, waveforms, steps=2000)
 """
+
+import importlib
+from typing import TYPE_CHECKING, Any
 
 from onepass.command import main
 from onepass.models import ModelInfo, list_models, load
 
+if TYPE_CHECKING:
+    import likelihoods as likelihoods
+    from autoregressive.causality import check_causal as check_causal
+    from autoregressive.fit import fit as fit
+    from autoregressive.incremental import incremental as incremental
+    from autoregressive.model import Autoregressive as Autoregressive
+    from autoregressive.storage import save as save
+
 __version__ = "0.2.0"
 
-__all__ = ["ModelInfo", "__version__", "list_models", "load", "main"]
+# What needs TensorFlow, and the module that has it.
+_EXPORTS = {
+    "Autoregressive": "autoregressive.model",
+    "check_causal": "autoregressive.causality",
+    "fit": "autoregressive.fit",
+    "incremental": "autoregressive.incremental",
+    "save": "autoregressive.storage",
+}
+__all__ = [
+    "Autoregressive",
+    "ModelInfo",
+    "__version__",
+    "check_causal",
+    "fit",
+    "incremental",
+    "likelihoods",
+    "list_models",
+    "load",
+    "main",
+    "save",
+]
+
+
+def __getattr__(name: str) -> Any:
+    """A public name, from the module that defines it (PEP 562)."""
+    if name == "likelihoods":
+        return importlib.import_module(name)
+    if name not in _EXPORTS:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    return getattr(importlib.import_module(_EXPORTS[name]), name)

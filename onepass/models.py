@@ -11,6 +11,7 @@ from replicator.runs.model_spec import SPEC_FILE, kind_of
 from serving.settings import is_url
 
 if TYPE_CHECKING:
+    from autoregressive.model import Autoregressive
     from distill.model import StudentModel
     from onepass.remote_model import RemoteModel
     from pixelcnn.model import ImageModel
@@ -18,9 +19,18 @@ if TYPE_CHECKING:
     from serving.bundles.image_bundle import ImageBundle
     from wavenet.model import SpeechModel
 
-    Model = SpeechModel | StudentModel | ImageModel | AudioBundle | ImageBundle | RemoteModel
+    Model = (
+        Autoregressive
+        | SpeechModel
+        | StudentModel
+        | ImageModel
+        | AudioBundle
+        | ImageBundle
+        | RemoteModel
+    )
 
 PROGRAM_FILE = "saved_model.pb"
+AUTOREGRESSIVE_FILE = "autoregressive.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -51,7 +61,8 @@ def load(place: str | Path) -> "Model":
 
     `generate(condition, *, seed, num)` gives float32 [num, samples] or uint8 [num, size, size,
     channels]; `stream` the same sounds chunk by chunk; `log_prob` the exact log-probability, in
-    nats, that a model of images or an autoregressive model of sound gives to data.
+    nats, that a model of images or an autoregressive model of sound gives to data. What
+    `onepass.save` wrote comes back as an `Autoregressive`.
 
     Args:
       place: the name of a shipped model, see `list_models`; a run directory or model folder; a
@@ -68,6 +79,10 @@ def load(place: str | Path) -> "Model":
         return _trained(SHIPPED[str(place)], path)
     if not path.exists():
         raise UserError(f"There is no model {place}; shipped are {', '.join(SHIPPED)}.")
+    if (path / AUTOREGRESSIVE_FILE).exists():
+        from autoregressive.storage import load as load_autoregressive
+
+        return load_autoregressive(path)
     if is_bundle(path):
         from serving.bundles.loading import load as load_bundle
 

@@ -29,7 +29,16 @@ RETIRED = {
     "workshop": "worker pool",
 }
 FOLDERS = {
-    *("likelihoods", "replicator", "wavenet", "pixelcnn", "distill", "speech", "serving"),
+    *(
+        "likelihoods",
+        "replicator",
+        "autoregressive",
+        "wavenet",
+        "pixelcnn",
+        "distill",
+        "speech",
+        "serving",
+    ),
     *("onepass", "examples", "tests"),
 }
 # Fields of stored configurations, which keep their names.

@@ -23,11 +23,23 @@ class TrainState(tf.Module):
       weights: the network's trainable variables; first, second, average: Adam's moments and the
         Polyak average of each.
       step: int32 [], updates made.
+
+    Args:
+      network: whose `trainable_variables` are trained.
+      optimizer: of Adam and its learning rate.
+      num_steps: updates in all, where a cosine ends.
+      schedule: from the step, int32 [], to the learning rate; None: as the optimiser says.
     """
 
-    def __init__(self, network: tf.Module, optimizer: OptimizerConfig, num_steps: int):
+    def __init__(
+        self,
+        network: tf.Module,
+        optimizer: OptimizerConfig,
+        num_steps: int,
+        schedule: Callable[[tf.Tensor], tf.Tensor] | None = None,
+    ):
         super().__init__(name="train_state")
-        self.optimizer, self.num_steps = optimizer, num_steps
+        self.optimizer, self.num_steps, self._schedule = optimizer, num_steps, schedule
         self.names = variable_names(network)
         self.weights = list(network.trainable_variables)
         self.first = self._slots("first", tf.zeros_like)
@@ -86,7 +98,7 @@ class TrainState(tf.Module):
         A pure function of elementwise operations and sums, which DTensor can run on shards.
         """
         gradients, norm = clip_by_global_norm(gradients, self.optimizer.clip_norm)
-        rate = learning_rate(self.optimizer, self.step, self.num_steps)
+        rate = self._rate()
         before = [
             [tf.convert_to_tensor(v) for v in slot]
             for slot in (self.weights, self.first, self.second, self.average)
@@ -97,6 +109,11 @@ class TrainState(tf.Module):
         average = polyak(self.optimizer, self.step, before[3], weights)
         values = [self.step + 1, *weights, *first, *second, *average]
         return values, {"gradient_norm": norm, "learning_rate": rate}
+
+    def _rate(self) -> tf.Tensor:
+        if self._schedule is None:
+            return learning_rate(self.optimizer, self.step, self.num_steps)
+        return tf.cast(self._schedule(self.step), tf.float32)
 
     def skip_nonfinite(
         self, values: list[tf.Tensor], metrics: Mapping[str, tf.Tensor], elementwise: bool = False

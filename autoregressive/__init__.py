@@ -1,0 +1,1 @@
+"""Any causal network with any distribution: log-probabilities, samples, training, files."""

@@ -1,0 +1,124 @@
+"""`check_causal`: where a network looks ahead."""
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.incremental import NotCausalError, UnsupportedNetworkError, incremental
+from autoregressive.networks import as_function, condition_spec, input_spec
+
+# Of the sequences that are compared.
+LENGTH = 24
+# Rounding may differ between two lengths.
+TOLERANCE = 1e-3
+
+
+@dataclasses.dataclass(frozen=True)
+class Causality:
+    """What `check_causal` found.
+
+    Attributes:
+      is_causal: whether no output depends on later inputs, on the length or on chance.
+      has_step: whether the network has a cached step, its own or a derived one.
+      message: what is wrong, naming the layer where the graph shows it; "" if nothing is.
+    """
+
+    is_causal: bool
+    has_step: bool
+    message: str
+
+    def __bool__(self) -> bool:
+        return self.is_causal
+
+
+def check_causal(
+    network: Any,
+    *,
+    inputs: tf.TensorSpec | None = None,
+    condition: tf.TensorSpec | None = None,
+    seed: int = 0,
+) -> Causality:
+    """Return whether a network is causal, and the layer that looks ahead if it is not.
+
+    The graph is followed from the input to the output; then outputs are compared where inputs
+    differ from some time on. The second is a test on random numbers: it may miss what they do not
+    reach.
+
+    Args:
+      network: as for `incremental`.
+      inputs, condition: its arguments, as for `incremental`.
+      seed: of the numbers that are compared.
+    """
+    message, has_step, is_causal = "", True, True
+    try:
+        incremental(network, inputs=inputs, condition=condition)
+    except NotCausalError as error:
+        message, has_step, is_causal = str(error), False, False
+    except UnsupportedNetworkError as error:
+        message, has_step = str(error), False
+    seen = observed_lookahead(network, inputs=inputs, condition=condition, seed=seed)
+    if seen and is_causal:
+        message = f"{message}; {seen}" if message else seen
+    return Causality(is_causal and not seen, has_step and not seen, message)
+
+
+def observed_lookahead(
+    network: Any,
+    *,
+    inputs: tf.TensorSpec | None = None,
+    condition: tf.TensorSpec | None = None,
+    seed: int = 0,
+    length: int = LENGTH,
+) -> str:
+    """Return what a comparison of outputs shows; "" if the network seems to be causal.
+
+    Args:
+      network, inputs, condition: as for `incremental`.
+      seed: of the inputs. length: of the sequences, in steps.
+    """
+    specs = [input_spec(network, inputs), condition_spec(network, condition)]
+    specs = [spec for spec in specs if spec is not None]
+    call = as_function(network, specs)
+    generator = np.random.default_rng(seed)
+    first, other = ([_numbers(generator, spec, length) for spec in specs] for _ in range(2))
+    whole = call(*first)
+    if _differs(whole, call(*first)):
+        return "two calls on the same input differ: the network draws random numbers of its own"
+    ahead = 0
+    for time in (1, length // 3, length // 2, length - 1):
+        changed = [
+            tf.concat([x[:, :time], y[:, time:]], 1) for x, y in zip(first, other, strict=True)
+        ]
+        ahead = max(ahead, _rows_changed(whole, call(*changed), time))
+    if ahead:
+        return f"output t depends on input t + {ahead}"
+    shorter = call(*(x[:, : length // 2] for x in first))
+    if shorter.shape[1] != length // 2 or _differs(whole[:, : length // 2], shorter):
+        return "the first outputs change with the length of the input"
+    return ""
+
+
+def _numbers(generator: np.random.Generator, spec: tf.TensorSpec, length: int) -> tf.Tensor:
+    shape = [2, length, *spec.shape[2:]]
+    if spec.dtype.is_integer:
+        return tf.constant(generator.integers(0, 2, shape), spec.dtype)
+    return tf.constant(generator.normal(size=shape), spec.dtype)
+
+
+def _differs(first: tf.Tensor, second: tf.Tensor) -> bool:
+    return bool(tf.reduce_any(_distance(first, second) > TOLERANCE))
+
+
+def _distance(first: tf.Tensor, second: tf.Tensor) -> tf.Tensor:
+    first, second = (tf.cast(x, tf.float64) for x in (first, second))
+    return tf.abs(first - second) / (1.0 + tf.abs(first))
+
+
+def _rows_changed(whole: tf.Tensor, changed: tf.Tensor, time: int) -> int:
+    """Return how far before `time` the first row is that changed."""
+    distance = _distance(whole[:, :time], changed[:, :time])
+    axes = [axis for axis in range(distance.shape.rank) if axis != 1]
+    rows = tf.reduce_any(distance > TOLERANCE, axes).numpy()
+    return time - int(np.argmax(rows)) if rows.any() else 0

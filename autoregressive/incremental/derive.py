@@ -1,0 +1,99 @@
+"""`incremental`: a network's cached step, derived from its graph."""
+
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from autoregressive.incremental.layer_names import layer_names
+from autoregressive.incremental.plan import Plan, State
+from autoregressive.incremental.verification import verify
+from autoregressive.networks import as_function, condition_spec, input_spec
+
+
+class Incremental:
+    """A network that is called a few times at once, with the past in a state.
+
+    Law: for x [batch, time, ...] split along time into parts of any length, `step` over the parts
+    gives the rows of `network(x)`, to rounding.
+
+    Args:
+      function: from inputs, and a condition where there is one, to [batch, time, parameters].
+      specs: of its arguments, [None, None, ...].
+      names: of the network's layers, for errors.
+    """
+
+    def __init__(
+        self, function: Callable, specs: list[tf.TensorSpec], names: frozenset[str] = frozenset()
+    ):
+        self._function, self._names, self.specs = function, names, specs
+        self._plans: dict[int, Plan] = {}
+        self._compiled = tf.function(self._step, autograph=False)
+        verify(self.plan(1), function, [_sized(spec, 1) for spec in specs])
+
+    def plan(self, batch: int) -> Plan:
+        """Return the plan of a batch size, made once."""
+        if batch not in self._plans:
+            specs = [_sized(spec, batch) for spec in self.specs]
+            with tf.init_scope():
+                self._plans[batch] = Plan(self._function, specs, self._names)
+        return self._plans[batch]
+
+    def initial_state(self, batch: int) -> State:
+        """Return the state before the first time, tensors by name, for `batch` rows."""
+        plan = self.plan(batch)
+        return tf.function(plan.initial_state, autograph=False)()
+
+    def step(
+        self, inputs: tf.Tensor, state: State, condition: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, State]:
+        """Return the parameters [batch, n, parameters] of the next n times, and the state.
+
+        Args:
+          inputs: [batch, n, ...], n being static.
+          state: from `initial_state`, or from the step before.
+          condition: [batch, n, channels], where the network has one.
+        """
+        inputs = tf.convert_to_tensor(inputs)
+        if tf.executing_eagerly():
+            return self._compiled(inputs, state, condition)
+        return self._step(inputs, state, condition)
+
+    def _step(self, inputs: tf.Tensor, state: State, condition: tf.Tensor | None):
+        arguments = [inputs] if condition is None else [inputs, condition]
+        return self.plan(inputs.shape[0]).step(arguments, state)
+
+
+def _sized(spec: tf.TensorSpec, batch: int) -> tf.TensorSpec:
+    return tf.TensorSpec([batch, *spec.shape[1:]], spec.dtype)
+
+
+def incremental(
+    network: Any,
+    *,
+    inputs: tf.TensorSpec | None = None,
+    condition: tf.TensorSpec | None = None,
+) -> Any:
+    """Return `network` with `initial_state(batch)` and `step(inputs, state, condition)`.
+
+    A network that has both keeps its own. For all others they are derived from the graph: it is
+    traced at two lengths, and every operation that time runs through is turned into one on a few
+    rows and the past that it needs.
+
+    Args:
+      network: a `tf.Module`, a Keras model or a function of [batch, time, channels], and of a
+        condition [batch, time, channels] as its second argument.
+      inputs: of the network, [None, None, channels]; by default as a Keras model says, or float32
+        [None, None, 1].
+      condition: of the network, where it has one and is no Keras model with two inputs.
+    Raises:
+      NotCausalError: the network looks ahead, depends on the length or has its own randomness;
+        the message names the layer.
+      UnsupportedNetworkError: no rule covers an operation of it, which the message names.
+    """
+    if hasattr(network, "initial_state") and hasattr(network, "step"):
+        return network
+    specs = [input_spec(network, inputs)]
+    second = condition_spec(network, condition)
+    specs += [] if second is None else [second]
+    return Incremental(as_function(network, specs), specs, layer_names(network))

@@ -1,0 +1,198 @@
+"""Recurrent layers: a loop over time, whose variables are the state of the step."""
+
+import dataclasses
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from autoregressive.incremental.replay import called_graph, run_graph
+from autoregressive.incremental.streams import Call, Node, NotCausalError, Part, Refused, Stream
+
+LOOPS = ("While", "StatelessWhile")
+ADDITIONS = ("Add", "AddV2")
+
+
+def list_of_rows(node: Node) -> Part:
+    """Rule of TensorListFromTensor: a list of the rows of a tensor with time first."""
+    stream = node.only()
+    if stream.axis != 0 or stream.is_merged:
+        raise node.unsupported("time must be the first axis of what becomes a list")
+    return Part([stream], lambda inputs, call: [inputs[0][0]])
+
+
+def stacked_list(node: Node) -> Part:
+    """Rule of TensorListStack: a tensor of the list that a loop has written."""
+    stream = node.kinds[0]
+    if not isinstance(stream, Stream):
+        node.refuse_kinds(but=[1])
+        raise node.unsupported("its list was not written by a loop over time")
+    return Part([node.grown(0, stream)], lambda inputs, call: [inputs[0][0]])
+
+
+@dataclasses.dataclass(frozen=True)
+class Body:
+    """The body of a loop over time, with the part that each of its variables has.
+
+    Attributes:
+      graph: of one iteration; its inputs and outputs are the variables.
+      counters: count iterations. reads: lists of rows. writes: lists of results.
+      states: carry values from one time to the next.
+    """
+
+    name: str
+    graph: tf.Graph
+    counters: tuple[int, ...]
+    reads: tuple[int, ...]
+    writes: tuple[int, ...]
+    states: tuple[int, ...]
+
+    def key(self, index: int) -> str:
+        """Return the name of a variable in the state of the step."""
+        return f"{self.name}:{index}"
+
+    def iterate(
+        self, fixed: Sequence[tf.Tensor], rows: Sequence[tf.Tensor], states: Sequence[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Return the results and the states of one iteration.
+
+        Args:
+          fixed: the loop's variables; those of the other arguments are ignored.
+          rows: of every list in `reads`. states: of every variable in `states`.
+        """
+        variables = list(fixed)
+        for index, state in zip(self.states, states, strict=True):
+            variables[index] = state
+        values = {
+            tensor.name: variable
+            for i, (tensor, variable) in enumerate(zip(self.graph.inputs, variables, strict=True))
+            if i not in self.counters + self.reads + self.writes
+        }
+        for index, row in zip(self.reads, rows, strict=True):
+            for op in _readers(self.graph.inputs[index]):
+                values[op.outputs[0].name] = row
+        fetches = [_written(self.graph, index) for index in self.writes]
+        fetches += [self.graph.outputs[index] for index in self.states]
+        outputs = run_graph(values, fetches)
+        return outputs[: len(self.writes)], outputs[len(self.writes) :]
+
+    def scan(
+        self, fixed: Sequence[tf.Tensor], rows: Sequence[tf.Tensor], states: Sequence[tf.Tensor]
+    ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
+        """Return the results [n, ...] and the last states of n iterations; `rows` are [n, ...]."""
+        count = rows[0].shape[0]
+        if count == 1:
+            results, states = self.iterate(fixed, [row[0] for row in rows], states)
+            return [result[tf.newaxis] for result in results], states
+
+        def body(index, states, written):
+            results, states = self.iterate(fixed, [row[index] for row in rows], states)
+            pairs = zip(written, results, strict=True)
+            return index + 1, states, [array.write(index, result) for array, result in pairs]
+
+        written = [
+            tf.TensorArray(tensor.dtype, count, element_shape=tensor.shape)
+            for tensor in (_written(self.graph, index) for index in self.writes)
+        ]
+        _, states, written = tf.while_loop(
+            lambda index, *_: index < count, body, (0, list(states), written)
+        )
+        return [array.stack() for array in written], states
+
+
+def loop(node: Node) -> Part:
+    """Rule of `tf.while_loop` over time, as Keras' recurrent layers and `tf.scan` make it."""
+    body = _body(node)
+    streams = [node.kinds[index] for index in body.reads]
+    if any(stream.offset is None or stream.offset < 0 for stream in streams):
+        raise node.unsupported("the first times were dropped before it")
+    if len({stream.offset for stream in streams}) > 1:
+        raise node.unsupported("it reads sequences of different delay")
+    ahead = tuple(dict.fromkeys(text for stream in streams for text in stream.ahead))
+    stream = Stream(0, streams[0].offset, min(s.end for s in streams), ahead=ahead)
+    kinds = [stream if i in body.writes else None for i in range(len(node.kinds))]
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        fixed = [delays[0] for delays in inputs]
+        states = [call.state[body.key(index)] for index in body.states]
+        rows = [fixed[index] for index in body.reads]
+        results, states = body.scan(fixed, rows, states)
+        call.changed |= {body.key(i): s for i, s in zip(body.states, states, strict=True)}
+        outputs = list(fixed)
+        for index, result in zip(body.writes, results, strict=True):
+            outputs[index] = result
+        return outputs
+
+    return Part(kinds, run, loop=body)
+
+
+def _body(node: Node) -> Body:
+    """Return the body with its variables sorted."""
+    graph = called_graph(node.op, "body")
+    found: dict[str, list[int]] = {"counters": [], "reads": [], "writes": [], "states": []}
+    for index, (inner, outer) in enumerate(zip(graph.inputs, graph.outputs, strict=True)):
+        source = _source(outer)
+        if source.name == inner.name:
+            if isinstance(node.kinds[index], Stream):
+                found["reads"].append(index)
+        elif source.op.type == "TensorListSetItem":
+            found["writes"].append(index)
+        elif _counts(source, inner):
+            found["counters"].append(index)
+        else:
+            found["states"].append(index)
+    body = Body(node.op.name, graph, **{name: tuple(indices) for name, indices in found.items()})
+    if not body.reads:
+        raise node.unsupported("it reads no list of the sequence's rows")
+    _check_use(node, body)
+    for index, kind in enumerate(node.kinds):
+        used = index in body.states or _is_read(graph.inputs[index], graph.outputs[index])
+        if isinstance(kind, Refused) and used and index not in body.writes + body.counters:
+            raise NotCausalError(kind.reason)
+    return body
+
+
+def _is_read(variable: tf.Tensor, output: tf.Tensor) -> bool:
+    """Return whether an iteration uses a variable, rather than hands it on."""
+    return any(op.outputs[0].name != output.name for op in variable.consumers())
+
+
+def _check_use(node: Node, body: Body) -> None:
+    """Raise UnsupportedNetworkError unless lists are read and written at the loop's counter."""
+    counters = {body.graph.inputs[index].name for index in body.counters}
+    for index in body.reads:
+        consumers = [op for op in body.graph.inputs[index].consumers() if op.type != "Identity"]
+        at_counter = all(_source(op.inputs[1]).name in counters for op in consumers)
+        if not at_counter or any(op.type != "TensorListGetItem" for op in consumers):
+            raise node.unsupported("it reads the sequence at times of its own choice")
+    for index in body.writes:
+        written = _source(body.graph.outputs[index]).op
+        if _source(written.inputs[1]).name not in counters:
+            raise node.unsupported("it writes results at times of its own choice")
+    for index in body.counters:
+        for op in body.graph.inputs[index].consumers():
+            if op.type not in ("TensorListGetItem", "TensorListSetItem", "Identity", *ADDITIONS):
+                raise node.refused("depends on the position in the sequence")
+
+
+def _readers(rows: tf.Tensor) -> list[tf.Operation]:
+    return [op for op in rows.consumers() if op.type == "TensorListGetItem"]
+
+
+def _written(graph: tf.Graph, index: int) -> tf.Tensor:
+    return _source(graph.outputs[index]).op.inputs[2]
+
+
+def _source(tensor: tf.Tensor) -> tf.Tensor:
+    """Return the tensor that an identity, or several, hand on."""
+    while tensor.op.type == "Identity":
+        tensor = tensor.op.inputs[0]
+    return tensor
+
+
+def _counts(source: tf.Tensor, variable: tf.Tensor) -> bool:
+    """Return whether a variable grows by one at each iteration."""
+    if source.op.type not in ADDITIONS or not source.dtype.is_integer or source.shape.rank != 0:
+        return False
+    terms = [_source(tensor) for tensor in source.op.inputs]
+    others = [term for term in terms if term.name != variable.name]
+    return len(others) == 1 and tf.get_static_value(others[0]) == 1

@@ -1,0 +1,271 @@
+"""The step of a network for one batch size, planned from its graph at two lengths."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.incremental import convolution, loops, rings, rowwise, shifts
+from autoregressive.incremental.layer_names import layer_of
+from autoregressive.incremental.replay import captured, inlined, needed, run_graph
+from autoregressive.incremental.streams import (
+    Call,
+    Kind,
+    Node,
+    NotCausalError,
+    Part,
+    Refused,
+    Stream,
+    UnsupportedNetworkError,
+)
+
+# Two lengths that no other size of a network is likely to have.
+LENGTHS = (61, 94)
+POSITION = "position"
+State = dict[str, tf.Tensor]
+
+RULES: dict[str, Callable[[Node], Part]] = {
+    **dict.fromkeys(rowwise.ELEMENTWISE | rowwise.OVER_CHANNELS, rowwise.rowwise),
+    **dict.fromkeys(convolution.CONVOLUTIONS, convolution.convolution),
+    **dict.fromkeys(loops.LOOPS, loops.loop),
+    **dict.fromkeys(("Pad", "PadV2"), shifts.pad),
+    **dict.fromkeys(("GatherV2", "ResourceGather"), rowwise.gather),
+    "BroadcastTo": rowwise.broadcast,
+    "ConcatV2": shifts.concatenation,
+    "MirrorPad": shifts.mirror_pad,
+    "Reshape": rowwise.reshape,
+    "Slice": shifts.slices,
+    "Squeeze": rowwise.squeeze,
+    "StridedSlice": shifts.strided_slices,
+    "TensorListFromTensor": loops.list_of_rows,
+    "TensorListStack": loops.stacked_list,
+}
+# Their values depend on the shapes of their inputs alone.
+SHAPES = ("Shape", "ShapeN", "Size", "Rank")
+
+
+class Plan:
+    """What a step has to do, and what it has to remember.
+
+    Args:
+      function: from `inputs`, and a condition where there is one, to the parameters.
+      specs: of its arguments, with the batch size and without the length: [batch, None, ...].
+      names: of the network's layers, for errors.
+    Raises:
+      NotCausalError, UnsupportedNetworkError: see `incremental`.
+    """
+
+    def __init__(
+        self,
+        function: Callable,
+        specs: Sequence[tf.TensorSpec],
+        names: frozenset[str] = frozenset(),
+    ):
+        self._names = names
+        self.graphs = [_trace(function, specs, length, self._layer) for length in LENGTHS]
+        self.inputs = [tensor.name for tensor in self.graphs[0].inputs[: len(specs)]]
+        self.kinds: dict[str, Kind] = dict.fromkeys(self.inputs, Stream(1, 0, 0))
+        self.parts: list[tuple[tf.Operation, Part]] = []
+        self.memory: dict[str, int] = {}
+        for op, longer in self._pairs():
+            self._plan(op, longer)
+        self._check_output()
+        self._remember()
+
+    def _layer(self, op: tf.Operation) -> str:
+        return layer_of(op.name, self._names)
+
+    def _pairs(self) -> Iterator[tuple[tf.Operation, tf.Operation]]:
+        """Yield the operations of both graphs that the output needs, in pairs."""
+        short, long = (needed(graph.outputs) for graph in self.graphs)
+        for op, longer in zip(short, long, strict=False):
+            if op.type != longer.type:
+                raise NotCausalError(f"{self._layer(op)} depends on the length of its input")
+        if len(short) != len(long):
+            rest = (short if len(short) > len(long) else long)[min(len(short), len(long))]
+            raise NotCausalError(
+                f"{self._layer(rest)} depends on the length of its input: the network has another"
+                " number of operations for a longer one"
+            )
+        inside: set[tf.Operation] = set()
+        pairs = list(zip(short, long, strict=True))
+        for op, _ in pairs:
+            whole = convolution.Dilated.ending_at(op) if op.type == "BatchToSpaceND" else None
+            inside.update({whole.space, *whole.between} if whole else ())
+        yield from (pair for pair in pairs if pair[0] not in inside)
+
+    def _plan(self, op: tf.Operation, longer: tf.Operation) -> None:
+        if op.type == "Placeholder":
+            return
+        tensors, rule = self._sources(op), RULES.get(op.type)
+        kinds = [self.kinds.get(tensor.name) for tensor in tensors]
+        node = Node((op, longer), LENGTHS, kinds, self._layer(op))
+        grows = any(node.moving(i) for i in range(len(op.outputs)))
+        if op.type == "BatchToSpaceND" and any(kinds):
+            whole = convolution.Dilated.ending_at(op), convolution.Dilated.ending_at(longer)
+            part = convolution.dilated_convolution(node, *whole) if all(whole) else _no_rule(node)
+        elif not node.streams() and op.type not in loops.LOOPS:
+            part = rowwise.still(node) if grows else self._constant(node)
+        elif op.type in SHAPES:
+            part = self._constant(node)
+        else:
+            part = rule(node) if rule else _no_rule(node)
+        self.kinds.update(zip((x.name for x in op.outputs), part.kinds, strict=True))
+        if part.run is not None:
+            self.parts.append((op, part))
+        for index, delays in part.delays.items():
+            name = tensors[index].name
+            self.memory[name] = max(self.memory.get(name, 0), *delays)
+
+    def _sources(self, op: tf.Operation) -> list[tf.Tensor]:
+        """Return the tensors that an operation reads, a dilated convolution as one."""
+        whole = convolution.Dilated.ending_at(op) if op.type == "BatchToSpaceND" else None
+        return [whole.space.inputs[0], whole.inner.inputs[1]] if whole else list(op.inputs)
+
+    def _constant(self, node: Node) -> Part:
+        """Rule of what does not grow and reads no time of the sequence."""
+        values = [tf.get_static_value(op.outputs[0]) for op in (node.op, node.longer)]
+        if not any(node.kinds) and (values[0] is None or np.array_equal(*values)):
+            return Part([None] * len(node.op.outputs), rowwise.replayed(node))
+        if values[0] is not None and np.array_equal(*values):
+            return Part([None], lambda inputs, call: [tf.constant(values[0])])
+        if node.type in rowwise.LIKE:
+            return Part([None], lambda inputs, call: [rowwise.filled(node)])
+        reasons = [kind.reason for kind in node.kinds if isinstance(kind, Refused)]
+        reason = reasons[0] if reasons else f"{node.layer} depends on the length of its input"
+        return Part([Refused(reason)] * len(node.op.outputs), None)
+
+    def _check_output(self) -> None:
+        output = self.graphs[0].outputs[0]
+        kind, layer = self.kinds.get(output.name), self._layer(output.op)
+        if isinstance(kind, Refused):
+            raise NotCausalError(kind.reason)
+        if kind is None:
+            raise NotCausalError("the output does not depend on the input")
+        if kind.axis != 1 or kind.is_merged or output.shape[1] != LENGTHS[0]:
+            raise UnsupportedNetworkError(
+                "the output must be [batch, time, parameters], as long as the input; for"
+                f" {LENGTHS[0]} inputs it has shape {output.shape}"
+            )
+        offset = kind.offset or 0
+        if offset < 0:
+            texts = kind.ahead or (layer,)
+            raise NotCausalError(f"{' and '.join(texts)}: output t depends on input t + {-offset}")
+        if kind.end < -offset:
+            texts = kind.ahead or (layer,)
+            raise NotCausalError(f"{' and '.join(texts)}: the last outputs are made of padding")
+        self.memory[output.name] = max(self.memory.get(output.name, 0), offset)
+        self.lag = offset
+
+    @property
+    def tolerance(self) -> float:
+        """Largest difference that rounding may make, as a part of the outputs' size."""
+        used = {x.dtype for op in self.graphs[0].get_operations() for x in op.outputs}
+        if used & {tf.bfloat16, tf.float16}:
+            return 0.1
+        return 1e-3 if tf.float32 in used else 1e-6
+
+    def _remember(self) -> None:
+        """Keep only what has a past."""
+        self.memory = {name: rows for name, rows in self.memory.items() if rows}
+        self._tensors = {x.name: x for op in self.graphs[0].get_operations() for x in op.outputs}
+
+    def initial_state(self) -> State:
+        """Return the state before the first time: pads and start values, from today's weights."""
+        state: State = {POSITION: tf.constant(0, tf.int32)}
+        looped = [(op, part) for op, part in self.parts if part.loop]
+        fetches = [self._tensors[name] for name in self.memory]
+        for op, _ in looped:
+            fetches += list(op.inputs)
+        tensors = {x.name: x for x in fetches}
+        values = dict(zip(tensors, self._whole(list(tensors.values())), strict=True))
+        for name, rows in self.memory.items():
+            state[name] = self._past(name, values[name], rows)
+        for op, part in looped:
+            state.update(self._first_states(part, [values[x.name] for x in op.inputs], op))
+        return state
+
+    def _whole(self, fetches: list[tf.Tensor]) -> list[tf.Tensor]:
+        """Return tensors of the whole pass over zeros; their rows before time 0 are constant."""
+        graph = self.graphs[0]
+        zeros = {
+            tensor.name: tf.zeros(tensor.shape, tensor.dtype)
+            for tensor in graph.inputs[: len(self.inputs)]
+        }
+        return run_graph(captured(graph) | zeros, fetches) if fetches else []
+
+    def _past(self, name: str, whole: tf.Tensor, rows: int) -> tf.Tensor:
+        kind = self.kinds[name]
+        shape = [size for i, size in enumerate(whole.shape) if i != kind.axis]
+        offset = min(max(kind.offset or 0, 0), rows)
+        first = (kind.offset or 0) - offset
+        past = tf.gather(whole, tf.range(first, first + offset), axis=kind.axis)
+        past = tf.transpose(
+            past, [kind.axis, *(i for i in range(whole.shape.rank) if i != kind.axis)]
+        )
+        return tf.concat([tf.zeros([rows - offset, *shape], whole.dtype), past], 0)
+
+    def _first_states(self, part: Part, variables: list[tf.Tensor], op: tf.Operation) -> State:
+        body = part.loop
+        states = [variables[index] for index in body.states]
+        offset = self.kinds[op.inputs[body.reads[0]].name].offset
+        if offset:
+            rows = [self._rows_of(op.inputs[index], offset) for index in body.reads]
+            _, states = body.scan(variables, rows, states)
+        return {body.key(i): state for i, state in zip(body.states, states, strict=True)}
+
+    def _rows_of(self, rows: tf.Tensor, count: int) -> tf.Tensor:
+        """Return the first rows of the tensor that a list was made of."""
+        source = rows
+        while source.op.type in ("Identity", "TensorListFromTensor"):
+            source = source.op.inputs[0]
+        return self._whole([source])[0][:count]
+
+    def step(self, arguments: Sequence[tf.Tensor], state: State) -> tuple[tf.Tensor, State]:
+        """Return the parameters of the next times and the state after them, in the current graph.
+
+        Args:
+          arguments: inputs [batch, n, ...], and the condition where there is one.
+          state: from `initial_state` or a step before.
+        """
+        rows = arguments[0].shape[1]
+        call, position = Call(rows, state), state[POSITION]
+        values = captured(self.graphs[0]) | dict(zip(self.inputs, arguments, strict=True))
+
+        def past(name: str, delays: tuple[int, ...]) -> list[tf.Tensor]:
+            if delays == (0,):
+                return [values[name]]
+            axis = self.kinds[name].axis
+            return rings.delayed(state.get(name), values[name], position, delays, axis)
+
+        for op, part in self.parts:
+            names = [tensor.name for tensor in self._sources(op)]
+            inputs = [
+                past(name, part.delays.get(i, (0,))) if name in values else [None]
+                for i, name in enumerate(names)
+            ]
+            outputs = part.run(inputs, call)
+            values.update(zip((x.name for x in op.outputs), outputs, strict=True))
+        pushed = {
+            name: rings.pushed(state[name], values[name], position, self.kinds[name].axis)
+            for name in self.memory
+        }
+        output = self.graphs[0].outputs[0].name
+        result = past(output, (self.lag,))[0]
+        return result, {**state, **pushed, **call.changed, POSITION: position + rows}
+
+
+def _no_rule(node: Node) -> Part:
+    if node.type.startswith("Random") or "Random" in node.type or node.type == "Multinomial":
+        raise node.refused(
+            "draws random numbers of its own; call it with training=False, or without dropout"
+        )
+    node.refuse_kinds()
+    raise node.unsupported("there is no rule for it")
+
+
+def _trace(function: Callable, specs: Sequence[tf.TensorSpec], length: int, layer) -> tf.Graph:
+    """Return the graph of the function for one length, without calls of other functions."""
+    sized = [tf.TensorSpec([spec.shape[0], length, *spec.shape[2:]], spec.dtype) for spec in specs]
+    traced = tf.function(function, autograph=False).get_concrete_function(*sized)
+    return inlined(traced, sized).graph

@@ -1,0 +1,85 @@
+"""Run the operations of a traced graph again, inside another graph."""
+
+from collections.abc import Mapping, Sequence
+
+import tensorflow as tf
+
+CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+
+
+def run_op(op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str = "") -> list[tf.Tensor]:
+    """Return the outputs of the same operation on other inputs, in the default graph.
+
+    Args:
+      op: of any graph.
+      inputs: as many as it has.
+      scope: put before its name.
+    """
+    graph = tf.compat.v1.get_default_graph()
+    attrs = {key: value for key, value in op.node_def.attr.items() if key[0] != "_"}
+    for value in attrs.values():
+        if value.HasField("func"):
+            graph._add_function_recursive(op.graph._get_function(value.func.name))
+    dtypes = [output.dtype for output in op.outputs]
+    name = scope + op.name
+    return list(graph.create_op(op.type, list(inputs), dtypes, name=name, attrs=attrs).outputs)
+
+
+def called_graph(op: tf.Operation, attribute: str) -> tf.Graph:
+    """Return the graph of a function that the operation calls, such as a loop's `body`."""
+    return op.graph._get_function(op.get_attr(attribute).name).graph
+
+
+def needed(fetches: Sequence[tf.Tensor]) -> list[tf.Operation]:
+    """Return the operations that the tensors of one graph are computed by, in order."""
+    found, waiting = set(), [tensor.op for tensor in fetches]
+    while waiting:
+        op = waiting.pop()
+        if op not in found:
+            found.add(op)
+            waiting.extend(tensor.op for tensor in op.inputs)
+    graph = fetches[0].graph if fetches else None
+    return [op for op in graph.get_operations() if op in found] if graph else []
+
+
+def run_graph(
+    values: Mapping[str, tf.Tensor], fetches: Sequence[tf.Tensor], scope: str = ""
+) -> list[tf.Tensor]:
+    """Return the fetched tensors of a graph, with calls of other functions put in their place.
+
+    Args:
+      values: of the graph's placeholders, by tensor name.
+      fetches: tensors of one graph.
+      scope: put before the names of all operations.
+    """
+    known = dict(values)
+    for op in needed(fetches):
+        if all(output.name in known for output in op.outputs):
+            continue
+        inputs = [known[tensor.name] for tensor in op.inputs]
+        if op.type in CALLS:
+            body = called_graph(op, "f")
+            names = [tensor.name for tensor in body.inputs]
+            inner = dict(zip(names, inputs, strict=True))
+            outputs = run_graph(inner, body.outputs, f"{scope}{op.name}/")
+        else:
+            outputs = run_op(op, inputs, scope)
+        known.update(zip((tensor.name for tensor in op.outputs), outputs, strict=True))
+    return [known[tensor.name] for tensor in fetches]
+
+
+def captured(graph: tf.Graph) -> dict[str, tf.Tensor]:
+    """Return the tensors from outside that a graph reads, by the name of their placeholders."""
+    return {inner.name: outer for outer, inner in graph.captures}
+
+
+def inlined(function: tf.types.experimental.ConcreteFunction, specs: Sequence[tf.TensorSpec]):
+    """Return the function as one graph without calls, every shape inferred from `specs`."""
+    graph = function.graph
+    names = [tensor.name for tensor in graph.inputs[: len(specs)]]
+
+    def run(*arguments: tf.Tensor) -> tf.Tensor:
+        values = captured(graph) | dict(zip(names, arguments, strict=True))
+        return run_graph(values, graph.outputs)[0]
+
+    return tf.function(run, autograph=False).get_concrete_function(*specs)

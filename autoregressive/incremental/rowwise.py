@@ -1,0 +1,181 @@
+"""Operations that treat every time alike: element-wise, products over channels, embeddings."""
+
+from collections.abc import Sequence
+
+import tensorflow as tf
+
+from autoregressive.incremental.replay import run_op
+from autoregressive.incremental.streams import Call, Kind, Node, Part, Stream
+
+_ELEMENTWISE = """
+    Abs Acos Acosh AddN AddV2 Add And Asin Asinh Atan Atan2 Atanh BiasAdd BitwiseAnd BitwiseOr
+    BitwiseXor Bitcast Cast Ceil CheckNumerics ClipByValue Complex Cos Cosh DivNoNan Digamma Div
+    Elu Equal Erf Erfc Erfinv Exp Expm1 Floor FloorDiv FloorMod Greater GreaterEqual Identity
+    IdentityN Inv IsFinite IsInf IsNan LeakyRelu LeftShift Less LessEqual Lgamma Log Log1p
+    LogicalAnd LogicalNot LogicalOr Maximum Minimum Mod Mul MulNoNan Neg NextAfter NotEqual
+    OnesLike Pow PreventGradient RealDiv Real Reciprocal Relu Relu6 RightShift Rint Round Rsqrt
+    Select SelectV2 Selu Sigmoid Sign Sin Sinh Softplus Softsign Sqrt Square SquaredDifference
+    StopGradient Sub Tan Tanh TruncateDiv TruncateMod Xdivy Xlogy ZerosLike
+"""
+ELEMENTWISE = frozenset(_ELEMENTWISE.split())
+# Their time axis comes out whole, or `Node.grown` refuses.
+_OVER_CHANNELS = """
+    All Any ArgMax ArgMin BatchMatMul BatchMatMulV2 BatchMatMulV3 Einsum ExpandDims L2Loss
+    LogSoftmax MatMul Max Mean Min OneHot Pack Prod Softmax Split SplitV Sum Tile TopKV2
+    Transpose Unpack
+"""
+OVER_CHANNELS = frozenset(_OVER_CHANNELS.split())
+# They mix the entries of their last axis.
+LAST_AXIS = frozenset(("LogSoftmax", "Softmax", "TopKV2"))
+# Same at every time if their inputs are.
+STILL = frozenset(("Fill", "BroadcastTo", "ZerosLike", "OnesLike", "Tile", "ExpandDims"))
+LIKE = ("ZerosLike", "OnesLike")
+
+
+def aligned(node: Node, streams: Sequence[Stream]) -> tuple[int | None, int, tuple[str, ...]]:
+    """Return offset, end and lookahead of what is computed from rows of equal index."""
+    if len({(stream.outer, stream.inner) for stream in streams}) > 1:
+        raise node.unsupported("its inputs have their axes merged in different ways")
+    ahead = tuple(dict.fromkeys(text for stream in streams for text in stream.ahead))
+    offsets = [stream.offset for stream in streams if stream.offset is not None]
+    if not offsets:
+        return None, min(stream.end for stream in streams), ahead
+    offset = min(offsets)
+    ends = [s.end + s.offset - offset for s in streams if s.offset is not None]
+    return offset, min(ends), ahead
+
+
+def alignment(node: Node, offset: int | None) -> dict[int, tuple[int, ...]]:
+    """Return how long each input waits for the one that is furthest ahead."""
+    delays = {}
+    for index, kind in enumerate(node.kinds):
+        if isinstance(kind, Stream):
+            late = 0 if kind.offset is None or offset is None else kind.offset - offset
+            if late and kind.is_merged:
+                raise node.unsupported("inputs of different delay have merged axes")
+            delays[index] = (late,)
+    return delays
+
+
+def rowwise(node: Node) -> Part:
+    """Rule of operations that compute each row from the rows of the same index."""
+    node.refuse_kinds()
+    streams = node.streams()
+    if node.type in LAST_AXIS and any(
+        stream.axis == node.op.inputs[0].shape.rank - 1 for stream in streams[:1]
+    ):
+        raise node.refused(f"mixes all times ({node.type} over the time axis)")
+    offset, end, ahead = aligned(node, streams)
+    changes = {"offset": offset, "end": end, "ahead": ahead}
+    kinds = [node.grown(i, streams[0], **changes) for i in range(len(node.op.outputs))]
+    return Part(kinds, replayed(node), alignment(node, offset))
+
+
+def replayed(node: Node):
+    """Return a `run` that makes the same operation once more."""
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        return run_op(node.op, [delays[0] for delays in inputs])
+
+    return run
+
+
+def filled(node: Node) -> tf.Tensor:
+    """Return the zeros or ones that an operation makes in the shape of its input."""
+    output = node.op.outputs[0]
+    make = tf.zeros if node.type == "ZerosLike" else tf.ones
+    return make(output.shape, output.dtype)
+
+
+def gather(node: Node) -> Part:
+    """Rule of an embedding, or of a choice of channels."""
+    table, indices = node.kinds[0], node.kinds[1]
+    if isinstance(table, Stream) and indices is None:
+        axis = int(node.static(2)) % node.op.inputs[0].shape.rank
+        if axis == table.axis:
+            raise node.refused("reads times by number (GatherV2)")
+    elif isinstance(table, Stream):
+        raise node.refused("reads times by number (GatherV2)")
+    return rowwise(node)
+
+
+def reshape(node: Node) -> Part:
+    """Rule of a reshape, which may merge time with the axes around it and part them again."""
+    stream = node.kinds[0]
+    if not isinstance(stream, Stream):
+        node.refuse_kinds(but=[1])
+        raise node.unsupported("its input has no time")
+    axes = node.moving(0)
+    if len(axes) != 1:
+        return Part([node.grown(0, stream)], replayed(node))
+    before = [_product(x.shape[:a]) for x, a in _ends(node, stream.axis, axes[0])]
+    after = [_product(x.shape[a + 1 :]) for x, a in _ends(node, stream.axis, axes[0])]
+    outer, left = divmod(before[0] * stream.outer, before[1])
+    inner, right = divmod(after[0] * stream.inner, after[1])
+    if left or right:
+        raise node.refused("mixes time with another axis (Reshape)")
+    kind = node.grown(0, stream, outer=outer, inner=inner)
+    shape, axis = node.op.outputs[0].shape.as_list(), axes[0]
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        sizes = [*shape[:axis], outer * call.rows * inner, *shape[axis + 1 :]]
+        return [tf.reshape(inputs[0][0], sizes)]
+
+    return Part([kind], run)
+
+
+def squeeze(node: Node) -> Part:
+    """Rule of a squeeze: a time axis of one row stays."""
+    stream = node.only()
+    shape = node.op.inputs[0].shape.as_list()
+    listed = [int(axis) % len(shape) for axis in node.op.get_attr("squeeze_dims")]
+    axes = listed or [axis for axis, size in enumerate(shape) if size == 1]
+    kind = node.grown(0, stream)
+    return Part([kind], lambda inputs, call: [tf.squeeze(inputs[0][0], axes)])
+
+
+def broadcast(node: Node) -> Part:
+    """Rule of a broadcast of a stream to a shape."""
+    stream = node.kinds[0]
+    if not isinstance(stream, Stream):
+        node.refuse_kinds(but=[1])
+        raise node.unsupported("its input has no time")
+    kind = node.grown(0, stream)
+    shape, axis = node.op.outputs[0].shape.as_list(), node.moving(0)[0]
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        return [tf.broadcast_to(inputs[0][0], [*shape[:axis], call.rows, *shape[axis + 1 :]])]
+
+    return Part([kind], run)
+
+
+def still(node: Node) -> Part:
+    """Rule of what grows with the length and does not read the sequence: all its rows are equal."""
+    if node.type == "Const":
+        value = tf.get_static_value(node.op.outputs[0])
+        axis = node.moving(0)[0]
+        if (value != value.take([0], axis)).any():
+            raise node.refused("depends on the position in the sequence")
+    elif node.type not in STILL:
+        raise node.refused(f"depends on the position in the sequence ({node.type})")
+    stream = Stream(axis=0, offset=None, end=1 << 40)
+    kinds: list[Kind] = [node.grown(0, stream)]
+    axis = node.moving(0)[0]
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        whole = run_op(node.op, [delays[0] for delays in inputs])[0]
+        row = tf.gather(whole, [0], axis=axis)
+        return [tf.repeat(row, call.rows, axis)]
+
+    return Part(kinds, run)
+
+
+def _product(shape: Sequence[int]) -> int:
+    total = 1
+    for size in shape:
+        total *= size
+    return total
+
+
+def _ends(node: Node, axis_in: int, axis_out: int):
+    return (node.op.inputs[0], axis_in), (node.op.outputs[0], axis_out)

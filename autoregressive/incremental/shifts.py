@@ -1,0 +1,145 @@
+"""Operations that move the sequence in time: slices, pads, concatenations."""
+
+import dataclasses
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.incremental.rowwise import rowwise
+from autoregressive.incremental.streams import Call, Node, Part, Stream
+
+
+def padded(node: Node, stream: Stream, front: int, after: int) -> Stream:
+    """Return the stream with constant rows around it."""
+    if front and (stream.offset or 0) < 0:
+        raise node.unsupported("it pads a sequence whose first times were dropped")
+    offset = (stream.offset or 0) + front
+    ahead = stream.ahead
+    if after > 0:
+        where = "on both sides" if front else "at the end"
+        ahead = (*ahead, f"{node.layer} pads {where}")
+    return dataclasses.replace(stream, offset=offset, ahead=ahead)
+
+
+def pad(node: Node) -> Part:
+    """Rule of a pad with a constant."""
+    stream = node.only()
+    front, after = (int(n) for n in _time_entry(node, 1, stream.axis))
+    if stream.is_merged and (front or after):
+        raise node.unsupported("it pads a merged axis")
+    moved = padded(node, stream, front, after)
+    kind = node.grown(0, stream, offset=moved.offset, ahead=moved.ahead)
+    paddings = np.array(tf.get_static_value(node.op.inputs[1]))
+    paddings[stream.axis] = 0
+    value = tf.get_static_value(node.op.inputs[2]) if node.type == "PadV2" else 0
+
+    def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
+        return [
+            tf.pad(inputs[0][0], paddings, constant_values=value)
+            if paddings.any()
+            else inputs[0][0]
+        ]
+
+    return Part([kind], run)
+
+
+def mirror_pad(node: Node) -> Part:
+    """Rule of a pad with mirrored rows, which time must not have."""
+    stream = node.only()
+    if np.any(_time_entry(node, 1, stream.axis)):
+        raise node.refused("mirrors the start of the sequence, which reads times to come")
+    return rowwise(node)
+
+
+def concatenation(node: Node) -> Part:
+    """Rule of a concatenation: of channels, or of constant rows before the sequence."""
+    axis = int(node.static(len(node.kinds) - 1)) % node.op.outputs[0].shape.rank
+    axes = node.moving(0)
+    if axes != [axis]:
+        return rowwise(node)
+    node.refuse_kinds()
+    live = [index for index, kind in enumerate(node.kinds) if isinstance(kind, Stream)]
+    if len(live) != 1:
+        raise node.unsupported("it joins two sequences end to end")
+    stream = node.kinds[live[0]]
+    rows = [tensor.shape[axis] for tensor in node.op.inputs[:-1]]
+    moved = padded(node, stream, sum(rows[: live[0]]), sum(rows[live[0] + 1 :]))
+    kind = node.grown(0, stream, offset=moved.offset, ahead=moved.ahead)
+    return Part([kind], lambda inputs, call: [inputs[live[0]][0]])
+
+
+def slices(node: Node) -> Part:
+    """Rule of `tf.slice`."""
+    stream = node.kinds[0]
+    if not isinstance(stream, Stream):
+        return rowwise(node)
+    first = int(_time_entry(node, 1, stream.axis))
+    begin, sizes = (np.array(tf.get_static_value(x)) for x in node.op.inputs[1:3])
+    begin[stream.axis], sizes[stream.axis] = 0, -1
+    return _sliced(node, stream, first, lambda rows: tf.slice(rows, begin, sizes))
+
+
+def strided_slices(node: Node) -> Part:
+    """Rule of `x[...]`."""
+    stream = node.kinds[0]
+    if not isinstance(stream, Stream):
+        return rowwise(node)
+    entry = _entry(node, stream.axis)
+    masks = {
+        name: node.op.get_attr(name)
+        for name in ("begin_mask", "end_mask", "ellipsis_mask", "new_axis_mask", "shrink_axis_mask")
+    }
+    first = 0
+    if entry is not None:
+        if masks["shrink_axis_mask"] >> entry & 1:
+            raise node.refused("reads one fixed time of the sequence")
+        if int(_time_entry(node, 3, entry)) != 1:
+            raise node.refused("changes the rate of time (strided slice)")
+        if not masks["begin_mask"] >> entry & 1:
+            first = int(_time_entry(node, 1, entry))
+        masks["begin_mask"] |= 1 << entry
+        masks["end_mask"] |= 1 << entry
+    bounds = [tf.get_static_value(x) for x in node.op.inputs[1:4]]
+    if any(bound is None for bound in bounds):
+        raise node.unsupported("its bounds are computed")
+    return _sliced(node, stream, first, lambda rows: tf.strided_slice(rows, *bounds, **masks))
+
+
+def _sliced(node: Node, stream: Stream, first: int, run) -> Part:
+    if first and stream.is_merged:
+        raise node.unsupported("it slices a merged axis")
+    ahead = stream.ahead
+    offset = None if stream.offset is None else stream.offset - first
+    if first > 0:
+        ahead = (*ahead, f"{node.layer} drops the first {first} of its rows")
+    kind = node.grown(0, stream, offset=offset, ahead=ahead)
+    return Part([kind], lambda inputs, call: [run(inputs[0][0])])
+
+
+def _time_entry(node: Node, index: int, entry: int):
+    """Return an entry of a constant argument, which must not depend on the length."""
+    values = [tf.get_static_value(op.inputs[index]) for op in (node.op, node.longer)]
+    if any(value is None for value in values):
+        raise node.unsupported("an argument that has to be a constant is computed")
+    if np.any(values[0][entry] != values[1][entry]):
+        raise node.refused("depends on the length of its input")
+    return values[0][entry]
+
+
+def _entry(node: Node, axis: int) -> int | None:
+    """Return the entry of a slice's specification that an axis has; None: all of the axis."""
+    count = len(tf.get_static_value(node.op.inputs[3]))
+    new, ellipsis = (node.op.get_attr(f"{name}_mask") for name in ("new_axis", "ellipsis"))
+    named = sum(not (new | ellipsis) >> i & 1 for i in range(count))
+    dimension = 0
+    for i in range(count):
+        if ellipsis >> i & 1:
+            skipped = node.op.inputs[0].shape.rank - named
+            if dimension <= axis < dimension + skipped:
+                return None
+            dimension += skipped
+        elif not new >> i & 1:
+            if dimension == axis:
+                return i
+            dimension += 1
+    return None

@@ -1,0 +1,200 @@
+"""Where time is in a tensor: the axis, the alignment with the input, the rows that are valid."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+# Rows after the present of a tensor that is the same at every time.
+ENDLESS = 1 << 40
+
+
+class NotCausalError(ValueError):
+    """An output depends on inputs after it, or on the length of the sequence."""
+
+
+class UnsupportedNetworkError(ValueError):
+    """The network may be causal, but no rule derives a step from one of its operations."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Stream:
+    """A tensor that grows with time; row `i` along its time axis is of time `i - offset`.
+
+    Attributes:
+      axis: holds `outer * rows * inner` entries, in this order.
+      offset: rows before time 0; negative where the first times have none; None where all rows
+        are equal, whatever their time.
+      end: rows after the present that a longer input would not change; negative where the last
+        rows of the present are missing.
+      ahead: what looked ahead on the way, one text per layer.
+    """
+
+    axis: int
+    offset: int | None
+    end: int
+    outer: int = 1
+    inner: int = 1
+    ahead: tuple[str, ...] = ()
+
+    @property
+    def is_merged(self) -> bool:
+        """Whether the axis holds another one, too, such as [batch * time, channels]."""
+        return self.outer * self.inner != 1
+
+    @property
+    def rows_per_time(self) -> int:
+        """Entries of the axis per time."""
+        return self.outer * self.inner
+
+
+@dataclasses.dataclass(frozen=True)
+class Refused:
+    """A tensor that no step can have: it depends on the length or on all of the sequence."""
+
+    reason: str
+
+
+Kind = Stream | Refused | None
+
+
+class Node:
+    """An operation as it was traced at two lengths.
+
+    Args:
+      pair: the operation in both graphs.
+      lengths: of the input in both graphs.
+      kinds: of the inputs; None: the same for all lengths and inputs.
+      layer: the name of the layer, for errors.
+    """
+
+    def __init__(
+        self,
+        pair: tuple[tf.Operation, tf.Operation],
+        lengths: tuple[int, int],
+        kinds: Sequence[Kind],
+        layer: str,
+    ):
+        self.op, self.longer = pair
+        self.lengths, self.kinds, self.layer = lengths, list(kinds), layer
+
+    @property
+    def type(self) -> str:
+        """The TensorFlow operation, such as "Conv2D"."""
+        return self.op.type
+
+    def streams(self) -> list[Stream]:
+        """Return the kinds of the inputs that grow with time."""
+        return [kind for kind in self.kinds if isinstance(kind, Stream)]
+
+    def only(self, index: int = 0) -> Stream:
+        """Return the kind of one input, which must be the only one that depends on the sequence."""
+        stream = self.kinds[index]
+        if isinstance(stream, Stream) and all(
+            kind is None for i, kind in enumerate(self.kinds) if i != index
+        ):
+            return stream
+        self.refuse_kinds()
+        raise self.unsupported("the sequence is no input that its rule expects")
+
+    def refuse_kinds(self, but: Sequence[int] = ()) -> None:
+        """Raise NotCausalError if an input depends on the length or on all of the sequence."""
+        for i, kind in enumerate(self.kinds):
+            if isinstance(kind, Refused) and i not in but:
+                raise NotCausalError(kind.reason)
+
+    def static(self, index: int) -> Any:
+        """Return the value of an input, a NumPy array that is the same at both lengths."""
+        values = [tf.get_static_value(op.inputs[index]) for op in (self.op, self.longer)]
+        if values[0] is None or values[1] is None:
+            raise self.unsupported("an argument that has to be a constant is computed")
+        if not np.array_equal(*values):
+            raise self.refused("depends on the length of its input")
+        return values[0]
+
+    def moving(self, output: int) -> list[int]:
+        """Return the axes of an output that grow with the length."""
+        return moving_axes(self.op.outputs[output], self.longer.outputs[output])
+
+    def grown(self, output: int, like: Stream, **changes) -> Kind:
+        """Return the kind of an output that has the time of `like`, with the changes.
+
+        Raises:
+          NotCausalError: two axes grow, or time has another rate.
+        """
+        axes = self.moving(output)
+        if not axes:
+            return Refused(f"{self.layer} reads all of the sequence at once ({self.type})")
+        if len(axes) > 1:
+            raise UnsupportedNetworkError(
+                f"{self.layer} has two axes that grow with time, as attention has ({self.type});"
+                " no step can be derived from it"
+            )
+        stream = dataclasses.replace(like, axis=axes[0], **changes)
+        self._check_rate(output, stream)
+        if stream.offset is None:
+            return stream
+        size = self.op.outputs[output].shape[stream.axis]
+        after = size // stream.rows_per_time - self.lengths[0] - stream.offset
+        return dataclasses.replace(stream, end=min(stream.end, after))
+
+    def _check_rate(self, output: int, stream: Stream) -> None:
+        sizes = [op.outputs[output].shape[stream.axis] for op in (self.op, self.longer)]
+        growth = self.lengths[1] - self.lengths[0]
+        if sizes[1] - sizes[0] != growth * stream.rows_per_time:
+            raise NotCausalError(
+                f"{self.layer} changes the rate of time ({self.type}): {growth} more inputs give "
+                f"{(sizes[1] - sizes[0]) // stream.rows_per_time} more rows"
+            )
+
+    def refused(self, reason: str) -> NotCausalError:
+        """Return the error that says why the layer is not causal."""
+        return NotCausalError(f"{self.layer} {reason}")
+
+    def unsupported(self, reason: str) -> UnsupportedNetworkError:
+        """Return the error that says why no step can be derived from the layer."""
+        return UnsupportedNetworkError(f"{self.layer}: no step for {self.type}: {reason}")
+
+
+@dataclasses.dataclass
+class Call:
+    """What an operation of the step is given: the number of rows, and the state of loops.
+
+    Attributes:
+      rows: times in this call.
+      state: before the call, by name. changed: after it; what is not there stays.
+    """
+
+    rows: int
+    state: dict[str, tf.Tensor]
+    changed: dict[str, tf.Tensor] = dataclasses.field(default_factory=dict)
+
+
+Run = Callable[[list[list[tf.Tensor]], Call], list[tf.Tensor]]
+
+
+@dataclasses.dataclass
+class Part:
+    """How an operation is run in a step.
+
+    Attributes:
+      kinds: of the outputs.
+      run: from the inputs, each as a list with a tensor per delay, to the outputs.
+      delays: of every input that is a stream, by its index, in steps; (0,) where not given.
+      loop: of a recurrent layer, what makes its first state.
+    """
+
+    kinds: list[Kind]
+    run: Run
+    delays: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
+    loop: Any = None
+
+
+def moving_axes(short: tf.Tensor, long: tf.Tensor) -> list[int]:
+    """Return the axes in which the shapes of a tensor differ between two lengths."""
+    if short.shape.rank is None or long.shape.rank is None:
+        return []
+    sizes = zip(short.shape.as_list(), long.shape.as_list(), strict=True)
+    return [axis for axis, (one, other) in enumerate(sizes) if one != other]

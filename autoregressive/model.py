@@ -1,0 +1,290 @@
+"""`Autoregressive`: a causal network and a distribution make a model of arrays."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.elements import check_elements
+from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
+from autoregressive.networks import condition_spec, input_spec
+from autoregressive.samplers import SAMPLERS, cached_chunk, specialised
+from autoregressive.symbols import RasterOrder, TimeOrder
+from likelihoods.codec import Codec, Integers, Linear, Reals
+from likelihoods.distribution import Distribution
+
+METHODS = ("auto", *SAMPLERS)
+
+
+class Autoregressive:
+    """A model p(x) = prod_t p(x_t | x_0, ..., x_(t-1)) of sequences or images.
+
+    Args:
+      network: any causal `tf.Module`, Keras model or function; see `incremental`. In time order it
+        is given the sequence shifted by one, so that it has to be causal and nothing more. In
+        raster order it must be masked: its output at a pixel depends on the pixels before it.
+      distribution: of every element, see `likelihoods.distribution`.
+      codec: from elements to the distribution's symbols. By default `Linear` for sequences of
+        levels, `Integers` for images and `Reals` for real symbols.
+      condition_channels: of the network's second argument [batch, time, channels]; 0: it has none.
+        A Keras model with two inputs says so itself.
+      order: "time" for elements [batch, time], "raster" for images [batch, height, width,
+        channels].
+      inputs: what the network takes, where it is neither a Keras model nor float32 [batch, time,
+        1].
+    Raises:
+      ValueError: the network has another number of output channels than the distribution has
+        parameters, or codec and distribution have different levels.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        distribution: Distribution,
+        *,
+        codec: Codec | None = None,
+        condition_channels: int = 0,
+        order: Literal["time", "raster"] = "time",
+        inputs: tf.TensorSpec | None = None,
+    ):
+        if order not in ("time", "raster"):
+            raise ValueError(f"`order` must be time or raster, got {order!r}.")
+        self.distribution, self.order = distribution, order
+        self.codec = _default_codec(distribution, order) if codec is None else codec
+        if self.codec.levels != distribution.levels:
+            raise ValueError(
+                f"`codec` must have the levels of the distribution, {distribution.levels}, got"
+                f" {self.codec.levels}."
+            )
+        self.symbol_network: Any
+        if order == "raster":
+            self.symbol_network = RasterOrder(network, distribution, self.codec)
+        else:
+            given = tf.TensorSpec([None, None, condition_channels]) if condition_channels else None
+            self.symbol_network = TimeOrder(
+                network,
+                distribution,
+                self.codec,
+                input_spec(network, inputs),
+                condition_spec(network, given),
+            )
+            self._check_parameters()
+        self._functions: dict[str, Any] = {}
+
+    @property
+    def network(self) -> Any:
+        """The network as it was given."""
+        return self.symbol_network.network
+
+    @property
+    def condition_channels(self) -> int:
+        """Channels of the condition, 0 where there is none."""
+        spec = self.symbol_network.condition
+        return 0 if spec is None else spec.shape[-1]
+
+    def _check_parameters(self) -> None:
+        symbols = tf.zeros([1, 4], tf.float32 if self.distribution.levels is None else tf.int32)
+        shape = self.symbol_network.parameters(symbols, self._no_condition(4)).shape
+        if shape.rank != 3 or shape[:2] != [1, 4]:
+            raise ValueError(
+                "`network` must return [batch, time, parameters], as long as its input; for [1, 4]"
+                f" elements it returns {shape}."
+            )
+        if shape[-1] != self.distribution.num_parameters:
+            raise ValueError(
+                f"`network` must have {self.distribution.num_parameters} output channels for"
+                f" {type(self.distribution).__name__}, got {shape[-1]}."
+            )
+
+    def _no_condition(self, time: int) -> tf.Tensor | None:
+        spec = self.symbol_network.condition
+        return None if spec is None else tf.zeros([1, time, *spec.shape[2:]], spec.dtype)
+
+    def trainable_variables(self, *example: tf.Tensor) -> list[tf.Variable]:
+        """Return the variables that the network's output depends on.
+
+        example: symbols, and a condition where there is one; by default four zeros of time order.
+        """
+        if not example:
+            zeros = tf.zeros([1, 4], tf.float32 if self.distribution.levels is None else tf.int32)
+            condition = self._no_condition(4)
+            example = (zeros,) if condition is None else (zeros, condition)
+        function = tf.function(self.symbol_network.parameters, autograph=False)
+        return list(function.get_concrete_function(*example).trainable_variables)
+
+    def symbols(self, elements: Any) -> tf.Tensor:
+        """Return the symbols of elements, after a check.
+
+        Args:
+          elements: [batch, time] or [batch, height, width, channels].
+        Raises:
+          ValueError: a wrong rank, NaN, or elements that no level stands for.
+        """
+        if not tf.is_tensor(elements) or tf.executing_eagerly():
+            check_elements(np.asarray(elements), self.codec, 2 if self.order == "time" else 4)
+        return self.codec.encode(tf.convert_to_tensor(elements))
+
+    def conditionals(self, elements: Any, condition: Any = None) -> tf.Tensor:
+        """Return the parameters of every element's distribution, given the elements before it.
+
+        Args:
+          elements: [batch, time], or [batch, height, width, channels].
+          condition: float32 [batch, time, channels], where the network has one.
+        Returns:
+          [..., num_parameters]; of images [batch, height, width, channels, num_parameters] where
+          the distribution is of single channels.
+        """
+        symbols = self.symbols(elements)
+        if not tf.executing_eagerly():
+            return self.symbol_network.parameters(symbols, _tensor(condition))
+        function = self._function("conditionals", self.symbol_network.parameters)
+        return function(symbols, _tensor(condition))
+
+    def log_prob(self, elements: Any, condition: Any = None) -> tf.Tensor:
+        """Return the log-probability of every element, or log-density of real ones, in nats.
+
+        Args:
+          elements, condition: as for `conditionals`.
+        Returns:
+          float32 [batch, time], or [batch, height, width] with `channels` in the distribution and
+          [batch, height, width, channels] without. Their sum over a row is its log-probability.
+        """
+        symbols = self.symbols(elements)
+        if not tf.executing_eagerly():
+            return self._log_prob(symbols, _tensor(condition))
+        return self._function("log_prob", self._log_prob)(symbols, _tensor(condition))
+
+    def _log_prob(self, symbols: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
+        parameters = self.symbol_network.parameters(symbols, condition)
+        return self.distribution.log_prob(parameters, symbols) - self.codec.log_unit
+
+    def sample(
+        self,
+        num: int,
+        length: int | Sequence[int],
+        seed: int,
+        condition: Any = None,
+        *,
+        method: str = "auto",
+        temperature: float = 1.0,
+    ) -> np.ndarray:
+        """Return `num` sequences [num, length] or images [num, height, width, channels].
+
+        Every row depends on the seed, its number and its condition alone: not on the method, and
+        not on `num`, beyond the rounding of the network.
+
+        Args:
+          num: rows. length: elements of each, or (height, width, channels).
+          seed: integer in [0, 2^64).
+          condition: [num, length, channels], where the network has one.
+          method: "cached", one step per element; "fixed-point", passes until nothing changes;
+            "naive", a pass per element; "auto", a sampler that is registered for the network and
+            the distribution, or the fastest of the others that the network allows.
+          temperature: see `Distribution.sample`.
+        """
+        if method not in METHODS:
+            raise ValueError(f"`method` must be one of {', '.join(METHODS)}, got {method!r}.")
+        if num < 1:
+            raise ValueError(f"`num` must be at least 1, got {num}.")
+        noise = self._noise(seed, num, 0, self._shape(length))
+        sampler = self._sampler(method)
+        symbols = sampler(noise, _tensor(condition), tf.constant(temperature, tf.float32))
+        return self.codec.decode(symbols).numpy()
+
+    def stream(
+        self,
+        length: int,
+        seed: int,
+        condition: Any = None,
+        *,
+        num: int = 1,
+        chunk: int = 2000,
+        temperature: float = 1.0,
+    ) -> Iterator[np.ndarray]:
+        """Yield the elements of `sample`, [num, chunk] at a time and the rest last.
+
+        Args:
+          length, seed, condition, num, temperature: as for `sample`.
+          chunk: elements at a time.
+        Raises:
+          NotCausalError, UnsupportedNetworkError: the network has no step.
+        """
+        if self.order != "time":
+            raise ValueError("`stream` needs a model in time order, got raster.")
+        network = self.symbol_network
+        state = network.initial_state(num)
+        function = self._function("stream", self._chunk, jit_compile=True)
+        scale = tf.constant(temperature, tf.float32)
+        for start in range(0, length, chunk):
+            stop = min(start + chunk, length)
+            noise = self.distribution.noise(seed, tf.range(num), start, stop - start)
+            part = None if condition is None else _tensor(condition)[:, start:stop]
+            symbols, state = function(noise, part, scale, state)
+            yield self.codec.decode(symbols).numpy()
+
+    def _chunk(self, noise, condition, temperature, state):
+        network, distribution = self.symbol_network, self.distribution
+        return cached_chunk(network, distribution, noise, condition, temperature, state)
+
+    def _sampler(self, method: str):
+        """Return a function of noise, condition and temperature."""
+        if method == "auto":
+            own = specialised(self.network, self.distribution)
+            if own is not None:
+                return lambda *rest: own(self.symbol_network, self.distribution, *rest)
+            method = "cached" if self._has_step() else "fixed-point"
+        if method == "cached":
+            return self._cached
+        sampler = SAMPLERS[method]
+
+        def run(noise, condition, temperature):
+            return sampler(self.symbol_network, self.distribution, noise, condition, temperature)
+
+        return self._function(method, run, jit_compile=True)
+
+    def _cached(self, noise, condition, temperature):
+        if self.order != "time":
+            raise ValueError('`method` must not be "cached" for a model in raster order.')
+        state = self.symbol_network.initial_state(noise.shape[0])
+        function = self._function("stream", self._chunk, jit_compile=True)
+        return function(noise, condition, temperature, state)[0]
+
+    def _has_step(self) -> bool:
+        if self.order != "time":
+            return False
+        try:
+            return self.symbol_network.stepped is not None
+        except (NotCausalError, UnsupportedNetworkError):
+            return False
+
+    def _shape(self, length: int | Sequence[int]) -> tuple[int, ...]:
+        shape = (length,) if isinstance(length, int | np.integer) else tuple(length)
+        if len(shape) != (1 if self.order == "time" else 3) or min(shape) < 1:
+            meaning = "a number" if self.order == "time" else "(height, width, channels)"
+            raise ValueError(f"`length` must be {meaning}, each at least 1, got {length}.")
+        return shape
+
+    def _noise(self, seed: int, num: int, start: int, shape: tuple[int, ...]) -> tf.Tensor:
+        """Return the noise of `num` rows, [num, *positions, noise channels]."""
+        if self.order == "raster" and hasattr(self.distribution, "channels"):
+            shape = shape[:2]
+        count = int(np.prod(shape))
+        noise = self.distribution.noise(seed, tf.range(num), start, count)
+        return tf.reshape(noise, [num, *shape, noise.shape[-1]])
+
+    def _function(self, name: str, function, jit_compile: bool = False):
+        """Return the function compiled, once per name."""
+        if name not in self._functions:
+            self._functions[name] = tf.function(function, autograph=False, jit_compile=jit_compile)
+        return self._functions[name]
+
+
+def _default_codec(distribution: Distribution, order: str) -> Codec:
+    if distribution.levels is None:
+        return Reals()
+    return (Linear if order == "time" else Integers)(distribution.levels)
+
+
+def _tensor(condition: Any) -> tf.Tensor | None:
+    return None if condition is None else tf.convert_to_tensor(condition)

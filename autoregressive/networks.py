@@ -1,0 +1,88 @@
+"""Networks as their users write them, called in one way."""
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol, runtime_checkable
+
+import tensorflow as tf
+
+
+class CausalNetwork(Protocol):
+    """From elements, and perhaps a condition, to the parameters of a distribution at every time.
+
+    Law: the row t of the output depends on the rows 0 to t of the arguments, and on neither the
+    later ones nor their number.
+    """
+
+    def __call__(self, inputs: tf.Tensor, condition: tf.Tensor, /) -> tf.Tensor:
+        """Return [batch, time, parameters]; inputs and condition are [batch, time, channels]."""
+
+
+@runtime_checkable
+class SteppedNetwork(Protocol):
+    """A causal network that brings its own step.
+
+    Law: `step` over parts of the time, each with the state that the one before returned, equals
+    the call.
+    """
+
+    def initial_state(self, batch: int) -> Any:
+        """Return the state before the first time, a structure of tensors."""
+
+    def step(
+        self, inputs: tf.Tensor, state: Any, condition: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, Any]:
+        """Return [batch, n, parameters] of the next n times, and the state after them."""
+
+
+def keras_inputs(network: Any) -> list[tf.TensorSpec]:
+    """Return what a functional or built sequential Keras model takes, [None, None, ...] each."""
+    try:
+        inputs = network.inputs
+        return [tf.TensorSpec([None, None, *x.shape[2:]], x.dtype) for x in inputs or ()]
+    except (AttributeError, ValueError):  # no Keras model, or one that no call has built
+        return []
+
+
+def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec:
+    """Return the first argument of a network: as given, as Keras says, or one channel."""
+    own = keras_inputs(network)
+    if given is not None:
+        return given
+    return own[0] if own else tf.TensorSpec([None, None, 1], tf.float32)
+
+
+def condition_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec | None:
+    """Return the second argument of a network, or None where it has one argument."""
+    own = keras_inputs(network)
+    if given is not None:
+        return given
+    return own[1] if len(own) > 1 else None
+
+
+def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[..., tf.Tensor]:
+    """Return a function of tensors that calls the network as it is used, not as it is trained.
+
+    Args:
+      network: any callable.
+      specs: of its arguments; a Keras layer that has no weights yet makes them for these.
+    """
+    listed = len(keras_inputs(network)) > 1
+    options = {"training": False} if _takes_training(network) else {}
+
+    def call(*arguments: tf.Tensor) -> tf.Tensor:
+        return network(list(arguments), **options) if listed else network(*arguments, **options)
+
+    if specs and getattr(network, "built", True) is False:
+        call(*(tf.zeros([1, 2, *spec.shape[2:]], spec.dtype) for spec in specs))
+    return call
+
+
+def _takes_training(network: Callable) -> bool:
+    """Return whether a network, or its Keras `call`, has an argument `training`."""
+    if hasattr(network, "get_layer") or hasattr(network, "_layers"):
+        return True
+    try:
+        return "training" in inspect.signature(network).parameters
+    except (TypeError, ValueError):
+        return False

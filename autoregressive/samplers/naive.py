@@ -1,0 +1,35 @@
+"""A pass over the whole sequence for every position: slow, and plainly right."""
+
+import tensorflow as tf
+
+from autoregressive.samplers.passes import empty_symbols, redrawn
+from autoregressive.symbols import SymbolNetwork
+from likelihoods.distribution import Distribution
+
+
+def naive(
+    network: SymbolNetwork,
+    distribution: Distribution,
+    noise: tf.Tensor,
+    condition: tf.Tensor | None = None,
+    temperature: float | tf.Tensor = 1.0,
+) -> tf.Tensor:
+    """Return symbols, int32 [batch, time] or [batch, height, width, channels].
+
+    Args:
+      network: of symbols.
+      distribution: of them.
+      noise: [batch, time, noise channels], or [batch, height, width, ...] for images; see
+        `passes.empty_symbols`.
+      condition: of the network.
+      temperature: see `Distribution.sample`.
+    """
+    first = empty_symbols(distribution, noise)
+    order = network.positions(first)
+
+    def body(position, symbols):
+        drawn = redrawn(network, distribution, symbols, noise, condition, temperature)
+        return position + 1, tf.where(order == position, drawn, symbols)
+
+    last = tf.reduce_max(order)
+    return tf.while_loop(lambda position, _: position <= last, body, (0, first))[1]

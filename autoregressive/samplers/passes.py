@@ -1,0 +1,35 @@
+"""One pass of a network over symbols, as samplers by whole passes make it."""
+
+import tensorflow as tf
+
+from autoregressive.symbols import SymbolNetwork
+from likelihoods.distribution import Distribution
+
+
+def empty_symbols(distribution: Distribution, noise: tf.Tensor) -> tf.Tensor:
+    """Return zeros of the shape and type of the symbols that the noise is for.
+
+    Args:
+      distribution: of symbols; where it has `channels`, one noise vector is for all channels.
+      noise: [batch, time, noise channels] for time order; for raster order [batch, height, width,
+        noise channels] of whole pixels, or [batch, height, width, channels, noise channels].
+    """
+    dtype = tf.float32 if distribution.levels is None else tf.int32
+    shape = tf.shape(noise)[:-1]
+    if hasattr(distribution, "channels"):
+        shape = tf.concat([shape, [distribution.channels]], 0)
+    return tf.zeros(shape, dtype)
+
+
+def redrawn(
+    network: SymbolNetwork,
+    distribution: Distribution,
+    symbols: tf.Tensor,
+    noise: tf.Tensor,
+    condition: tf.Tensor | None,
+    temperature: float | tf.Tensor,
+) -> tf.Tensor:
+    """Return every symbol as it follows from those before it, and from its noise."""
+    parameters = network.parameters(symbols, condition)
+    drawn = distribution.sample(parameters, noise, temperature)
+    return tf.cast(tf.ensure_shape(drawn, symbols.shape), symbols.dtype)

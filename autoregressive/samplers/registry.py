@@ -1,0 +1,41 @@
+"""Samplers by name, and those written for one kind of network and distribution."""
+
+from collections.abc import Callable
+from typing import Any
+
+from autoregressive.samplers.cached import cached
+from autoregressive.samplers.fixed_point import fixed_point
+from autoregressive.samplers.naive import naive
+
+# (network, distribution, noise, condition, temperature) -> symbols
+Sampler = Callable[..., Any]
+Factory = Callable[[Any, Any], Sampler | None]
+
+SAMPLERS: dict[str, Sampler] = {"cached": cached, "fixed-point": fixed_point, "naive": naive}
+_SPECIALISED: dict[tuple[type, type], Factory] = {}
+
+
+def register(network_type: type, distribution_type: type) -> Callable[[Factory], Factory]:
+    """Return a decorator that makes `method="auto"` use a sampler for these types.
+
+    What it decorates takes the network and the distribution and returns a sampler with the
+    signature of `naive`, or None where it does not know their settings: then the general ones are
+    used. It is given the user's network; its sampler is run as it is, not compiled by XLA.
+    """
+
+    def add(factory: Factory) -> Factory:
+        _SPECIALISED[network_type, distribution_type] = factory
+        return factory
+
+    return add
+
+
+def specialised(network: Any, distribution: Any) -> Sampler | None:
+    """Return the registered sampler of the most special types that fit, or None."""
+    for network_type in type(network).__mro__:
+        for distribution_type in type(distribution).__mro__:
+            factory = _SPECIALISED.get((network_type, distribution_type))
+            sampler = factory(network, distribution) if factory else None
+            if sampler is not None:
+                return sampler
+    return None

@@ -1,0 +1,161 @@
+"""`load`: a stored model, without the code that defined it."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import tensorflow as tf
+
+from autoregressive.incremental import incremental
+from autoregressive.model import Autoregressive
+from autoregressive.storage.save import PROGRAM_FOLDER, SPEC_FILE
+from likelihoods import noise as counter_noise
+from replicator.runs.errors import UserError
+
+
+class StoredNetwork:
+    """A stored network, with its step where it has one.
+
+    Args:
+      program: the SavedModel.
+      specs: of its arguments.
+      step_rows: rows for which a step is stored; for other numbers it is derived from the program.
+    """
+
+    def __init__(self, program: Any, specs: list[tf.TensorSpec], step_rows: list[int]):
+        self._program, self._specs = program, specs
+        self._stored = dict(
+            zip(
+                step_rows,
+                zip(program.initial_states, program.steps, strict=True) if step_rows else (),
+                strict=True,
+            )
+        )
+        self._derived: Any = None
+
+    def __call__(self, inputs: tf.Tensor, *condition: tf.Tensor) -> tf.Tensor:
+        """Return [batch, time, parameters]."""
+        return self._program.call(inputs, *condition)
+
+
+class SteppedStoredNetwork(StoredNetwork):
+    """A stored network that has a step."""
+
+    @property
+    def derived(self) -> Any:
+        """The step derived from the stored program, for any number of rows."""
+        if self._derived is None:
+            condition = self._specs[1] if len(self._specs) > 1 else None
+            self._derived = incremental(
+                self._program.call, inputs=self._specs[0], condition=condition
+            )
+        return self._derived
+
+    def initial_state(self, batch: int) -> Any:
+        """Return the state before the first time."""
+        if batch in self._stored:
+            return self._stored[batch][0]()
+        return self.derived.initial_state(batch)
+
+    def step(
+        self, inputs: tf.Tensor, state: Any, condition: tf.Tensor | None = None
+    ) -> tuple[tf.Tensor, Any]:
+        """Return the parameters of the next times, and the state after them."""
+        rest = [] if condition is None else [condition]
+        if inputs.shape[0] in self._stored and inputs.shape[1] == 1:
+            return tuple(self._stored[inputs.shape[0]][1](inputs, state, *rest))
+        return self.derived.step(inputs, state, condition)
+
+
+class StoredDistribution:
+    """A stored distribution, see `likelihoods.distribution.Distribution`."""
+
+    def __init__(self, program: Any, spec: dict[str, Any]):
+        self._program = program
+        self.name, self.levels = spec["name"], spec["levels"]
+        self.num_parameters = spec["num_parameters"]
+        self.noise_channels = spec["noise_channels"]
+        if spec["channels"] is not None:
+            self.channels = spec["channels"]
+
+    def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
+        """Return the log-probability float32 [...], nats."""
+        return self._program.log_prob(parameters, symbols)
+
+    def sample(
+        self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
+    ) -> tf.Tensor:
+        """Return symbols [...], a function of the parameters and the noise."""
+        return self._program.draw(parameters, noise, tf.cast(temperature, tf.float32))
+
+    def mode(self, parameters: tf.Tensor) -> tf.Tensor:
+        """Return the most probable symbol [...]."""
+        return self._program.mode(parameters)
+
+    def noise(self, seed, rows: tf.Tensor, start, length) -> tf.Tensor:
+        """Return noise float32 [rows, length, noise_channels]."""
+        noise = self._program.noise(counter_noise.as_key(seed), rows, start, length)
+        count = length if isinstance(length, int) else None
+        return tf.ensure_shape(noise, [rows.shape[0], count, self.noise_channels])
+
+
+class StoredCodec:
+    """A stored codec, see `likelihoods.codec.Codec`."""
+
+    def __init__(self, program: Any, levels: int | None, log_unit: float):
+        self._program, self.levels, self.log_unit = program, levels, log_unit
+
+    def encode(self, elements: tf.Tensor) -> tf.Tensor:
+        """Return the symbols of elements."""
+        function = self._program.encode
+        dtype = function.concrete_functions[0].inputs[0].dtype
+        return function(tf.cast(elements, dtype))
+
+    def decode(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return the elements that symbols stand for."""
+        return self._ranked(self._program.decode, symbols)
+
+    def scale(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return what a network reads of symbols."""
+        return self._ranked(self._program.scale, symbols)
+
+    def _ranked(self, function: Any, symbols: Any) -> tf.Tensor:
+        """Call a function of tensors of one rank on a tensor of less."""
+        spec = function.concrete_functions[0].inputs[0]
+        symbols = tf.cast(symbols, spec.dtype)
+        ones = [1] * (spec.shape.rank - symbols.shape.rank)
+        result = function(tf.reshape(symbols, [*ones, *symbols.shape]) if ones else symbols)
+        return tf.reshape(result, symbols.shape) if ones else result
+
+
+def load(folder: str | Path) -> Autoregressive:
+    """Return the model that `save` wrote, with the same methods, seeds and log-probabilities.
+
+    Args:
+      folder: that `save` wrote.
+    Raises:
+      UserError: there is no such model, or it cannot be read.
+    """
+    folder = Path(folder)
+    try:
+        spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
+        program = tf.saved_model.load(str(folder / PROGRAM_FOLDER))
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} holds no model that `save` wrote: {error}.") from error
+    specs = [_spec(part) for part in (spec["inputs"], spec["condition"]) if part]
+    kind = SteppedStoredNetwork if spec["step_rows"] else StoredNetwork
+    network = kind(program, specs, spec["step_rows"])
+    distribution = StoredDistribution(program, spec["distribution"])
+    codec = StoredCodec(program, distribution.levels, spec["log_unit"])
+    return Autoregressive(
+        network,
+        distribution,
+        codec=codec,
+        order=spec["order"],
+        inputs=specs[0],
+        condition_channels=specs[1].shape[-1] if len(specs) > 1 else 0,
+    )
+
+
+def _spec(described: dict[str, Any]) -> tf.TensorSpec:
+    return tf.TensorSpec(described["shape"], tf.as_dtype(described["dtype"]))

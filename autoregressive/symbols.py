@@ -1,0 +1,145 @@
+"""Networks that read the symbols of a codec, in time or raster order."""
+
+from collections.abc import Callable
+from typing import Any, Protocol
+
+import tensorflow as tf
+
+from autoregressive.incremental import incremental
+from autoregressive.networks import as_function
+from likelihoods.codec import Codec
+from likelihoods.distribution import Distribution
+
+State = dict[str, Any]
+
+
+class SymbolNetwork(Protocol):
+    """What a sampler needs of a network.
+
+    Law: the parameters at a position depend on the symbols at earlier positions alone.
+    """
+
+    def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
+        """Return the parameters at all positions, [batch, ..., num_parameters]."""
+
+    def positions(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return the position of every symbol, int32 that broadcasts against `symbols`."""
+
+
+class TimeOrder:
+    """A causal network over symbols [batch, time], its input shifted by one.
+
+    Args:
+      network: causal; see `autoregressive.networks.CausalNetwork`.
+      distribution, codec: of the symbols.
+      inputs: of the network: [None, None] or [None, None, 1]. Integers are the symbols themselves,
+        numbers what the codec scales them to.
+      condition: of its second argument, if it has one.
+    """
+
+    def __init__(
+        self,
+        network: Any,
+        distribution: Distribution,
+        codec: Codec,
+        inputs: tf.TensorSpec,
+        condition: tf.TensorSpec | None,
+    ):
+        self.network, self._codec, self.inputs, self.condition = network, codec, inputs, condition
+        if inputs.shape.rank not in (2, 3) or inputs.shape[2:] not in ([], [1]):
+            raise ValueError(
+                f"`inputs` must be [batch, time] or [batch, time, 1], got {inputs.shape}."
+            )
+        specs = [inputs] if condition is None else [inputs, condition]
+        self._start = (distribution.levels or 0) // 2 if inputs.dtype.is_integer else 0
+        self.call: Callable[..., tf.Tensor] = as_function(network, specs)
+        self._stepped: Any = None
+
+    @property
+    def stepped(self) -> Any:
+        """The network with `initial_state` and `step`, derived when they are first asked for.
+
+        Raises:
+          NotCausalError, UnsupportedNetworkError: there is no step.
+        """
+        if self._stepped is None:
+            with tf.init_scope():
+                self._stepped = incremental(
+                    self.network, inputs=self.inputs, condition=self.condition
+                )
+        return self._stepped
+
+    def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
+        """Return [batch, time, num_parameters]; of position t from the symbols before t."""
+        inputs = self.read(symbols)
+        shifted = tf.concat([self.start(tf.shape(inputs)[0]), inputs[:, :-1]], 1)
+        shifted.set_shape(inputs.shape)
+        return self.call(shifted, *self._conditions(condition))
+
+    def positions(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return int32 [1, time]."""
+        return tf.range(tf.shape(symbols)[1])[tf.newaxis]
+
+    def read(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return what the network reads of symbols [batch, time]."""
+        is_level = self.inputs.dtype.is_integer
+        inputs = tf.cast(symbols if is_level else self._codec.scale(symbols), self.inputs.dtype)
+        return inputs if self.inputs.shape.rank == 2 else inputs[..., tf.newaxis]
+
+    def start(self, batch: int | tf.Tensor) -> tf.Tensor:
+        """Return what the network reads before the first symbol, one step: the middle."""
+        value = tf.constant(self._start, self.inputs.dtype)
+        return tf.fill([batch, 1, *self.inputs.shape[2:]], value)
+
+    def initial_state(self, batch: int) -> State:
+        """Return the state before the first symbol of `batch` rows."""
+        return {"input": self.start(batch), "network": self.stepped.initial_state(batch)}
+
+    def step(self, state: State, condition: tf.Tensor | None) -> tuple[tf.Tensor, Any]:
+        """Return the parameters [batch, 1, num_parameters] of the next symbol, and the network's
+        state after them.
+        """
+        return self.stepped.step(state["input"], state["network"], *self._conditions(condition))
+
+    def _conditions(self, condition: tf.Tensor | None) -> list[tf.Tensor]:
+        if self.condition is None:
+            return []
+        if condition is None:
+            raise ValueError(f"`condition` must be given, {self.condition.shape}, got None.")
+        return [tf.cast(condition, self.condition.dtype)]
+
+
+class RasterOrder:
+    """A masked network over images [batch, height, width, channels], row by row.
+
+    The network is not shifted: its output at a pixel must not depend on that pixel.
+
+    Args:
+      network: from images, and perhaps a condition, to [batch, height, width, parameters].
+      distribution: of one pixel, where it has `channels`; else of one channel, and the network has
+        parameters for each channel.
+      codec: of the symbols.
+    """
+
+    condition = None
+
+    def __init__(self, network: Any, distribution: Distribution, codec: Codec):
+        self.network, self._codec = network, codec
+        self._whole_pixels = hasattr(distribution, "channels")
+        self._num_parameters = distribution.num_parameters
+        self.inputs = tf.TensorSpec([None, None, None, None], tf.float32)
+        self.call = as_function(network, [])
+
+    def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
+        """Return [batch, height, width, p], or [batch, height, width, channels, p]."""
+        inputs = tf.cast(self._codec.scale(symbols), tf.float32)
+        outputs = self.call(inputs, *([] if condition is None else [condition]))
+        if self._whole_pixels:
+            return outputs
+        shape = tf.concat([tf.shape(symbols), [self._num_parameters]], 0)
+        return tf.reshape(outputs, shape)
+
+    def positions(self, symbols: tf.Tensor) -> tf.Tensor:
+        """Return int32 [1, height, width, 1]: all channels of a pixel have one position."""
+        height, width = tf.shape(symbols)[1], tf.shape(symbols)[2]
+        return tf.reshape(tf.range(height * width), [1, height, width, 1])

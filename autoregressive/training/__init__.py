@@ -1,0 +1,1 @@
+"""What `fit` trains on: batches, and the state of an optimiser."""

@@ -1,0 +1,58 @@
+"""The state of training with an optimiser of Keras."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import tensorflow as tf
+
+from replicator.training.config import OptimizerConfig
+from replicator.training.optimizer import clip_by_global_norm
+from replicator.training.state import TrainState
+
+
+class Weights(tf.Module):
+    """Variables as a module, for training that asks a module for them."""
+
+    def __init__(self, variables: Sequence[tf.Variable]):
+        super().__init__(name="network")
+        self.weights = list(variables)
+
+
+class KerasState(TrainState):
+    """A `TrainState` whose update is that of a Keras optimiser; it keeps no average.
+
+    Args:
+      network: whose `trainable_variables` are trained.
+      optimizer: of Keras, built for them here.
+    """
+
+    def __init__(self, network: tf.Module, optimizer: Any, num_steps: int):
+        super().__init__(network, OptimizerConfig(clip_norm=0.0), num_steps)
+        self.first, self.second, self.average = [], [], []
+        self._keras = optimizer
+        optimizer.build(self.weights)
+
+    def slots(self) -> dict[str, tf.Variable]:
+        """Return every variable by its name in checkpoints: step, weights, the optimiser's."""
+        slots: dict[str, tf.Variable] = {"step": self.step}
+        slots |= {f"weights/{n}": v for n, v in zip(self.names, self.weights, strict=True)}
+        own = [getattr(variable, "value", variable) for variable in self._keras.variables]
+        return slots | {f"optimizer/{number}": variable for number, variable in enumerate(own)}
+
+    def updated(self, gradients: list[tf.Tensor]):
+        """Return the values of all slots after an update, and its metrics; nothing is assigned."""
+        _, norm = clip_by_global_norm(gradients, 0.0)
+        variables = list(self.slots().values())
+        before = [tf.identity(variable) for variable in variables]
+        with tf.control_dependencies(before):
+            self._keras.apply(gradients, self.weights)
+        values = [self.step + 1, *(tf.identity(variable) for variable in variables[1:])]
+        # Kept only if the update was finite, which is decided later.
+        with tf.control_dependencies(values):
+            for variable, value in zip(variables[1:], before[1:], strict=True):
+                variable.assign(value)
+        rate = tf.cast(self._keras.learning_rate, tf.float32)
+        return values, {"gradient_norm": norm, "learning_rate": rate}
+
+    def use_average(self) -> None:
+        """Leave the weights as they are: there is no average."""

@@ -1,0 +1,130 @@
+"""The derived step equals the call; what is not causal is refused by the name of its layer."""
+
+import causal_networks
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autoregressive.incremental import (
+    NotCausalError,
+    UnsupportedNetworkError,
+    incremental,
+)
+from autoregressive.networks import as_function
+
+TIME, BATCH = 23, 2
+SPECS = {
+    "Conditioned": {"condition": tf.TensorSpec([None, None, 2])},
+    "squeezed": {"inputs": tf.TensorSpec([None, None, 4])},
+}
+
+
+def arguments(specs, seed=0, time=TIME):
+    generator = np.random.default_rng(seed)
+    shapes = [[BATCH, time, *spec.shape[2:]] for spec in specs]
+    return [
+        tf.constant(
+            generator.integers(0, 2, shape)
+            if spec.dtype.is_integer
+            else generator.normal(size=shape),
+            spec.dtype,
+        )
+        for spec, shape in zip(specs, shapes, strict=True)
+    ]
+
+
+def stepped(network, tensors, parts):
+    """The outputs of steps over parts of the time."""
+    state, outputs, start = network.initial_state(BATCH), [], 0
+    for rows in parts:
+        inputs, *condition = (x[:, start : start + rows] for x in tensors)
+        output, state = network.step(inputs, state, *condition)
+        outputs.append(output)
+        start += rows
+    return tf.concat(outputs, 1)
+
+
+@pytest.mark.parametrize("name", causal_networks.CAUSAL)
+def test_step_equals_the_call(name):
+    network = causal_networks.CAUSAL[name]()
+    derived = incremental(network, **SPECS.get(name, {}))
+    tensors = arguments(derived.specs)
+    whole = as_function(network, derived.specs)(*tensors)
+    tolerance = 2e-2 if name == "half_precision" else 1e-5
+    steps = stepped(derived, tensors, [1, 1, 7, 1, 3, 10])
+    np.testing.assert_allclose(steps, whole, rtol=tolerance, atol=tolerance)
+
+
+@pytest.mark.parametrize("make", causal_networks.REFUSED, ids=lambda make: make.__name__)
+def test_a_network_without_a_step_is_refused_by_the_name_of_its_layer(make):
+    with pytest.raises(
+        (NotCausalError, UnsupportedNetworkError), match=causal_networks.REFUSED[make]
+    ):
+        incremental(make(), **SPECS.get(make.__name__, {}))
+
+
+def test_there_are_twenty_networks():
+    assert len(causal_networks.CAUSAL) >= 20
+
+
+def test_the_step_follows_the_weights():
+    network = causal_networks.Padded()
+    derived = incremental(network)
+    for variable in network.variables:
+        variable.assign(variable * 1.5)
+    tensors = arguments(derived.specs)
+    np.testing.assert_allclose(
+        stepped(derived, tensors, [1, 22]), network(*tensors), rtol=1e-5, atol=1e-5
+    )
+
+
+def test_a_step_compiles_and_runs_in_a_loop():
+    network = causal_networks.dilated_functional()
+    derived = incremental(network)
+    (inputs,) = arguments(derived.specs)
+
+    @tf.function(jit_compile=True, autograph=False)
+    def run(inputs, state):
+        def body(time, state, outputs):
+            output, state = derived.step(inputs[:, time : time + 1], state)
+            return time + 1, state, outputs.write(time, output[:, 0])
+
+        outputs = tf.TensorArray(tf.float32, TIME)
+        loop = tf.while_loop(lambda time, *_: time < TIME, body, (0, state, outputs))
+        return tf.transpose(loop[2].stack(), [1, 0, 2])
+
+    outputs = run(inputs, derived.initial_state(BATCH))
+    np.testing.assert_allclose(outputs, network(inputs), rtol=1e-5, atol=1e-5)
+
+
+def test_state_is_no_larger_than_the_reach_of_the_network():
+    derived = incremental(causal_networks.dilated_functional())
+    rows = sorted(x.shape[0] for x in derived.initial_state(1).values() if x.shape.rank)
+    assert rows == [1, 1, 2, 4, 8]
+
+
+def test_a_network_with_its_own_step_keeps_it():
+    class Own:
+        def initial_state(self, batch):
+            return batch
+
+        def step(self, inputs, state, condition=None):
+            return inputs, state
+
+    network = Own()
+    assert incremental(network) is network
+
+
+def test_a_loaded_program_has_a_step_too(tmp_path):
+    module = tf.Module()
+    module.network = causal_networks.sequential()
+    module.network(tf.zeros([1, 4, 1]))
+    spec = tf.TensorSpec([None, None, 1])
+    module.call = tf.function(module.network, input_signature=[spec])
+    tf.saved_model.save(module, str(tmp_path))
+    loaded = tf.saved_model.load(str(tmp_path))
+    derived = incremental(loaded.call, inputs=spec)
+    tensors = arguments([spec])
+    np.testing.assert_allclose(
+        stepped(derived, tensors, [1, 2, 20]), loaded.call(*tensors), rtol=1e-5, atol=1e-5
+    )

@@ -1,0 +1,223 @@
+"""`Autoregressive`: log-probabilities, samples that agree, and errors that name what is wrong."""
+
+import causal_networks
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autoregressive.model import Autoregressive
+from autoregressive.samplers import registry
+from likelihoods import Categorical, Gaussian, LogisticMixture
+from likelihoods.codec import MuLaw
+
+FLOAT64 = tf.TensorSpec([None, None, 1], tf.float64)
+TIME = 30
+
+
+class Dilated(tf.Module):
+    """A causal network in float64, so that rounding moves no level."""
+
+    def __init__(self, num_parameters, condition_channels=0):
+        super().__init__()
+        width = 1 + condition_channels
+        self.kernels = [
+            tf.Variable(tf.cast(causal_networks.variable(shape, seed, 0.7), tf.float64))
+            for seed, shape in enumerate([[2, width, 6], [2, 6, 6], [2, 6, num_parameters]])
+        ]
+
+    def __call__(self, x, condition=None):
+        h = x if condition is None else tf.concat([x, tf.cast(condition, x.dtype)], -1)
+        for i, kernel in enumerate(self.kernels):
+            padded = tf.pad(h, [[0, 0], [2**i, 0], [0, 0]])
+            h = tf.nn.convolution(padded, kernel, dilations=[2**i])
+            h = tf.tanh(h) if i < 2 else h
+        return h
+
+
+@pytest.fixture(scope="module")
+def model():
+    distribution = LogisticMixture(levels=256, components=3)
+    return Autoregressive(Dilated(distribution.num_parameters), distribution, inputs=FLOAT64)
+
+
+@pytest.fixture(scope="module")
+def drawn(model):
+    return model.sample(3, TIME, seed=7, method="naive")
+
+
+def levels_of(model, elements):
+    return model.codec.encode(elements).numpy()
+
+
+def test_samplers_agree_level_for_level(model, drawn):
+    for method in ("cached", "fixed-point", "auto"):
+        other = model.sample(3, TIME, seed=7, method=method)
+        np.testing.assert_array_equal(levels_of(model, drawn), levels_of(model, other))
+
+
+def test_a_row_is_the_same_in_any_batch(model, drawn):
+    for num in (1, 2):
+        np.testing.assert_array_equal(model.sample(num, TIME, seed=7), drawn[:num])
+
+
+def test_chunks_of_a_stream_are_parts_of_the_sample(model, drawn):
+    for chunk in (7, 30):
+        parts = list(model.stream(TIME, seed=7, num=2, chunk=chunk))
+        assert [part.shape[1] for part in parts][:-1] == [chunk] * (len(parts) - 1)
+        np.testing.assert_array_equal(np.concatenate(parts, 1), drawn[:2])
+
+
+def test_another_seed_gives_another_sample(model, drawn):
+    assert (model.sample(3, TIME, seed=8) != drawn).any(axis=1).all()
+
+
+def test_a_longer_sample_begins_with_the_shorter_one(model, drawn):
+    np.testing.assert_array_equal(model.sample(1, TIME + 5, seed=7)[:, :TIME], drawn[:1])
+
+
+def test_log_prob_is_that_of_the_conditionals(model, drawn):
+    parameters = model.conditionals(drawn)
+    expected = model.distribution.log_prob(parameters, model.symbols(drawn))
+    np.testing.assert_allclose(model.log_prob(drawn), expected, rtol=1e-5, atol=1e-5)
+    network = model.network(
+        tf.pad(tf.cast(drawn[..., None], tf.float64), [[0, 0], [1, 0], [0, 0]])[:, :-1]
+    )
+    np.testing.assert_allclose(parameters, network, rtol=1e-9, atol=1e-9)
+
+
+def test_probabilities_of_the_next_level_sum_to_one(model, drawn):
+    every = model.codec.decode(tf.range(256)).numpy()
+    rows = np.concatenate([np.repeat(drawn[:1, :9], 256, 0), every[:, None]], 1)
+    assert np.exp(model.log_prob(rows)[:, 9]).sum() == pytest.approx(1.0, abs=1e-4)
+
+
+def test_log_prob_ignores_later_elements(model, drawn):
+    changed = drawn.copy()
+    changed[:, 12:] = 0.5
+    np.testing.assert_allclose(
+        model.log_prob(changed)[:, :12], model.log_prob(drawn)[:, :12], rtol=1e-6
+    )
+
+
+def test_a_condition_reaches_every_sampler():
+    distribution = Categorical(levels=16)
+    model = Autoregressive(
+        Dilated(16, condition_channels=2),
+        distribution,
+        codec=MuLaw(16),
+        condition_channels=2,
+        inputs=FLOAT64,
+    )
+    condition = np.random.default_rng(0).normal(size=[2, 12, 2]).astype(np.float32)
+    drawn = [
+        model.sample(2, 12, 1, condition, method=m) for m in ("naive", "cached", "fixed-point")
+    ]
+    np.testing.assert_array_equal(drawn[0], drawn[1])
+    np.testing.assert_array_equal(drawn[0], drawn[2])
+    assert (model.sample(2, 12, 1, -condition) != drawn[0]).any()
+    with pytest.raises(ValueError, match="`condition` must be given"):
+        model.log_prob(drawn[0])
+
+
+def test_an_embedding_reads_the_levels():
+    network = causal_networks.embedding_of(8)
+    model = Autoregressive(network, Categorical(levels=8), codec=MuLaw(8))
+    drawn = model.sample(2, 10, seed=1, method="cached")
+    np.testing.assert_array_equal(drawn, model.sample(2, 10, seed=1, method="naive"))
+    symbols = model.symbols(drawn)
+    shifted = np.concatenate([np.full([2, 1], 4), symbols[:, :-1]], 1)
+    np.testing.assert_allclose(model.conditionals(drawn), network(shifted), rtol=1e-5, atol=1e-5)
+
+
+def test_without_a_step_auto_takes_the_fixed_point():
+    network = causal_networks.masked_attention(4, 2)
+    model = Autoregressive(network, Gaussian(levels=64))
+    np.testing.assert_array_equal(
+        model.sample(1, 8, seed=1), model.sample(1, 8, seed=1, method="fixed-point")
+    )
+    with pytest.raises(ValueError, match="two axes that grow"):
+        model.sample(1, 8, seed=1, method="cached")
+
+
+def test_a_registered_sampler_is_taken_where_it_knows_the_settings(monkeypatch):
+    monkeypatch.setattr(registry, "_SPECIALISED", {})
+    calls = []
+
+    @registry.register(Dilated, LogisticMixture)
+    def make(network, distribution):
+        if distribution.components != 2:
+            return None
+
+        def sampler(network, distribution, noise, condition, temperature):
+            calls.append(noise.shape)
+            return tf.zeros(noise.shape[:-1], tf.int32)
+
+        return sampler
+
+    for components, expected in ((2, 1), (3, 0)):
+        calls.clear()
+        distribution = LogisticMixture(levels=256, components=components)
+        network = Dilated(distribution.num_parameters)
+        Autoregressive(network, distribution, inputs=FLOAT64).sample(1, 4, seed=0)
+        assert len(calls) == expected
+
+
+@pytest.mark.parametrize("channels", [1, 2])
+def test_images_of_both_samplers_agree(channels):
+    distribution = LogisticMixture(levels=4096, components=2)
+    model = Autoregressive(
+        causal_networks.MaskedImage(channels, channels * distribution.num_parameters),
+        distribution,
+        order="raster",
+    )
+    drawn = model.sample(2, (5, 4, channels), seed=3, method="naive")
+    assert drawn.dtype == np.int32 and drawn.shape == (2, 5, 4, channels)
+    np.testing.assert_array_equal(drawn, model.sample(2, (5, 4, channels), seed=3))
+    np.testing.assert_array_equal(drawn[:1], model.sample(1, (5, 4, channels), seed=3))
+    nats = model.log_prob(drawn.astype(np.uint16))
+    assert nats.shape == (2, 5, 4, channels) and np.isfinite(nats).all()
+
+
+def test_wrong_parameter_count_is_named():
+    with pytest.raises(ValueError, match="must have 30 output channels for LogisticMixture, got 5"):
+        Autoregressive(causal_networks.dilated_functional(), LogisticMixture(components=10))
+
+
+def test_a_network_that_shortens_its_input_is_named():
+    with pytest.raises(ValueError, match=r"as long as its input; .* returns"):
+        Autoregressive(causal_networks.shortened(), Gaussian())
+
+
+@pytest.mark.parametrize(
+    ("elements", "text"),
+    [
+        ([[0.0, np.nan]], r"must be finite, got nan at \[0, 1\]"),
+        ([[0.0, 1.5]], r"must be in \[-1, 1\] for 256 levels, got 1.5 at \[0, 1\]"),
+        ([0.0, 0.5], r"must be \[batch, time\], got shape \[2\]"),
+        ([["a"]], "must be numbers"),
+    ],
+)
+def test_bad_elements_are_named(model, elements, text):
+    with pytest.raises(ValueError, match=text):
+        model.log_prob(np.array(elements))
+
+
+def test_levels_that_overflow_are_named():
+    model = Autoregressive(causal_networks.MaskedImage(1, 2), Gaussian(levels=256), order="raster")
+    with pytest.raises(
+        ValueError, match=r"in \[0, 255\] for 256 levels, got 300 at \[0, 0, 0, 0\]"
+    ):
+        model.log_prob(np.full([1, 2, 2, 1], 300, np.uint16))
+
+
+def test_unknown_options_are_named(model):
+    with pytest.raises(ValueError, match="`method` must be one of auto, cached"):
+        model.sample(1, 4, 0, method="quick")
+    with pytest.raises(ValueError, match="`num` must be at least 1, got 0"):
+        model.sample(0, 4, 0)
+    with pytest.raises(ValueError, match="`length` must be a number"):
+        model.sample(1, (4, 4), 0)
+    with pytest.raises(ValueError, match="`order` must be time or raster, got 'z'"):
+        Autoregressive(model.network, model.distribution, order="z")
+    with pytest.raises(ValueError, match="levels of the distribution, 256, got 16"):
+        Autoregressive(model.network, model.distribution, codec=MuLaw(16))

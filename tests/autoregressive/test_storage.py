@@ -1,0 +1,109 @@
+"""A stored model needs no code of its own, and gives the same numbers."""
+
+import subprocess
+import sys
+
+import causal_networks
+import numpy as np
+import pytest
+import tensorflow as tf
+
+from autoregressive.model import Autoregressive
+from autoregressive.storage import load, save
+from likelihoods import Categorical, Gaussian, LogisticMixture
+from likelihoods.codec import MuLaw
+from likelihoods.distribution import Tabulated
+from replicator.runs.errors import UserError
+
+PROGRAM = """
+import sys
+import numpy as np
+from autoregressive.storage import load
+
+model = load(sys.argv[1])
+np.save(sys.argv[2], model.sample(2, 12, seed=5))
+"""
+
+
+class Triangle(Tabulated):
+    """A distribution of a test: the nearer to its centre, the more probable a level is."""
+
+    levels, num_parameters = 16, 1
+
+    def log_prob(self, parameters, symbols):
+        every = tf.range(16, dtype=tf.float32)
+        centre = 8.0 + 4.0 * tf.tanh(parameters)
+        table = tf.nn.log_softmax(-tf.abs(every - centre))
+        return tf.reduce_sum(tf.one_hot(symbols, 16) * table, -1)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    model = Autoregressive(causal_networks.Gated(1), Triangle())
+    return model, save(model, tmp_path_factory.mktemp("stored") / "model")
+
+
+def test_another_process_draws_the_same_without_the_code(stored, tmp_path):
+    model, folder = stored
+    result = tmp_path / "drawn.npy"
+    subprocess.run([sys.executable, "-c", PROGRAM, str(folder), str(result)], check=True)
+    np.testing.assert_array_equal(np.load(result), model.sample(2, 12, seed=5))
+
+
+def test_what_is_loaded_gives_the_same_numbers(stored):
+    model, folder = stored
+    loaded = load(folder)
+    drawn = model.sample(2, 12, seed=5)
+    np.testing.assert_allclose(loaded.log_prob(drawn), model.log_prob(drawn), rtol=1e-5, atol=1e-5)
+    np.testing.assert_allclose(
+        loaded.conditionals(drawn), model.conditionals(drawn), rtol=1e-5, atol=1e-5
+    )
+    for num in (1, 2):  # a stored step, and one that is derived from the stored program
+        for method in ("cached", "fixed-point"):
+            np.testing.assert_array_equal(
+                loaded.sample(num, 12, seed=5, method=method), drawn[:num]
+            )
+
+
+def test_what_is_loaded_can_be_stored_again(stored, tmp_path):
+    model, folder = stored
+    again = load(save(load(folder), tmp_path / "again"))
+    np.testing.assert_array_equal(again.sample(1, 12, seed=5), model.sample(1, 12, seed=5))
+
+
+def test_images_are_stored(tmp_path):
+    distribution = LogisticMixture(levels=4096, components=2)
+    network = causal_networks.MaskedImage(1, distribution.num_parameters)
+    model = Autoregressive(network, distribution, order="raster")
+    loaded = load(save(model, tmp_path))
+    drawn = model.sample(2, (4, 3, 1), seed=1)
+    np.testing.assert_array_equal(loaded.sample(2, (4, 3, 1), seed=1), drawn)
+    np.testing.assert_allclose(loaded.log_prob(drawn), model.log_prob(drawn), rtol=1e-5)
+
+
+def test_levels_and_a_condition_are_stored(tmp_path):
+    model = Autoregressive(causal_networks.embedding_of(8), Categorical(8), codec=MuLaw(8))
+    np.testing.assert_array_equal(
+        load(save(model, tmp_path / "a")).sample(1, 9, seed=1), model.sample(1, 9, seed=1)
+    )
+    model = Autoregressive(causal_networks.two_inputs(), Gaussian(levels=64))
+    condition = np.ones([1, 9, 2], np.float32)
+    np.testing.assert_array_equal(
+        load(save(model, tmp_path / "b")).sample(1, 9, 1, condition),
+        model.sample(1, 9, 1, condition),
+    )
+
+
+def test_what_cannot_be_stored_is_named(tmp_path):
+    def network(x):
+        h = tf.py_function(lambda y: 2.0 * y, [x], tf.float32)
+        return tf.ensure_shape(h, x.shape) * tf.ones([2])
+
+    model = Autoregressive(network, Gaussian(levels=64))
+    with pytest.raises(UserError, match=r"cannot be stored: .* runs Python code"):
+        save(model, tmp_path)
+
+
+def test_a_folder_without_a_model_is_named(tmp_path):
+    with pytest.raises(UserError, match="holds no model that `save` wrote"):
+        load(tmp_path / "nothing")

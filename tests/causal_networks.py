@@ -1,0 +1,438 @@
+"""Causal networks as their users write them, and networks that are not causal."""
+
+import keras
+import numpy as np
+import tensorflow as tf
+
+layers = keras.layers
+
+
+def variable(shape, seed, scale=0.4):
+    return tf.Variable(tf.random.stateless_normal(shape, [seed, 1]) * scale)
+
+
+def dilated_functional():
+    inputs = keras.Input([None, 1])
+    h = layers.Conv1D(6, 2, padding="causal")(inputs)
+    for dilation in (1, 2, 4, 8):
+        h = h + layers.Conv1D(6, 2, dilation_rate=dilation, padding="causal", activation="tanh")(h)
+    return keras.Model(inputs, layers.Dense(5)(h))
+
+
+def sequential():
+    return keras.Sequential(
+        [
+            layers.Conv1D(4, 3, padding="causal", activation="relu"),
+            layers.Conv1D(4, 3, padding="causal", dilation_rate=3, activation="swish"),
+            layers.Dense(3),
+        ]
+    )
+
+
+class Gated(keras.Model):
+    """A subclassed WaveNet with skip connections."""
+
+    def __init__(self, num_parameters=3):
+        super().__init__()
+        self.front = layers.Conv1D(4, 1)
+        self.filters = [layers.Conv1D(4, 2, padding="causal", dilation_rate=d) for d in (1, 2, 4)]
+        self.gates = [layers.Conv1D(4, 2, padding="causal", dilation_rate=d) for d in (1, 2, 4)]
+        self.skips = [layers.Conv1D(num_parameters, 1) for _ in range(3)]
+        self.dropout = layers.Dropout(0.5)
+
+    def call(self, inputs, training=False):
+        h, total = self.front(inputs), 0.0
+        for values, gate, skip in zip(self.filters, self.gates, self.skips, strict=True):
+            z = tf.tanh(values(h)) * tf.sigmoid(gate(h))
+            h, total = h + self.dropout(z, training=training), total + skip(z)
+        return tf.nn.elu(total)
+
+
+class Padded(tf.Module):
+    """A module of plain TensorFlow that shifts and pads by itself."""
+
+    def __init__(self):
+        super().__init__()
+        self.front = variable([1, 4], 1)
+        self.kernels = [variable([3, 4, 8], 2 + i) for i in range(3)]
+        self.outs = [variable([4, 4], 9 + i) for i in range(3)]
+
+    def __call__(self, x):
+        h = tf.matmul(tf.pad(x, [[0, 0], [1, 0], [0, 0]])[:, :-1], self.front)
+        for i, (kernel, out) in enumerate(zip(self.kernels, self.outs, strict=True)):
+            d = 2**i
+            g = tf.pad(h, [[0, 0], [2 * d, 0], [0, 0]], constant_values=0.1)
+            g = tf.nn.conv2d(g[:, None], kernel[None], 1, "VALID", dilations=[1, d])[:, 0]
+            a, b = tf.split(g, 2, -1)
+            h = h + tf.matmul(tf.tanh(a) * tf.sigmoid(b), out)
+        return h
+
+
+class Chomped(tf.Module):
+    """A temporal convolutional network that pads both sides and drops the end."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernels = [variable([3, 1, 4], 1), variable([3, 4, 4], 2)]
+
+    def __call__(self, x):
+        for d, kernel in zip((1, 2), self.kernels, strict=True):
+            h = tf.pad(x, [[0, 0], [2 * d, 2 * d], [0, 0]])
+            h = tf.nn.conv2d(h[:, None], kernel[None], 1, "VALID", dilations=[1, d])[:, 0]
+            x = tf.nn.relu(h[:, : -2 * d] + 0.1)
+        return x
+
+
+class Receptive(tf.Module):
+    """Pads its receptive field once; every residual is cropped at its start."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernels = [variable([2, 1, 1], i) for i in range(3)]
+
+    def __call__(self, x):
+        h = tf.concat([tf.zeros([tf.shape(x)[0], 7, 1]), x], 1)
+        for d, kernel in zip((1, 2, 4), self.kernels, strict=True):
+            out = tf.nn.convolution(h, kernel, dilations=[d])
+            h = h[:, d:] + tf.tanh(out + 0.3)
+        return h
+
+
+def gru():
+    return keras.Sequential([keras.Input([None, 1]), layers.GRU(4, return_sequences=True)])
+
+
+def lstm_after_convolution():
+    inputs = keras.Input([None, 1])
+    h = layers.Conv1D(3, 2, padding="causal")(inputs)
+    h = layers.LSTM(4, return_sequences=True)(h)
+    h = layers.LSTM(3, return_sequences=True)(h)
+    return keras.Model(inputs, layers.Dense(2)(h))
+
+
+def shifted_gru():
+    inputs = keras.Input([None, 1])
+    h = layers.ZeroPadding1D((1, 0))(inputs)[:, :-1]
+    return keras.Model(inputs, layers.GRU(3, return_sequences=True)(h + 1.0))
+
+
+def stacked_cells():
+    cells = [layers.GRUCell(3), layers.LSTMCell(2)]
+    return keras.Sequential(
+        [keras.Input([None, 1]), layers.RNN(cells, return_sequences=True), layers.Dense(2)]
+    )
+
+
+def separable():
+    inputs = keras.Input([None, 1])
+    h = layers.Dense(4)(inputs)
+    h = layers.ZeroPadding1D((4, 0))(h)
+    h = layers.SeparableConv1D(4, 3, dilation_rate=2)(h)
+    h = layers.DepthwiseConv1D(3, depth_multiplier=2)(layers.ZeroPadding1D((2, 0))(h))
+    return keras.Model(inputs, h)
+
+
+def grouped():
+    inputs = keras.Input([None, 1])
+    h = layers.Dense(4)(inputs)
+    h = layers.Conv1D(4, 3, groups=2, padding="causal")(h)
+    return keras.Model(inputs, layers.Conv1D(4, 2, groups=4, padding="causal")(h))
+
+
+def normalised():
+    inputs = keras.Input([None, 1])
+    h = layers.Conv1D(4, 3, padding="causal", dilation_rate=2)(inputs)
+    h = layers.LayerNormalization()(h)
+    h = layers.BatchNormalization()(h)
+    h = layers.Dense(4, activation="softmax")(h)
+    return keras.Model(inputs, layers.UnitNormalization()(h) + layers.PReLU(shared_axes=[1])(h))
+
+
+def embedding():
+    return embedding_of(2)
+
+
+def embedding_of(levels):
+    inputs = keras.Input([None], dtype="int32")
+    h = layers.Embedding(levels, 4, embeddings_initializer="normal")(inputs)
+    h = layers.Conv1D(4, 3, padding="causal", activation="gelu")(h)
+    return keras.Model(inputs, layers.Dense(levels)(h))
+
+
+def two_inputs():
+    inputs, condition = keras.Input([None, 1]), keras.Input([None, 2])
+    h = layers.Concatenate()([inputs, layers.Dense(2, activation="relu")(condition)])
+    h = layers.Conv1D(4, 4, padding="causal")(h)
+    return keras.Model([inputs, condition], layers.Dense(2)(h))
+
+
+class Conditioned(tf.Module):
+    """A condition that passes a convolution of its own."""
+
+    def __init__(self):
+        super().__init__()
+        self.kernels = [variable([2, 1, 4], 1), variable([3, 2, 4], 2)]
+
+    def __call__(self, x, condition):
+        a = tf.nn.conv1d(tf.pad(x, [[0, 0], [1, 0], [0, 0]]), self.kernels[0], 1, "VALID")
+        b = tf.nn.conv1d(tf.pad(condition, [[0, 0], [2, 0], [0, 0]]), self.kernels[1], 1, "VALID")
+        return tf.nn.tanh(a) * tf.nn.sigmoid(b)
+
+
+def scanned():
+    decay = variable([2], 3)
+
+    def network(x):
+        rows = tf.transpose(tf.concat([x, x * x], -1), [1, 0, 2])
+        h = tf.scan(
+            lambda h, row: tf.sigmoid(decay) * h + row, rows, initializer=tf.zeros_like(rows[0])
+        )
+        return tf.transpose(h, [1, 0, 2])
+
+    return network
+
+
+def nested():
+    kernel = variable([3, 1, 4], 5)
+
+    @tf.function
+    def causal(x):
+        return tf.nn.conv1d(tf.pad(x, [[0, 0], [2, 0], [0, 0]]), kernel, 1, "VALID")
+
+    @tf.function(reduce_retracing=True)
+    def network(x):
+        return tf.nn.elu(causal(x)) + 0.1
+
+    return network
+
+
+def half_precision():
+    inputs = keras.Input([None, 1])
+    h = layers.Conv1D(8, 2, padding="causal", dilation_rate=2, dtype="mixed_bfloat16")(inputs)
+    return keras.Model(inputs, layers.Dense(4, dtype="float32")(h))
+
+
+def einsum():
+    inputs = keras.Input([None, 1])
+    h = layers.Conv1D(4, 2, padding="causal")(inputs)
+    h = layers.EinsumDense("btc,cd->btd", output_shape=(None, 6))(h)
+    h = layers.Reshape([-1, 2, 3])(h)
+    return keras.Model(inputs, layers.Reshape([-1, 6])(tf_softmax(h)))
+
+
+def tf_softmax(h):
+    return layers.Softmax(axis=-1)(h)
+
+
+def spectral():
+    """Time and another axis, convolved together."""
+    inputs = keras.Input([None, 6])
+    h = layers.Lambda(lambda x: x[..., None])(inputs)
+    h = layers.ZeroPadding2D(((2, 0), (1, 1)))(h)
+    h = layers.Conv2D(3, 3, activation="relu")(h)
+    return keras.Model(inputs, layers.Reshape([-1, 18])(h))
+
+
+def delayed_sum():
+    """Two ways of different delay, one of them with a lookahead that its shift takes back."""
+    kernel = variable([3, 1, 2], 7)
+
+    def network(x):
+        late = tf.nn.conv1d(tf.pad(x, [[0, 0], [1, 0], [0, 0]]), kernel, 1, "SAME")[:, :-1]
+        return late + tf.pad(x, [[0, 0], [3, 0], [0, 0]])[:, :-3]
+
+    return network
+
+
+CAUSAL = {
+    make.__name__: make
+    for make in (
+        dilated_functional, sequential, Gated, Padded, Chomped, Receptive, gru,
+        lstm_after_convolution, shifted_gru, stacked_cells, separable, grouped, normalised,
+        embedding, two_inputs, Conditioned, scanned, nested, half_precision, einsum, spectral,
+        delayed_sum,
+    )
+}  # fmt: skip
+
+
+def functional(*stack):
+    """A functional model of a convolution, the layers, and a dense one."""
+    inputs = keras.Input([None, 1])
+    h = layers.Conv1D(4, 2, padding="causal", name="front")(inputs)
+    for layer in stack:
+        h = layer(h)
+    return keras.Model(inputs, layers.Dense(2)(h))
+
+
+def future():
+    return functional(layers.Conv1D(4, 3, padding="same", name="blur"))
+
+
+def dilated_future():
+    return functional(layers.Conv1D(4, 3, padding="same", dilation_rate=2, name="blur"))
+
+
+def shortened():
+    return functional(layers.Conv1D(4, 3, padding="valid", name="short"))
+
+
+def strided():
+    return functional(layers.Conv1D(4, 2, strides=2, padding="causal", name="stride"))
+
+
+def repeated():
+    return functional(layers.UpSampling1D(2, name="up"))
+
+
+def pooled():
+    return functional(layers.AveragePooling1D(2, strides=1, padding="same", name="pool"))
+
+
+def bidirectional():
+    return functional(layers.Bidirectional(layers.GRU(2, return_sequences=True), name="both"))
+
+
+def attention():
+    return masked_attention(1, 4)
+
+
+def masked_attention(width, num_parameters):
+    inputs = keras.Input([None, 1])
+    h = layers.Dense(width)(inputs)
+    h = layers.MultiHeadAttention(1, 4, name="attend")(h, h, use_causal_mask=True)
+    return keras.Model(inputs, layers.Dense(num_parameters)(h))
+
+
+def squeezed():
+    inputs = keras.Input([None, 4])
+    mean = layers.GlobalAveragePooling1D(keepdims=True, name="mean")(inputs)
+    return keras.Model(inputs, layers.Multiply()([inputs, mean]))
+
+
+def group_normalised():
+    return functional(layers.GroupNormalization(1, name="group"))
+
+
+class Dropping(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.drop, self.out = layers.Dropout(0.5, name="drop"), layers.Dense(2)
+
+    def call(self, inputs):
+        return self.out(self.drop(inputs, training=True))
+
+
+class Training(keras.Model):
+    def __init__(self):
+        super().__init__()
+        self.normalise, self.out = layers.BatchNormalization(name="norm"), layers.Dense(2)
+
+    def call(self, inputs):
+        return self.out(self.normalise(inputs, training=True))
+
+
+class Positions(tf.Module):
+    def __init__(self):
+        super().__init__()
+        self.table = tf.Variable(tf.zeros([200, 1]))
+
+    def __call__(self, x):
+        with tf.name_scope("positions"):
+            return x + self.table[: x.shape[1]]
+
+
+def length_scaled():
+    def network(x):
+        with tf.name_scope("scaled"):
+            return x / tf.cast(tf.shape(x)[1], tf.float32)
+
+    return network
+
+
+def time_softmax():
+    def network(x):
+        with tf.name_scope("spread"):
+            return tf.nn.softmax(x[..., 0])[..., None]
+
+    return network
+
+
+def reversed_time():
+    def network(x):
+        with tf.name_scope("backwards"):
+            return tf.reverse(x, [1])
+
+    return network
+
+
+def shifted_left():
+    def network(x):
+        with tf.name_scope("next"):
+            return tf.pad(x[:, 2:], [[0, 0], [0, 2], [0, 0]])
+
+    return network
+
+
+def rolled():
+    def network(x):
+        with tf.name_scope("roll"):
+            return tf.roll(x, 1, 1)
+
+    return network
+
+
+def unrolled():
+    def network(x):
+        total, rows = 0.0, []
+        for t in range(x.shape[1]):
+            total = 0.5 * total + x[:, t]
+            rows.append(total)
+        return tf.stack(rows, 1)
+
+    return network
+
+
+def noisy():
+    def network(x):
+        with tf.name_scope("noise"):
+            return x + tf.random.normal(tf.shape(x))
+
+    return network
+
+
+# What is refused, with the text that the message must have.
+REFUSED = {
+    future: "blur pads on both sides: output t depends on input t [+] 1",
+    dilated_future: "blur pads on both sides: output t depends on input t [+] 2",
+    shortened: "short",
+    strided: "stride changes the rate of time",
+    repeated: "up",
+    pooled: "pool",
+    bidirectional: "both|backward",
+    attention: "attend has two axes that grow with time, as attention has",
+    squeezed: "mean reads all of the sequence at once",
+    group_normalised: "group reads all of the sequence at once",
+    Dropping: "drop draws random numbers of its own",
+    Training: "norm",
+    Positions: "positions depends on the position in the sequence",
+    length_scaled: "scaled depends on the length",
+    time_softmax: "spread mixes all times",
+    reversed_time: "backwards",
+    shifted_left: "next .*output t depends on input t [+] 2",
+    rolled: "roll",
+    unrolled: "depends on the length",
+    noisy: "noise draws random numbers of its own",
+}
+
+
+class MaskedImage(tf.Module):
+    """A PixelCNN of one masked convolution in float64."""
+
+    def __init__(self, channels, num_parameters):
+        super().__init__()
+        kernel = np.random.default_rng(0).normal(size=[3, 3, channels, num_parameters])
+        kernel[1, 1:], kernel[2] = 0.0, 0.0
+        self.kernel = tf.Variable(kernel, dtype=tf.float64)
+
+    def __call__(self, images):
+        return tf.nn.conv2d(tf.cast(images, tf.float64), self.kernel, 1, "SAME")
