@@ -19,17 +19,32 @@ LossFn = Callable[[Batch], tuple[tf.Tensor, dict[str, tf.Tensor]]]
 class TrainState(tf.Module):
     """The variables of a training run, and their update as a pure function.
 
+    Args:
+      network: what is trained. optimizer, num_steps: how, and how long.
+      opponent: another network that the same loss trains, such as discriminators: the loss gives
+        each weight the gradient of its own player (`tf.stop_gradient` on the other's), so that one
+        update, checkpoint and strategy serve both.
+
     Attributes:
-      weights: the network's trainable variables; first, second, average: Adam's moments and the
-        Polyak average of each.
+      weights: the network's trainable variables, then the opponent's; first, second, average:
+        Adam's moments and the Polyak average of each.
       step: int32 [], updates made.
     """
 
-    def __init__(self, network: tf.Module, optimizer: OptimizerConfig, num_steps: int):
+    def __init__(
+        self,
+        network: tf.Module,
+        optimizer: OptimizerConfig,
+        num_steps: int,
+        opponent: tf.Module | None = None,
+    ):
         super().__init__(name="train_state")
         self.optimizer, self.num_steps = optimizer, num_steps
         self.names = variable_names(network)
         self.weights = list(network.trainable_variables)
+        if opponent is not None:
+            self.names += [f"opponent/{name}" for name in variable_names(opponent)]
+            self.weights += opponent.trainable_variables
         self.first = self._slots("first", tf.zeros_like)
         self.second = self._slots("second", tf.zeros_like)
         self.average = self._slots("average", tf.convert_to_tensor)
