@@ -9,7 +9,7 @@ from wavenet.features.mel import mel_spectrogram
 from wavenet.presets import PRESETS
 
 HOP, WINDOW = 256, 1024
-REFERENCE = Path(__file__).parent / "hifigan_mel.npz"  # `librosa_mel` of `waveform`, by librosa 0.11
+REFERENCE = Path(__file__).parent / "hifigan_mel.npz"  # `librosa_mel(waveform())`, librosa 0.11
 
 
 def waveform() -> np.ndarray:
