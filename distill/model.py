@@ -10,6 +10,7 @@ import numpy as np
 from distill import shipped
 from distill.generation import CHUNK_SAMPLES, Backend, generate, stream
 from distill.presets import DistillConfig
+from distill.refinement import Refiner, refined
 from distill.student import ParallelWaveNet
 from distill.training import KIND
 from replicator.runs.atomic_files import Arrays
@@ -19,6 +20,7 @@ from replicator.runs.model_spec import kind_of
 from replicator.runs.stored_config import checked_config, stored_config
 from wavenet import model as wavenet_model
 from wavenet import shipped as teachers
+from wavenet.features.mel import mel_of
 from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
 from wavenet.speech_model import TrainedSpeechModel, spec_of_speech
@@ -56,6 +58,7 @@ class StudentModel(TrainedSpeechModel):
         speaker: str | None = None,
         temperature: float | None = None,
         backend: Backend = "auto",
+        refine: int | None = None,
     ) -> np.ndarray:
         """Sounds, float32 [num, samples] in [-1, 1].
 
@@ -67,12 +70,15 @@ class StudentModel(TrainedSpeechModel):
           temperature: multiplies the noise; 1 samples the model. None: that of `spec`, 1 if it
             declares none.
           backend: see `distill.generation.stream`.
+          refine: passes that bring the sound's magnitudes to the mel, see `distill.refinement`.
+            None: what `spec` declares, 0 if nothing.
 
         Raises UserError for frames that are none of this model's.
         """
         condition = None if condition is None else self._checked(condition)
         request = self._request(condition, seed, num, num_samples, speaker, temperature)
-        return generate(self.network, request, backend)
+        made = [generate(self.network, request, backend)]
+        return np.concatenate(list(self._refined(iter(made), condition, refine)), axis=1)
 
     def stream(
         self,
@@ -85,11 +91,28 @@ class StudentModel(TrainedSpeechModel):
         temperature: float | None = None,
         backend: Backend = "auto",
         chunk_samples: int = CHUNK_SAMPLES,
+        refine: int | None = None,
     ) -> Iterator[np.ndarray]:
-        """The same sounds in chunks float32 [num, about chunk_samples], as they are made."""
+        """Return the same sounds in chunks float32 [num, about chunk_samples], as they are made.
+
+        Each pass of `refine` delays them by a window of the mel.
+        """
         condition = None if condition is None else self._checked(condition)
         request = self._request(condition, seed, num, num_samples, speaker, temperature)
-        return stream(self.network, request, backend, chunk_samples)
+        chunks = stream(self.network, request, backend, chunk_samples)
+        return self._refined(chunks, condition, refine)
+
+    def _refined(
+        self, chunks: Iterator[np.ndarray], condition: np.ndarray | None, passes: int | None
+    ) -> Iterator[np.ndarray]:
+        passes = int(self.spec.get("refine", 0)) if passes is None else passes
+        convention = self.data.mel(self.hop_samples)
+        if not passes:
+            return chunks
+        if convention is None or condition is None:
+            raise UserError("`refine` must be 0 for a student that reads no mel.")
+        mel = mel_of(condition[:, : convention.bands], convention)
+        return refined(chunks, mel, Refiner(convention, passes))
 
     def _checked(self, condition) -> np.ndarray:
         """The frames as float32 [frames, channels], or a UserError that says what is wrong."""

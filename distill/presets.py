@@ -14,6 +14,7 @@ from wavenet.presets import DataConfig
 if TYPE_CHECKING:  # a configuration is read without TensorFlow
     from wavenet.model import SpeechModel
 
+_DISCRIMINATORS = DiscriminatorConfig()
 SPECTRAL = ("squared", "magnitude", "multi", "feature", "style")  # terms that compare spectra
 
 
@@ -92,7 +93,7 @@ class DistillConfig:
     start_from: str | None = None
     """A trained student of the same network whose weights are the initial ones (run directory,
     model folder, `shipped`); its frames may be others. None: random weights."""
-    discriminators: DiscriminatorConfig = dataclasses.field(default_factory=DiscriminatorConfig)
+    discriminators: DiscriminatorConfig = _DISCRIMINATORS
 
     def resolved(self, teacher: "SpeechModel", path: Path) -> "DistillConfig":
         """The configuration with the student's inputs taken from its teacher.

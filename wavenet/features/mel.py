@@ -115,6 +115,11 @@ def _log_mel(segments: np.ndarray, convention: MelConvention) -> np.ndarray:
     return _logarithm(np.maximum(bands, np.float32(convention.floor)), convention)
 
 
+def mel_of(above: np.ndarray, convention: MelConvention) -> np.ndarray:
+    """Return the mel that `above_silence` made these of, float32, shaped as they are."""
+    return ((1.0 - above) * convention.silence).astype(np.float32)
+
+
 def above_silence(mel: np.ndarray, convention: MelConvention) -> np.ndarray:
     """float32, shaped as `mel`: 0 in digital silence and 1 at a band magnitude of one.
 
