@@ -14,6 +14,29 @@ DRAFT_SIDE = 7  # samples of draft or source on either side that the flows see a
 
 
 @dataclasses.dataclass(frozen=True)
+class DiscriminatorConfig:
+    """The discriminators of a distillation with an adversarial term."""
+
+    spectra: tuple[int, ...] = (256, 512, 1024)
+    """FFT sizes, in samples, at which one reads the log spectrogram."""
+    periods: tuple[int, ...] = ()
+    """Periods, in samples, at which one reads the wave, such as 2 3 5 7 11 (HiFi-GAN's)."""
+    channels: int = 20
+    """Channels of the hidden layers."""
+    top_share: float = 0.75
+    """Share of the band, from 0 Hz up, that those of spectrograms read."""
+
+    def __post_init__(self):
+        """Raise ValueError, naming the field, for a number out of range."""
+        at_least(self, 1, "channels")
+        require(all(size >= 64 for size in self.spectra), "spectra", "at least 64", self.spectra)
+        require(all(p >= 1 for p in self.periods), "periods", "at least 1", self.periods)
+        require(0 < self.top_share <= 1, "top_share", "above 0 and at most 1", self.top_share)
+        given = len(self.spectra) + len(self.periods)
+        require(given > 0, "spectra", "given where `periods` is not", self.spectra)
+
+
+@dataclasses.dataclass(frozen=True)
 class StudentConfig:
     """The architecture of a student (van den Oord et al. 2017, arXiv 1711.10433, section 3.2).
 

@@ -10,6 +10,7 @@ import numpy as np
 from distill import shipped
 from distill.generation import CHUNK_SAMPLES, Backend, generate, stream
 from distill.presets import DistillConfig
+from distill.refinement import Refiner, refined
 from distill.student import ParallelWaveNet
 from distill.training import KIND
 from replicator.runs.atomic_files import Arrays
@@ -20,6 +21,7 @@ from replicator.runs.stored_config import checked_config, stored_config
 from wavenet import model as wavenet_model
 from wavenet import shipped as teachers
 from wavenet.data.recorded_level import at_recorded_level, gain_of
+from wavenet.features.mel import mel_of
 from wavenet.model import SpeechModel
 from wavenet.presets import DataConfig
 from wavenet.speech_model import TrainedSpeechModel, spec_of_speech
@@ -57,6 +59,7 @@ class StudentModel(TrainedSpeechModel):
         speaker: str | None = None,
         temperature: float | None = None,
         backend: Backend = "auto",
+        refine: int | None = None,
     ) -> np.ndarray:
         """Sounds, float32 [num, samples] in [-1, 1].
 
@@ -69,12 +72,16 @@ class StudentModel(TrainedSpeechModel):
           temperature: multiplies the noise; 1 samples the model. None: that of `spec`, 1 if it
             declares none.
           backend: see `distill.generation.stream`.
+          refine: passes that bring the sound's magnitudes to the mel, see `distill.refinement`.
+            None: what `spec` declares, 0 if nothing.
 
         Raises UserError for frames that are none of this model's.
         """
         frames = None if condition is None else self._checked(condition)
         request = self._request(frames, seed, num, num_samples, speaker, temperature)
-        return at_recorded_level(generate(self.network, request, backend), gain_of(condition))
+        made = iter([generate(self.network, request, backend)])
+        sounds = np.concatenate(list(self._refined(made, frames, refine)), axis=1)
+        return at_recorded_level(sounds, gain_of(condition))
 
     def stream(
         self,
@@ -87,12 +94,29 @@ class StudentModel(TrainedSpeechModel):
         temperature: float | None = None,
         backend: Backend = "auto",
         chunk_samples: int = CHUNK_SAMPLES,
+        refine: int | None = None,
     ) -> Iterator[np.ndarray]:
-        """The same sounds in chunks float32 [num, about chunk_samples], as they are made."""
+        """Return the same sounds in chunks float32 [num, about chunk_samples], as they are made.
+
+        Each pass of `refine` delays them by a window of the mel.
+        """
         frames = None if condition is None else self._checked(condition)
         request = self._request(frames, seed, num, num_samples, speaker, temperature)
         chunks = stream(self.network, request, backend, chunk_samples)
+        chunks = self._refined(chunks, frames, refine)
         return (at_recorded_level(chunk, gain_of(condition)) for chunk in chunks)
+
+    def _refined(
+        self, chunks: Iterator[np.ndarray], frames: np.ndarray | None, passes: int | None
+    ) -> Iterator[np.ndarray]:
+        passes = int(self.spec.get("refine", 0)) if passes is None else passes
+        convention = self.data.mel(self.hop_samples)
+        if not passes:
+            return chunks
+        if convention is None or frames is None:
+            raise UserError("`refine` must be 0 for a student that reads no mel.")
+        mel = mel_of(frames[:, : convention.bands], convention)
+        return refined(chunks, mel, Refiner(convention, passes))
 
     def _checked(self, condition) -> np.ndarray:
         """The frames as float32 [frames, channels], or a UserError that says what is wrong."""

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from distill.losses.discriminators import Discriminators
 from distill.losses.objective import Objective
 from distill.losses.unit_classifier import UnitClassifier, load, save, train_units
 from distill.pipeline import planned_stages
@@ -17,6 +18,7 @@ from distill.training import (
     corpus_features,
     corpus_for,
     defaults_of,
+    discriminators,
     new_student,
     pretrain_pitch_reader,
     run_config,
@@ -70,14 +72,27 @@ def export_run(
     config = config.resolved(teacher, teacher_path)
     stored = run_config(preset, config, teacher, teacher_path, data)
     student = new_student(config, teacher)
-    state = TrainState(student, config.optimizer, config.loop.num_steps)
+    opponent = discriminators(config)
+    state = TrainState(student, config.optimizer, config.loop.num_steps, opponent=opponent)
     restore(state, workdir, stored, CHANGEABLE, defaults_of(config, teacher))
     corpus = corpus_for(config, teacher, data, workdir, say)
     classifier = _classifier(folder, workdir, config, corpus, say)
     if not int(state.step.numpy()):
         pretrain_pitch_reader(student, config, teacher, corpus)
-        state.start(student.trainable_variables)
-    _write(folder, student, state, config, teacher, corpus, classifier, stored, tensor_float_32)
+        others = () if opponent is None else opponent.trainable_variables
+        state.start([*student.trainable_variables, *others])
+    _write(
+        folder,
+        student,
+        opponent,
+        state,
+        config,
+        teacher,
+        corpus,
+        classifier,
+        stored,
+        tensor_float_32,
+    )
     say(next_command(folder, state))
     return folder
 
@@ -85,6 +100,7 @@ def export_run(
 def _write(
     folder: Path,
     student: ParallelWaveNet,
+    opponent: Discriminators | None,
     state: TrainState,
     config: DistillConfig,
     teacher: SpeechModel,
@@ -109,7 +125,9 @@ def _write(
     export_training(
         folder,
         state,
-        Objective(student, density, config.loss, config.seed, state.step, classifier, mel),
+        Objective(
+            student, density, config.loss, config.seed, state.step, classifier, mel, opponent
+        ),
         specs,
         batch_module=batch_sampling,
         batches=settings,

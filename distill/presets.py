@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from distill.config import StudentConfig
+from distill.config import DiscriminatorConfig, StudentConfig
 from replicator.runs.errors import UserError
 from replicator.runs.field_rules import at_least
 from replicator.training.config import LoopConfig, OptimizerConfig, Preset
@@ -14,6 +14,7 @@ from wavenet.presets import DataConfig
 if TYPE_CHECKING:  # a configuration is read without TensorFlow
     from wavenet.model import SpeechModel
 
+_DISCRIMINATORS = DiscriminatorConfig()
 SPECTRAL = ("squared", "magnitude", "multi", "feature", "style")  # terms that compare spectra
 
 
@@ -39,13 +40,24 @@ class LossConfig:
     """Of the perceptual loss on their Gram matrices."""
     contrastive: float = 0.0
     """Gamma: how strongly the teacher of another condition repels; the paper's is 0.3."""
+    adversarial: float = 0.0
+    """Of the least-squares loss against discriminators of sounds (Yamamoto et al. 2019)."""
+    matching: float = 0.0
+    """Of the distance between the discriminators' hidden features of sound and recording."""
+    adversarial_after: int = 0
+    """Updates before these two count; the discriminators learn from the start."""
 
     def __post_init__(self):
         """Raises ValueError, naming the field, for a weight below 0 or no term at all."""
         at_least(self, 0, *(field.name for field in dataclasses.fields(self)))
         at_least(self, 1, "draws")
-        if not any(getattr(self, name) for name in ("kl", *SPECTRAL)):
+        if not any(getattr(self, name) for name in ("kl", "adversarial", *SPECTRAL)):
             raise UserError("`kl` must be above 0 where no other term is.")
+
+    @property
+    def has_discriminators(self) -> bool:
+        """Whether a term needs discriminators."""
+        return bool(self.adversarial or self.matching)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -78,6 +90,10 @@ class DistillConfig:
     """Of the initial weights, of the order of clips and of the noise."""
     pitch_steps: int = 3000
     """Updates, before all others, of the network that reads F0 off the frames for the draft."""
+    start_from: str | None = None
+    """A trained student of the same network whose weights are the initial ones (run directory,
+    model folder, `shipped`); its frames may be others. None: random weights."""
+    discriminators: DiscriminatorConfig = _DISCRIMINATORS
 
     def resolved(self, teacher: "SpeechModel", path: Path) -> "DistillConfig":
         """The configuration with the student's inputs taken from its teacher.
@@ -206,6 +222,27 @@ PRESETS: dict[str, Preset[DistillConfig]] = {
             _RESIDUAL,
             student=dataclasses.replace(_RESIDUAL.student, sample_rate_hz=24_000),
             clips=ClipConfig(clip_samples=10_200, left_samples=1_800, batch_size=4),
+        ),
+    ),
+    "student-universal-22k": Preset(
+        "One voice for everybody, for a teacher of wavenet-universal-22k: KL, spectra and, after "
+        "500 steps, discriminators; started from the student of one voice at 16 kHz.",
+        dataclasses.replace(
+            _RESIDUAL,
+            student=dataclasses.replace(_RESIDUAL.student, sample_rate_hz=22_050),
+            loss=LossConfig(
+                draws=8,
+                squared=2.0,
+                multi=0.5,
+                adversarial=1.0,
+                matching=2.0,
+                adversarial_after=500,
+            ),
+            clips=ClipConfig(clip_samples=34 * 256, left_samples=6 * 256, batch_size=4),
+            optimizer=dataclasses.replace(
+                _RESIDUAL.optimizer, learning_rate=3e-4, cooldown_steps=1_000
+            ),
+            start_from="shipped",
         ),
     ),
     "student-paper-24k": Preset(

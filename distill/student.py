@@ -203,6 +203,20 @@ class ParallelWaveNet(tf.Module):
         for own, given in zip(ours, theirs.variables, strict=True):
             own.assign(tf.cast(given, own.dtype))
 
+    def keep_frames_of(self, theirs: Conditioner) -> None:
+        """Copy the statistics of a teacher's frames, and how it reads F0 off them.
+
+        Raises:
+          ValueError: it is of another size.
+        """
+        if self.residual is None:
+            return
+        pairs = list(zip(self.residual.conditioner.kept, theirs.kept, strict=True))
+        if any(own.shape != given.shape for own, given in pairs):
+            raise ValueError("`theirs` must have the size of this student's conditioner.")
+        for own, given in pairs:
+            own.assign(tf.cast(given, own.dtype))
+
     def start_from(self, teacher_upsampler: FrameUpsampler) -> None:
         """Copies a teacher's conditioner into the first channels of this one.
 

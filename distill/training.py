@@ -8,7 +8,9 @@ from pathlib import Path
 
 import tensorflow as tf
 
+from distill import shipped
 from distill.evaluation_callback import EvaluationCallback
+from distill.losses.discriminators import Discriminators
 from distill.losses.objective import Objective
 from distill.losses.unit_classifier import UnitClassifier, copied, load, save, train_units
 from distill.presets import DistillConfig
@@ -16,6 +18,7 @@ from distill.student import ParallelWaveNet
 from distill.teacher import WaveNetDensity, digest, frozen_copy
 from replicator import Replicator, strategies
 from replicator.runs.errors import UserError
+from replicator.runs.model_folder import assign_weights, stored_weights
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import defaults, to_json
 from replicator.strategies.coordination import chief_first, chief_only, variable_scope
@@ -99,19 +102,22 @@ def _distill(
             density = WaveNetDensity(frozen_copy(teacher.network, make))
             classifier = None if classifier is None else copied(classifier)
             frozen = (*density.network.variables, *(classifier.variables if classifier else ()))
-        state = TrainState(student, config.optimizer, config.loop.num_steps)
+        opponent = discriminators(config)
+        state = TrainState(student, config.optimizer, config.loop.num_steps, opponent=opponent)
     objective = Objective(
-        student, density, config.loss, config.seed, state.step, classifier, corpus.mel
+        student, density, config.loss, config.seed, state.step, classifier, corpus.mel, opponent
     )
     trainer = Trainer(run, state, objective, config.loop, replicator, frozen)
 
     def begin():
         pretrain_pitch_reader(begun, config, teacher, corpus)
-        state.start(begun.trainable_variables)
+        others = () if opponent is None else opponent.trainable_variables
+        state.start([*begun.trainable_variables, *others])
 
     rate_hz, past = config.student.sample_rate_hz, config.student.receptive_field
+    size = sum(math.prod(w.shape) for w in student.trainable_variables)
     description = (
-        f"student: {sum(math.prod(w.shape) for w in state.weights):,} weights, flows of "
+        f"student: {size:,} weights, flows of "
         f"{', '.join(map(str, config.student.flows))} layers, receptive field {past} samples "
         f"({1000 * past / rate_hz:.0f} ms)"
     )
@@ -125,6 +131,13 @@ def _distill(
         ),
         begin,
     )
+
+
+def discriminators(config: DistillConfig) -> Discriminators | None:
+    """Return untrained discriminators where a term of the loss needs them."""
+    if not config.loss.has_discriminators:
+        return None
+    return Discriminators(config.discriminators, config.seed)
 
 
 def pretrain_pitch_reader(
@@ -146,8 +159,18 @@ def pretrain_pitch_reader(
 
 
 def new_student(config: DistillConfig, teacher: SpeechModel) -> ParallelWaveNet:
-    """An untrained student; its conditioner starts as the teacher's where there is room for it."""
+    """Return a student before its first step.
+
+    Its conditioner starts as the teacher's where there is room for it; all its weights but what
+    the conditioner knows of its frames start as those of `config.start_from` where that is given.
+    """
     student = _untrained(config, teacher)
+    if config.start_from is not None:
+        folder = shipped.model_folder(Path(config.start_from))
+        assign_weights(student, stored_weights(folder), folder)
+        if student.residual is not None and isinstance(teacher.network, VocoderWaveNet):
+            student.keep_frames_of(teacher.network.conditioner)
+        return student
     if student.residual is not None and isinstance(teacher.network, VocoderWaveNet):
         student.start_from_conditioner(teacher.network.conditioner)
         return student

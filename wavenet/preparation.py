@@ -7,11 +7,13 @@ import numpy as np
 import tensorflow as tf
 
 from replicator.runs.atomic_files import Arrays
-from replicator.runs.model_folder import assign_weights, stored_weights, variable_names
+from replicator.runs.model_folder import assign_weights, stored_model, variable_names
+from replicator.runs.stored_config import stored_config
 from wavenet import shipped
 from wavenet.conditioner import Conditioner
 from wavenet.data.corpus import Corpus, frames_of, recordings_of
 from wavenet.data.pipeline import source_of
+from wavenet.features.conventions import MelConvention
 from wavenet.networks import Network
 from wavenet.pitch_reader import PitchReader, train_pitch_reader
 from wavenet.presets import TrainConfig
@@ -24,25 +26,29 @@ CENTS_PER_OCTAVE = 1200.0
 
 
 def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, say=print) -> None:
-    """Gives the network the statistics of the mel, and teaches it to read F0 where it has to.
+    """Give the network the statistics of the mel, and teach it to read F0 where it has to.
 
     Both are kept with its weights and stay as they are from there on. A network that starts from
-    a trained model has them, with all its weights, from there; a reader of another size learns
-    anew.
+    a trained model of the same frames has them, with all its weights, from there; one of other
+    frames (another rate, hop or mel) measures the statistics and trains the reader anew, and so
+    does a reader of another size.
 
-    Raises UserError if that model cannot be read or is of another network.
+    Raises:
+      UserError: that model cannot be read or is of another network.
     """
+    same_frames = False
     if config.start_from is not None:
         folder = shipped.model_folder(Path(config.start_from))
-        weights = stored_weights(folder)
+        stored, weights, _ = stored_model(folder, lambda stored, path: {})
+        same_frames = _mel_of(stored) == config.data.mel(config.network.hop_samples)
         own = _unlike(_reader_variables(network), weights)
         assign_weights(network, weights | own, folder)
-        if not own:
+        if same_frames and not own:
             return
     if not isinstance(network, VocoderWaveNet):
         return
     conditioner = network.conditioner
-    if config.start_from is None:
+    if not same_frames:
         mean, deviation = mel_statistics(corpus)
         conditioner.mean.assign(mean)
         conditioner.deviation.assign(deviation)
@@ -55,6 +61,11 @@ def prepare_network(network: Network, config: TrainConfig, corpus: Corpus, say=p
         f"F0 read off the mel on dev: half of the voiced frames within {cents:.0f} cents, "
         f"voicing wrong in {100 * voicing:.1f} % of the frames"
     )
+
+
+def _mel_of(stored: dict) -> MelConvention | None:
+    config = stored_config(TrainConfig, stored)
+    return config.data.mel(config.network.hop_samples)
 
 
 def _reader_variables(network: Network) -> dict[str, tf.Variable]:

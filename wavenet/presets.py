@@ -9,6 +9,7 @@ from wavenet.config import WaveNetConfig
 from wavenet.features.conventions import MelConvention, PitchConvention
 
 Feature = Literal["mel", "f0"]
+Padding = Literal["zeros", "reflect"]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -29,6 +30,8 @@ class DataConfig:
     """Upper end of the highest mel band; None: half the sample rate."""
     mel_window_samples: int = 1024
     """Window of the mel spectrogram."""
+    mel_padding: Padding = "zeros"
+    """What the first and last windows see beyond a recording's ends: zeros or its reflection."""
     level_db: float | None = None
     """RMS that one gain for all recordings aims at, in dB of full scale; None: as stored."""
     clip_samples: int = 7680
@@ -74,6 +77,7 @@ class DataConfig:
             self.mel_bands,
             self.mel_low_hz,
             self.mel_high_hz,
+            padding=self.mel_padding,
         )
 
     def pitch(self, hop_samples: int) -> PitchConvention | None:
@@ -221,6 +225,29 @@ PRESETS: dict[str, Preset[TrainConfig]] = {
             _VOCODER_OPTIMIZER,
             LoopConfig(num_steps=15_000),
             pitch_steps=6_000,
+        ),
+    ),
+    "wavenet-universal-22k": Preset(
+        "One voice for everybody: 22.05 kHz from HiFi-GAN's mel (80 bands to 8 kHz, hop 256), for "
+        "recordings made by examples/universal_voice_data.py; started from `shipped-teacher`.",
+        TrainConfig(
+            dataclasses.replace(
+                _VOCODER, upsample_factors=(256,), subframes=4, prediction_order=32
+            ),
+            DataConfig(
+                22_050,
+                ("mel",),
+                mel_high_hz=8_000.0,
+                mel_padding="reflect",
+                clip_samples=34 * 256,
+                left_samples=6 * 256,
+                batch_size=4,
+                augment_gain_db=6.0,
+                augment_polarity=True,
+            ),
+            dataclasses.replace(_VOCODER_OPTIMIZER, learning_rate=1e-3, warmup_steps=300),
+            LoopConfig(num_steps=60_000, evaluate_every_steps=2_500),
+            start_from="shipped-teacher",
         ),
     ),
     "wavenet-cpu-16k": Preset(

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import tensorflow as tf
 
 from distill.losses import kl_divergence
+from distill.losses.discriminators import Discriminators
 from distill.losses.perceptual import feature_energies, feature_loss, style_energies, style_loss
 from distill.losses.power import magnitude_loss, multi_loss, squared_loss
 from distill.losses.unit_classifier import UnitClassifier
@@ -21,7 +22,7 @@ from wavenet.conditioner import SIDE_FRAMES
 from wavenet.features import MelConvention
 from wavenet.pitch_reader import pitch_loss
 
-Terms = dict[str, tuple[float, tf.Tensor]]
+Terms = dict[str, tuple[float | tf.Tensor, tf.Tensor]]  # weight and value
 SpectralLoss = Callable[..., tf.Tensor]  # of a sound and a recording
 ENERGIES = {"feature": feature_energies, "style": style_energies}
 # Numbers of the seeds that are folded out of a step's.
@@ -40,6 +41,7 @@ class Objective:
       seed: of the noise, which differs from step to step.
       step: int32 variable, the updates made.
       classifier, mel: what the perceptual terms need.
+      discriminators: what the adversarial terms need.
     """
 
     def __init__(
@@ -51,11 +53,13 @@ class Objective:
         step: tf.Variable,
         classifier: UnitClassifier | None = None,
         mel: MelConvention | None = None,
+        discriminators: Discriminators | None = None,
     ):
         self.student, self.teacher, self.config = student, teacher, config
         self._spectral = _spectral_losses(config, classifier, mel)
         self._energies = _energies(list(self._spectral), classifier, mel)
         self._seed, self._step = seed, step
+        self._discriminators = discriminators
 
     def __call__(self, batch) -> tuple[tf.Tensor, dict[str, tf.Tensor]]:
         """The weighted sum of the terms, and their values.
@@ -70,6 +74,8 @@ class Objective:
         if self.config.kl:
             terms |= self._divergence(drawn, batch, seed)
         terms |= self._compare(drawn.output, batch)
+        if self._discriminators is not None:
+            terms |= self._oppose(self._discriminators, drawn.output, batch["waveform"])
         drafter = self.student.drafter
         if drafter is not None:
             # Trained beforehand: its error is logged, its gradient is zero, its weights stay.
@@ -180,6 +186,15 @@ class Objective:
         frames = self.frames(before) if before["frames"] is not None else None
         first = self.teacher.condition(frames, speaker, _shape(batch)[1], self._side_frames)
         return tf.concat([first, condition[:-1]], 0)
+
+    def _oppose(self, discriminators: Discriminators, sound, recorded) -> Terms:
+        adversarial, matching, scoring = discriminators.losses(sound, recorded)
+        is_on = tf.cast(self._step >= self.config.adversarial_after, tf.float32)
+        return {
+            "adversarial": (self.config.adversarial * is_on, adversarial),
+            "matching": (self.config.matching * is_on, matching),
+            "discriminator": (1.0, scoring),
+        }
 
     def _compare(self, sound, batch) -> Terms:
         terms = {}

@@ -3,6 +3,14 @@
 import importlib.resources
 from pathlib import Path
 
+STUDENT = "shipped"
+
+
+def model_folder(path: Path) -> Path:
+    """Return the path, or the shipped student's folder for its name where no folder has it."""
+    path = Path(path)
+    return student_folder() if str(path) == STUDENT and not path.exists() else path
+
 
 def student_folder() -> Path:
     """The folder of the shipped student: a model folder, see `distill.model.load`."""

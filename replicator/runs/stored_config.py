@@ -45,14 +45,14 @@ def completed(stored, given_defaults):
     if not (isinstance(stored, dict) and isinstance(given_defaults, dict)):
         return stored
     known = {key: completed(value, given_defaults.get(key)) for key, value in stored.items()}
-    return {k: v for k, v in given_defaults.items() if not isinstance(v, dict)} | known
+    return given_defaults | known
 
 
 def stored_config(kind, stored: dict):
     """A dataclass `kind`, with dataclasses in it, from the content of a config.json.
 
     A setting with a default that is not there yet, written by an earlier version, takes it; a
-    whole section must be there. Raises UserError that says what is wrong in it.
+    section made by a factory must be there. Raises UserError that says what is wrong in it.
     """
     fields = dataclasses.fields(kind)
     try:

@@ -20,8 +20,8 @@ class TrainState(tf.Module):
     """The variables of a training run, and their update as a pure function.
 
     Attributes:
-      weights: the network's trainable variables; first, second, average: Adam's moments and the
-        Polyak average of each.
+      weights: the network's trainable variables, then the opponent's; first, second, average:
+        Adam's moments and the Polyak average of each.
       step: int32 [], updates made.
 
     Args:
@@ -29,6 +29,9 @@ class TrainState(tf.Module):
       optimizer: of Adam and its learning rate.
       num_steps: updates in all, where a cosine ends.
       schedule: from the step, int32 [], to the learning rate; None: as the optimiser says.
+      opponent: another network that the same loss trains, such as discriminators: the loss gives
+        each weight the gradient of its own player (`tf.stop_gradient` on the other's), so that one
+        update, checkpoint and strategy serve both.
     """
 
     def __init__(
@@ -37,11 +40,15 @@ class TrainState(tf.Module):
         optimizer: OptimizerConfig,
         num_steps: int,
         schedule: Callable[[tf.Tensor], tf.Tensor] | None = None,
+        opponent: tf.Module | None = None,
     ):
         super().__init__(name="train_state")
         self.optimizer, self.num_steps, self._schedule = optimizer, num_steps, schedule
         self.names = variable_names(network)
         self.weights = list(network.trainable_variables)
+        if opponent is not None:
+            self.names += [f"opponent/{name}" for name in variable_names(opponent)]
+            self.weights += opponent.trainable_variables
         self.first = self._slots("first", tf.zeros_like)
         self.second = self._slots("second", tf.zeros_like)
         self.average = self._slots("average", tf.convert_to_tensor)

@@ -24,6 +24,7 @@ import onepass
 from replicator.runs.errors import UserError
 from replicator.runs.metrics import read_metrics
 from replicator.runs.model_folder import averages, variable_names
+from replicator.runs.stored_config import to_json
 from replicator.training.loop import DONE
 from wavenet import evaluation_callback, preparation, training
 from wavenet.dev_recordings import dev_recordings
@@ -142,7 +143,8 @@ def test_a_reader_of_f0_of_another_size_learns_anew(monkeypatch, bins, learns):
         for name, each in zip(variable_names(trained), trained.trainable_variables, strict=True)
     }
     taught = []
-    monkeypatch.setattr(preparation, "stored_weights", lambda path: weights)
+    stored = to_json(TINY)
+    monkeypatch.setattr(preparation, "stored_model", lambda path, _: (stored, weights, {}))
     monkeypatch.setattr(preparation, "train_reader", lambda _, reader, *__: taught.append(reader))
     monkeypatch.setattr(preparation, "reader_error", lambda *_: (10.0, 0.1))
     preparation.prepare_network(network, dataclasses.replace(TINY, start_from="trained"), None)

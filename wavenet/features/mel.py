@@ -130,6 +130,11 @@ def _sparse_filters(convention: MelConvention) -> Any:
     return scipy.sparse.csr_array(mel_filters(convention).T.astype(np.float64))
 
 
+def mel_of(above: np.ndarray, convention: MelConvention) -> np.ndarray:
+    """Return the mel that `above_silence` made these of, float32, shaped as they are."""
+    return ((1.0 - above) * convention.silence).astype(np.float32)
+
+
 def above_silence(mel: np.ndarray, convention: MelConvention) -> np.ndarray:
     """float32, shaped as `mel`: 0 in digital silence and 1 at a band magnitude of one.
 

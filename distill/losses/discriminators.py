@@ -1,0 +1,147 @@
+"""Discriminators: networks that tell a student's sound from a recording, and their losses.
+
+A mean of log magnitudes does not reward the fine structure of harmonics; a discriminator does.
+Yamamoto et al. 2019, "Probability density distillation with generative adversarial networks"
+(arXiv 1904.04472), puts one beside the KL. Discriminators of spectrograms are those of Jang et al.
+2021, "UnivNet" (2106.07889), those of periods of Kong et al. 2020, "HiFi-GAN" (2010.05646), both
+narrower; the losses are least squares (Mao et al. 2016, 1611.04076) and feature matching.
+"""
+
+import dataclasses
+
+import tensorflow as tf
+
+from distill.config import DiscriminatorConfig
+from distill.spectra import magnitudes
+from likelihoods.initial import Initial
+
+SLOPE = 0.2  # of the rectifiers below zero
+FLOOR = 1e-3  # of magnitudes
+SPECTRUM_KERNELS = ((3, 9, 1), (3, 9, 2), (3, 9, 2), (3, 5, 2), (3, 3, 1))  # time, bins, stride
+PERIOD_KERNELS = ((5, 3), (5, 3), (5, 3), (5, 1), (3, 1))  # taps, stride, of one phase
+
+
+@dataclasses.dataclass(frozen=True)
+class Verdict:
+    """Scores, near 1 for a recording and 0 for a student, and the hidden features."""
+
+    scores: tf.Tensor
+    features: tuple[tf.Tensor, ...]
+
+
+class Convolutions(tf.Module):
+    """2-D convolutions with rectifiers between them; the last gives scores.
+
+    Args:
+      shapes: kernel height and width and the strides of both, for each layer.
+      channels: of the hidden layers.
+      initial: of the weights.
+    """
+
+    def __init__(self, shapes, channels: int, initial: Initial, name: str):
+        super().__init__(name=name)
+        self.strides = [strides for _, _, strides in shapes]
+        widths = [1, *[channels] * (len(shapes) - 1), 1]
+        self.kernels = [
+            initial.kernel([height, width, widths[i], widths[i + 1]], f"{name}/kernel{i}")
+            for i, (height, width, _) in enumerate(shapes)
+        ]
+        self.biases = [
+            initial.zeros([width], f"{name}/bias{i}") for i, width in enumerate(widths[1:])
+        ]
+
+    def __call__(self, image, frozen: bool = False) -> Verdict:
+        """Return the verdict on float32 [batch, height, width, 1].
+
+        frozen: whether the weights get no gradient, so that it flows to the image alone.
+        """
+        features = []
+        for kernel, bias, strides in zip(self.kernels, self.biases, self.strides, strict=True):
+            kernel, bias = tf.convert_to_tensor(kernel), tf.convert_to_tensor(bias)
+            if frozen:
+                kernel, bias = tf.stop_gradient(kernel), tf.stop_gradient(bias)
+            image = tf.nn.conv2d(image, kernel, strides, "SAME") + bias
+            if len(features) < len(self.kernels) - 1:
+                image = tf.nn.leaky_relu(image, SLOPE)
+                features.append(image)
+        return Verdict(image, tuple(features))
+
+
+class SpectrogramDiscriminator(tf.Module):
+    """Reads log magnitudes below `top_share` of the band, at one FFT size."""
+
+    def __init__(self, fft_size: int, config: DiscriminatorConfig, initial: Initial):
+        super().__init__(name=f"spectrum_{fft_size}")
+        self.fft_size, self.bins = fft_size, int(config.top_share * (fft_size // 2 + 1))
+        shapes = [(height, width, [1, stride]) for height, width, stride in SPECTRUM_KERNELS]
+        self.layers = Convolutions(shapes, config.channels, initial, self.name)
+
+    def __call__(self, sound, frozen: bool = False) -> Verdict:
+        """Return the verdict on float32 [batch, time]."""
+        hop, window = self.fft_size // 6, 3 * self.fft_size // 4
+        spectrum = magnitudes(sound, window, hop, self.fft_size)[..., : self.bins]
+        log = tf.math.log(tf.maximum(spectrum, FLOOR)) / 3.0 + 1.0  # about -1 to 2
+        return self.layers(log[..., tf.newaxis], frozen)
+
+
+class PeriodDiscriminator(tf.Module):
+    """Reads every `period`-th sample, each phase by itself."""
+
+    def __init__(self, period: int, config: DiscriminatorConfig, initial: Initial):
+        super().__init__(name=f"period_{period}")
+        self.period = period
+        shapes = [(taps, 1, [stride, 1]) for taps, stride in PERIOD_KERNELS]
+        self.layers = Convolutions(shapes, config.channels, initial, self.name)
+
+    def __call__(self, sound, frozen: bool = False) -> Verdict:
+        """Return the verdict on float32 [batch, time]."""
+        rows, samples = sound.shape
+        whole = samples // self.period
+        phases = tf.reshape(sound[:, : whole * self.period], [rows, whole, self.period, 1])
+        return self.layers(phases, frozen)
+
+
+class Discriminators(tf.Module):
+    """All of a run's discriminators.
+
+    Args:
+      config: which, and how wide.
+      seed: of the initial weights.
+    """
+
+    def __init__(self, config: DiscriminatorConfig, seed: int = 0):
+        super().__init__(name="discriminators")
+        initial = Initial(seed)
+        self.members = [
+            *(SpectrogramDiscriminator(size, config, initial) for size in config.spectra),
+            *(PeriodDiscriminator(period, config, initial) for period in config.periods),
+        ]
+
+    def losses(self, sound, recorded) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Return the student's adversarial and matching losses and the discriminators', each [].
+
+            adversarial   = mean (D(sound) - 1)^2
+            matching      = mean |F(sound) - F(recorded)|
+            discriminator = mean (D(recorded) - 1)^2 + mean D(sound)^2
+
+        all means over discriminators too. The first two give the weights of the discriminators no
+        gradient, the third gives none to the sound, so that the gradient of the sum by all weights
+        is each player's own. A mean of equal shares of a batch is that of the batch.
+
+        Args:
+          sound, recorded: float32 [batch, time].
+        """
+        adversarial, matching, scoring = [], [], []
+        for member in self.members:
+            ours, theirs = member(sound, frozen=True), member(recorded)
+            rated = member(tf.stop_gradient(sound))
+            adversarial.append(tf.reduce_mean(tf.square(ours.scores - 1.0)))
+            pairs = zip(ours.features, theirs.features, strict=True)
+            gaps = [tf.reduce_mean(tf.abs(a - tf.stop_gradient(b))) for a, b in pairs]
+            matching.append(tf.add_n(gaps) / len(gaps))
+            scoring.append(
+                tf.reduce_mean(tf.square(theirs.scores - 1.0))
+                + tf.reduce_mean(tf.square(rated.scores))
+            )
+        count = float(len(self.members))
+        return tuple(tf.add_n(values) / count for values in (adversarial, matching, scoring))

@@ -1,0 +1,126 @@
+"""Mel-held phase reconstruction that starts from a student's own phases.
+
+A student's phases are good and its magnitudes are not quite those that the mel asks for. A pass
+takes the spectrogram of the sound, brings its magnitudes to the mel of the frames, keeps the phases
+and goes back to a sound (Griffin and Lim 1984, with the magnitudes refitted to the mel as in
+`wavenet.features.mel_inversion`). Each pass looks a window ahead.
+"""
+
+from collections.abc import Iterator
+
+import numpy as np
+import scipy.fft
+import scipy.sparse
+
+from wavenet.features.conventions import MelConvention
+from wavenet.features.mel import mel_filters
+
+UPDATES = 2  # of the magnitudes towards the mel, a pass
+TINY = np.float32(1e-9)  # of a magnitude or a band
+
+
+class Refiner:
+    """Passes over sounds whose mel frames are known.
+
+    Args:
+      convention: of the frames; what lies beyond a sound's ends counts as zeros.
+      passes: how many, at least 1.
+    """
+
+    def __init__(self, convention: MelConvention, passes: int):
+        if passes < 1:
+            raise ValueError(f"`passes` must be at least 1, got {passes}.")
+        self.convention, self.passes = convention, passes
+        angles = np.pi * np.arange(convention.window_samples) / convention.window_samples
+        self._window = (np.sin(angles) ** 2).astype(np.float32)
+        self._filters = scipy.sparse.csr_array(mel_filters(convention))
+        self._side = convention.window_samples // 2 - convention.hop_samples // 2
+
+    @property
+    def reach_frames(self) -> int:
+        """Frames on either side that a refined sample depends on: of the look-ahead, and past."""
+        each = -(-self.convention.window_samples // self.convention.hop_samples)
+        return self.passes * each
+
+    def __call__(self, sound: np.ndarray, mel: np.ndarray) -> np.ndarray:
+        """Return the refined sound, float32 [frames * hop].
+
+        Args:
+          sound: float32 [frames * hop].
+          mel: float32 [frames, bands], logarithms by the convention.
+        """
+        bands = np.exp(mel) if self.convention.log == "natural" else 10.0**mel
+        bands = np.maximum(bands.astype(np.float32), TINY)
+        for _ in range(self.passes):
+            sound = self._pass(sound, bands)
+        return sound
+
+    def _pass(self, sound: np.ndarray, bands: np.ndarray) -> np.ndarray:
+        window, hop = self.convention.window_samples, self.convention.hop_samples
+        padded = np.pad(sound, (self._side, window - hop - self._side))
+        segments = np.lib.stride_tricks.sliding_window_view(padded, window)[::hop]
+        spectrum = scipy.fft.rfft(segments * self._window, n=self.convention.fft_size)
+        spectrum *= self._gains(np.abs(spectrum), bands)
+        segments = scipy.fft.irfft(spectrum, n=self.convention.fft_size)[:, :window] * self._window
+        weight = _added(np.broadcast_to(self._window**2, segments.shape), hop)
+        kept = slice(self._side, self._side + sound.size)
+        return _added(segments, hop)[kept] / np.maximum(weight[kept], TINY)
+
+    def _gains(self, magnitudes: np.ndarray, bands: np.ndarray) -> np.ndarray:
+        """Factors [frames, bins] that bring the magnitudes' bands nearer to the mel's."""
+        M, a = self._filters, np.maximum(magnitudes, TINY)
+        gains = np.ones_like(a)
+        for _ in range(UPDATES):
+            c = np.maximum((a * gains) @ M, TINY)
+            seen = (1.0 / c) @ M.T
+            ratio = ((bands / c**2) @ M.T) / np.maximum(seen, TINY)
+            gains *= np.where(seen > TINY, np.sqrt(ratio), 1.0)  # bins above the mel stay
+        return gains
+
+
+def _added(segments: np.ndarray, hop: int) -> np.ndarray:
+    """The segments, a hop apart, added up, float32 [frames * hop + window - hop]."""
+    frames, window = segments.shape
+    blocks = -(-window // hop)
+    padded = np.pad(segments, ((0, 0), (0, blocks * hop - window)))
+    sums = np.zeros((frames + blocks - 1, hop), np.float32)
+    for block in range(blocks):
+        sums[block : block + frames] += padded[:, block * hop : (block + 1) * hop]
+    return sums.reshape(-1)[: (frames - 1) * hop + window]
+
+
+def refined(
+    chunks: Iterator[np.ndarray], mel: np.ndarray, refiner: Refiner
+) -> Iterator[np.ndarray]:
+    """Yield the chunks of sounds refined, each as soon as what lies ahead of it is known.
+
+    Whatever the chunks, the sounds are those of one call of the refiner.
+
+    Args:
+      chunks: float32 [batch, samples], together [batch, up to frames * hop] samples.
+      mel: float32 [frames, bands], of every row.
+      refiner: what refines; its reach is the look-ahead.
+    """
+    hop, reach = refiner.convention.hop_samples, refiner.reach_frames
+    done, first, held = 0, 0, None  # frames given out; frame and samples that are kept
+    for chunk in chunks:
+        held = chunk if held is None else np.concatenate([held, chunk], 1)
+        ready = first + held.shape[1] // hop - reach
+        if ready > done:
+            yield _between(held, mel, refiner, first, done, ready)
+            done, keep = ready, max(0, ready - reach)
+            held, first = held[:, (keep - first) * hop :], keep
+    if held is not None and held.shape[1]:
+        total = first * hop + held.shape[1]
+        padded = np.pad(held, ((0, 0), (0, -total % hop)))
+        last = _between(padded, mel, refiner, first, done, first + padded.shape[1] // hop)
+        yield last[:, : total - done * hop]
+
+
+def _between(held, mel, refiner: Refiner, first: int, start: int, stop: int) -> np.ndarray:
+    """The refined samples of frames start to stop, of sounds held from frame `first` on."""
+    hop = refiner.convention.hop_samples
+    whole = held.shape[1] // hop
+    rows = [refiner(row[: whole * hop], mel[first : first + whole]) for row in held]
+    kept = slice((start - first) * hop, (stop - first) * hop)
+    return np.clip(np.stack(rows)[:, kept], -1.0, 1.0)
