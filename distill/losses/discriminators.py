@@ -55,7 +55,7 @@ class Convolutions(tf.Module):
 
         frozen: whether the weights get no gradient, so that it flows to the image alone.
         """
-        features = []
+        features: list[tf.Tensor] = []
         for kernel, bias, strides in zip(self.kernels, self.biases, self.strides, strict=True):
             kernel, bias = tf.convert_to_tensor(kernel), tf.convert_to_tensor(bias)
             if frozen:
@@ -112,7 +112,7 @@ class Discriminators(tf.Module):
     def __init__(self, config: DiscriminatorConfig, seed: int = 0):
         super().__init__(name="discriminators")
         initial = Initial(seed)
-        self.members = [
+        self.members: list[SpectrogramDiscriminator | PeriodDiscriminator] = [
             *(SpectrogramDiscriminator(size, config, initial) for size in config.spectra),
             *(PeriodDiscriminator(period, config, initial) for period in config.periods),
         ]

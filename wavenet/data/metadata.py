@@ -106,12 +106,12 @@ def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], l
         candidates = [f"{row.split}/{row.file}"] if row.split else []
         if row.table == LJ_SPEECH:
             candidates.append(stems.get(row.file, ""))
-        name = next((name for name in [*candidates, row.file] if name in names), None)
-        if name is None:
+        found = next((name for name in [*candidates, row.file] if name in names), None)
+        if found is None:
             missing.append(row)
         else:
-            contradicted += [name] if _contradicts(matched.get(name), row) else []
-            _keep(matched, name, row)
+            contradicted += [found] if _contradicts(matched.get(found), row) else []
+            _keep(matched, found, row)
     notes = []
     if contradicted:
         files = some([shown(name) for name in dict.fromkeys(contradicted)])
