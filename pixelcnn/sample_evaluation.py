@@ -67,7 +67,7 @@ def evaluate_samples(
             drawn.append(rescaled(scales[-1], model.bits, EIGHT))
             progress.advance()
     real = sample_quality(
-        classifier, rescaled(dev.images[chosen], model.bits, EIGHT), dev.labels[chosen]
+        classifier, list(rescaled(dev.images[chosen], model.bits, EIGHT)), dev.labels[chosen]
     )
     made = sample_quality(classifier, drawn, labels)
     asked = {"num": num, "guidance": guidance, "temperature": list(temperature)}
