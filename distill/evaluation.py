@@ -29,6 +29,7 @@ from wavenet.copy_synthesis import (
     beside_one,
     compare,
     model_system,
+    row_of,
     synthesised_samples,
     table,
 )
@@ -230,7 +231,7 @@ def _source_filtered(model: StudentModel, seed: int, item: dict, length: int) ->
     condition = _condition(model, frames, speaker, length)
     if condition.prediction is None:
         raise ValueError("A student without a prediction filters no source.")
-    noise = counter_noise.normal(seed, [0], 0, length)[..., 0]
+    noise = counter_noise.normal(seed, [row_of(item)], 0, length)[..., 0]
     source = noise
     if condition.source is not None:
         source = tf.where(condition.source == 0.0, noise, condition.source / LEVEL)

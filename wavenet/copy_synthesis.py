@@ -20,7 +20,10 @@ from wavenet.optional_packages import is_installed
 COLUMNS = 3  # systems side by side in a table
 SECONDS = 3  # of a recording that are synthesised: its beginning
 System = Callable[[dict, int], np.ndarray]
-"""From a dev recording (see `dev_recordings`) and a number of samples to a sound, [samples]."""
+"""From a dev recording (see `dev_recordings`) and a number of samples to a sound, [samples].
+
+Of several recordings each has its "row": noise differs with it, since intervals over recordings
+count them as independent."""
 SoundsCallback = Callable[[str, Sequence[np.ndarray], Sequence[dict]], None]
 """Called with a system's name, its sounds and the dev recordings that they are made from."""
 
@@ -39,11 +42,20 @@ def model_system(model, seed: int, temperature: float = 1.0) -> System:
         frames = item["frames"][: -(-length // model.hop_samples)] if model.conditional else None
         speaker = known[item["speaker"]] if known else None
         sounds = model.generate(
-            frames, seed=seed, num_samples=length, speaker=speaker, temperature=temperature
+            frames,
+            seed=seed + row_of(item),
+            num_samples=length,
+            speaker=speaker,
+            temperature=temperature,
         )
         return sounds[0]
 
     return synthesise
+
+
+def row_of(item: dict) -> int:
+    """Return which of several recordings this is, from 0."""
+    return int(item.get("row", 0))
 
 
 def beside_one(model, temperatures: Sequence[float]) -> tuple[float, ...]:
@@ -79,7 +91,7 @@ def baselines(mel: MelConvention, seed: int) -> dict[str, System]:
 
 def _griffin_lim(mel: MelConvention, seed: int, refit: bool, item: dict, length: int) -> np.ndarray:
     frames = mel_spectrogram(item["waveform"][:length], mel)
-    return griffin_lim(frames, mel, length, seed=seed, refit=refit)
+    return griffin_lim(frames, mel, length, seed=seed + row_of(item), refit=refit)
 
 
 def _world(rate_hz: int, item: dict, length: int) -> np.ndarray:
@@ -141,10 +153,10 @@ def _synthesised(
     system(items[0], min(sample_rate_hz // 2, len(items[0]["waveform"])))  # compiles
     sounds, seconds = [], 0.0
     with Progress(len(items), name.replace("_", " "), "recording") as progress:
-        for item in items:
+        for row, item in enumerate(items):
             length = synthesised_samples(item, sample_rate_hz)
             start = time.perf_counter()
-            sounds.append(system(item, length))
+            sounds.append(system({**item, "row": row}, length))
             seconds += time.perf_counter() - start
             progress.advance()
     return sounds, seconds * sample_rate_hz / sum(len(sound) for sound in sounds)

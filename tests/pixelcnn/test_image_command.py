@@ -482,7 +482,10 @@ def test_every_preset_goes_through_the_command_line(name, monkeypatch, mistake):
         ("--data.size 12", "`size` must be 4 times a power of two, got 12; 8 and 16 are near"),
         ("--parts 4 8.5", "`parts` must be of 4, 8.2, 8.3, 8.4, got 8.5"),
         ("--output.levels 16", "`output.levels` must be 256, by `data.bits`, got 16"),
-        ("--data.channels 3", "`output.channels` must be `data.channels`, 3, got 1"),
+        (
+            "--data.channels 3 --output.channels 1",
+            "`output.channels` must be `data.channels`, 3, got 1",
+        ),
     ],
 )
 def test_options_that_do_not_fit_together_are_one_line(mistake, tmp_path, words, line):

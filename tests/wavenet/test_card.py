@@ -87,3 +87,12 @@ def test_one_speaker_of_several_is_evaluated_alone(of_two, capsys):
     assert json.loads(capsys.readouterr().out)["dev"]["recordings"] == 1
     assert onepass.main(["evaluate", str(of_two), "--speaker", "zoe"]) == 2
     assert "There is no speaker 'zoe'; there are ann, bob." in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "waveform", [np.zeros(300, np.int16), np.zeros((1, 300)), np.full(300, np.inf), [0, 1]]
+)
+def test_log_prob_of_what_is_no_waveform_is_refused(exported, waveform):
+    model = models.load(exported / "model")
+    with pytest.raises(ValueError, match="`waveform` must be finite floating-point samples"):
+        model.log_prob(waveform)

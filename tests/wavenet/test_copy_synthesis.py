@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from wavenet.copy_synthesis import baselines, compare, synthesised_samples, table
+from wavenet.copy_synthesis import baselines, compare, row_of, synthesised_samples, table
 from wavenet.features import MelConvention
 
 RATE_HZ = 16_000
@@ -85,3 +85,16 @@ def test_a_recording_without_a_value_is_counted_in_the_table():
     measures = {"f0": {"mean": 0.5, "low": 0.4, "high": 0.6, "n": 3, "undefined": 2}}
     text = "\n".join(table({"a": {"measures": measures, "real_time_factor": 1.0}}))
     assert "0.500 [0.400, 0.600] n 3" in text and "Over 5 recordings" in text
+
+
+def test_recordings_have_noise_of_their_own():
+    rows, twice = [], [ITEMS[0], ITEMS[0]]
+
+    def system(item, length):
+        rows.append(row_of(item))
+        return baselines(MEL, seed=0)["griffin_lim"](item, length)
+
+    measures = compare({"any": system}, twice, MEL)["any"]["measures"]
+    assert rows == [0, 0, 1]  # it is compiled on the first
+    distance = measures["log_mel_distance_db"]
+    assert distance["low"] < distance["mean"] < distance["high"]

@@ -100,12 +100,12 @@ def match(tables: Tables, names: set[str]) -> tuple[dict[str, Row], list[Row], l
     missing: list[Row] = []
     contradicted: list[str] = []
     stems: dict[str, str] = {}
-    for name in sorted(names):
-        stems.setdefault(PurePosixPath(name).stem, name)
+    for path in sorted(names):
+        stems.setdefault(PurePosixPath(path).stem, path)
     for row in tables.rows:
         candidates = [f"{row.split}/{row.file}"] if row.split else []
         if row.table == LJ_SPEECH:
-            candidates.append(stems.get(row.file, ""))
+            candidates += [stems.get(row.file, ""), stems.get(PurePosixPath(row.file).stem, "")]
         found = next((name for name in [*candidates, row.file] if name in names), None)
         if found is None:
             missing.append(row)

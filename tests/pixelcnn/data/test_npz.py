@@ -63,7 +63,7 @@ IMAGES = noise(4, 8, 8)
     ("arrays", "message"),
     [
         ({"pictures": IMAGES}, "SOURCE: has no array `images`."),
-        ({"images": IMAGES / 255}, "SOURCE: `images` must be uint8, got float64."),
+        ({"images": IMAGES / 255}, "SOURCE: `images` must be uint8 or uint16, got float64."),
         (
             {"images": IMAGES[0]},
             "SOURCE: `images` must be [n, height, width], with 1 or 3 channels after them if any, "

@@ -238,13 +238,14 @@ def test_the_shipped_recordings_are_whole_and_carry_texts_and_licence():
 def test_the_table_of_lj_speech_is_read(tmp_path):
     fill(tmp_path, ["wavs/LJ001-0001.wav", "wavs/LJ001-0002.wav", "wavs/LJ001-0003.wav"])
     table = "LJ001-0001|In 1455|In fourteen fifty-five\nLJ001-0002|Only said once\nLJ9|no|file\n"
+    table += "LJ001-0003.wav|With its ending|\n"
     (tmp_path / "metadata.csv").write_text(table, encoding="utf-8")
     report = scan(tmp_path, RATE_HZ)
     texts = {r.name: r.text for r in report.recordings}
     assert texts == {
         "wavs/LJ001-0001.wav": "In fourteen fifty-five",
         "wavs/LJ001-0002.wav": "Only said once",
-        "wavs/LJ001-0003.wav": "",
+        "wavs/LJ001-0003.wav": "With its ending",
     }
     assert left_out(report) == {"LJ9": "not there"}
 
