@@ -62,7 +62,8 @@ class Settings:
     timeout_seconds: float = 60.0
     """Longest time for a request, in seconds; a client may ask for less."""
     max_streams: int = 8
-    """Streams of each model at the same time; beyond that requests are answered 503."""
+    """Streams of each model at the same time, at most 246 in a sandbox; beyond that requests are
+    answered 503."""
     requests_per_minute_per_client: int = 0
     """Beyond that a client's requests are answered 429; 0: no limit."""
     poll_seconds: float = 1.0
