@@ -5,8 +5,9 @@ A chunk's condition needs a few frames on either side of it and no more, so that
 comes early and an hour takes no more memory than a second.
 """
 
+import weakref
 from collections.abc import Iterator
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -21,6 +22,16 @@ Backend = Literal["auto", "numba", "tensorflow"]
 CHUNK_SAMPLES = 32_000  # about; whole frames are taken
 WHOLE_SAMPLES = 160_000  # of a chunk where only the whole is wanted: memory stays bounded
 FIRST_SAMPLES = 1600  # of the first chunk, so that something is heard soon
+
+
+class _MadeEngine(NamedTuple):
+    """An engine, and the weights that it was made of."""
+
+    weights: list[np.ndarray]
+    engine: FlowEngine
+
+
+_ENGINES: weakref.WeakKeyDictionary[ParallelWaveNet, _MadeEngine] = weakref.WeakKeyDictionary()
 
 
 def generate(student: ParallelWaveNet, request: Request, backend: Backend = "auto") -> np.ndarray:
@@ -114,8 +125,17 @@ def _runner(student: ParallelWaveNet, backend: Backend, batch: int):
     return _cpu_runner(student, batch) if backend == "numba" else _tensorflow_runner(student, batch)
 
 
+def _engine(student: ParallelWaveNet) -> FlowEngine:
+    """Return the engine with the student's current weights, made anew only if they changed."""
+    weights = [variable.numpy() for flow in student.flows for variable in flow.variables]
+    made = _ENGINES.get(student)
+    if made is None or not all(map(np.array_equal, made.weights, weights)):
+        made = _ENGINES[student] = _MadeEngine(weights, FlowEngine(student.flows))
+    return made.engine
+
+
 def _cpu_runner(student: ParallelWaveNet, batch: int):
-    engine = FlowEngine(student.flows)
+    engine = _engine(student)
     state, row_samples = engine.initial_state(batch), student.config.row_samples
 
     tail = np.zeros([batch, student.config.prediction_order], np.float32)

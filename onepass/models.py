@@ -57,12 +57,13 @@ def list_models() -> list[ModelInfo]:
 
 
 def load(place: str | Path) -> "Model":
-    """The model of a place, with the methods `generate`, `stream` and `log_prob` where it has them.
+    """Load a model, with the methods `generate`, `stream` and `log_prob` where it has them.
 
     `generate(condition, *, seed, num)` gives float32 [num, samples] or uint8 [num, size, size,
     channels]; `stream` the same sounds chunk by chunk; `log_prob` the exact log-probability, in
     nats, that a model of images or an autoregressive model of sound gives to data. What
-    `onepass.save` wrote comes back as an `Autoregressive`.
+    `onepass.save` wrote comes back as an `Autoregressive`. A bundle and a served model are programs
+    that only generate: they have no `log_prob`.
 
     Args:
       place: the name of a shipped model, see `list_models`; a run directory or model folder; a

@@ -23,7 +23,6 @@ from replicator.runs.run_directory import RunDirectory
 
 OF_THE_TEACHER = ("teacher", "teacher_weights", "targets")  # what config.json says of one
 FLOW_TERMS = ("kl", "likelihood", "forward", "spectrum", "features")  # of its targets
-STORED = np.float16  # half the size; quality is measured with the rounded weights
 
 
 def export(given: ExportArguments) -> str:
@@ -38,18 +37,21 @@ def export(given: ExportArguments) -> str:
     stored = {**stored, "data_folder": Path(data).name}
     if "teacher" in stored:
         stored["teacher"] = Path(stored["teacher"]).name
-    for variable in model.network.trainable_variables:
-        variable.assign(variable.numpy().astype(STORED).astype(np.float32))
+    dtype = np.float16 if given.float16 else np.float32
+    for variable in model.network.trainable_variables:  # measured is what is stored
+        variable.assign(variable.numpy().astype(dtype).astype(np.float32))
     dataset = ImageDataset.for_evaluation(data, model.config, model.classes, model.statistics)
     figures = evaluate(model, dataset)
     facts = origin(given, data, model.network, _command(stored)) | {"quality": figures}
+    facts["stored_dtype"] = np.dtype(dtype).name
     facts |= {name: stored[name] for name in OF_THE_TEACHER if name in stored}
     if model.multiscale is not None and model.multiscale.has_flow:
         facts["base_flows"] = list(model.multiscale.config.base_flows)
     if model.config.conditioning.kind == "text":
         facts["captions"] = list(dataset.captions)
-    write(given.out, model.network, {**model.spec, **facts}, stored, card, STORED)
-    return f"{figures['bits_per_dim']:.3f} bits per dimension on dev"
+    write(given.out, model.network, {**model.spec, **facts}, stored, card, dtype)
+    rounded = "; weights rounded to float16: images differ from the run's" if given.float16 else ""
+    return f"{figures['bits_per_dim']:.3f} bits per dimension on dev{rounded}"
 
 
 def _command(stored: dict) -> str:
@@ -91,6 +93,13 @@ def _captions_line(spec: dict) -> str:
     return f"- Captions such as: {'; '.join(spec['captions'])}\n"
 
 
+def _precision(spec: dict) -> str:
+    """Return the precision of the stored weights; folders of before it was a choice have half."""
+    if spec.get("stored_dtype", "float16") == "float16":
+        return "half precision (float16), rounded: images differ from those of the run"
+    return "single precision (float32): images are those of the run"
+
+
 def card(spec: dict) -> str:
     """Returns the model card, Markdown, of a model.json."""
     quality = spec["quality"]
@@ -110,7 +119,7 @@ A {kind} of {spec["size"]}x{spec["size"]} images with {spec["channels"]} channel
 
 - Data: {spec["data"]}. {spec["data_licence"]}
 - Classes: {", ".join(spec["classes"]) or "none"}
-{_captions_line(spec)}- Weights are stored, and were measured, in half precision.
+{_captions_line(spec)}- Weights are stored, and were measured, in {_precision(spec)}.
 {_teacher_line(spec)}{training_lines(spec)}
 
 Measured on {quality["dev"]["pictures"]} dev images that it was not trained on (the best of its

@@ -57,7 +57,8 @@ class Settings:
     timeout_seconds: float = 60.0
     """Longest time for a request, in seconds; a client may ask for less."""
     max_streams: int = 8
-    """Streams of each model at the same time; beyond that requests are answered 503."""
+    """Streams of each model at the same time, at most 246 in a sandbox; beyond that requests are
+    answered 503."""
     poll_seconds: float = 1.0
     """Seconds between two looks at the folder of models."""
     load_seconds: float = 600.0

@@ -53,6 +53,9 @@ class FlowState:
 class FlowEngine:
     """Turns noise into sound with the weights that the flows have when the engine is made.
 
+    Several threads of the caller may `run` it at the same time, each with a state of its own. Its
+    own threads are kept for the next run, and end with it.
+
     Args:
       flows: of one student, first to last.
       threads: processor cores to use; by default all that this process may run on.
@@ -63,6 +66,7 @@ class FlowEngine:
             raise ValueError("`flows` must be at least one, got none.")
         self.threads = cores(threads)
         self._packed = pack(flows)
+        self._idle: list[ThreadPoolExecutor] = []
 
     def initial_state(self, batch: int) -> FlowState:
         """The state before the first sample: zeros."""
@@ -121,13 +125,15 @@ class FlowEngine:
 
     def _run_tiles(self, chunk: Chunk, bunches: int) -> None:
         schedule = _schedule(len(chunk.location), bunches, self.threads)
-        with ThreadPoolExecutor(schedule.threads) as workers:
-            futures = [
-                workers.submit(run_tiles, self._packed, chunk, schedule, self._scratch(), thread)
-                for thread in range(schedule.threads)
-            ]
-            for future in futures:
-                future.result()
+        # Threads of a run wait for each other, so that no two runs may share a pool.
+        workers = self._idle.pop() if self._idle else ThreadPoolExecutor(self.threads)
+        futures = [
+            workers.submit(run_tiles, self._packed, chunk, schedule, self._scratch(), thread)
+            for thread in range(schedule.threads)
+        ]
+        for future in futures:
+            future.result()
+        self._idle.append(workers)
 
     def _scratch(self) -> Scratch:
         sizes = self._packed.sizes

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 
 from pixelcnn.data.image_file import DataError
-from pixelcnn.data.npz import pair, read_arrays
+from pixelcnn.data.npz import check_shape, pair, read_arrays
 from replicator.runs.atomic_files import write_npz
 from replicator.runs.folders import hashed, make_folder, shown
 
@@ -60,17 +60,22 @@ def write_held(source: Path, target: Path, share: float, captions: Sequence[str]
 
     share: of the subjects. captions: of images whose design is held out in any case.
 
-    Raises DataError for files without `names`, `styles` or `captions`, or an unknown caption.
+    Raises DataError for files that are no npz files, or without `names`, `styles` or `captions` of
+    one length, for an unknown caption, and for a target that is the source.
     """
     files = pair(source)
     if files is None:
         raise DataError(f"{shown(source)}: needs a *_train.npz and a *_dev.npz.")
     train, dev = files
-    with np.load(train, allow_pickle=False) as opened:
-        arrays = read_arrays(train, tuple(opened.files))
+    if target.resolve() == source.resolve():
+        raise DataError(f"{shown(target)}: is the source; name another folder.")
+    arrays = read_arrays(train)
     for key in NEEDED:
         if key not in arrays:
             raise DataError(f"{shown(train)}: has no array `{key}`.")
+    rows_of = {key: array for key, array in arrays.items() if key != "classes"}
+    for key, array in rows_of.items():
+        check_shape(train, key, array, (len(arrays["names"]), *[None] * (array.ndim - 1)))
     if unknown := sorted(set(captions) - set(arrays["captions"])):
         raise DataError(f"{shown(train)}: no image has the caption {shown(unknown[0])}.")
     subjects = [subject_of(str(name)) for name in arrays["names"]]
@@ -81,8 +86,7 @@ def write_held(source: Path, target: Path, share: float, captions: Sequence[str]
         target / "held" / train.name.replace("_train.npz", "_held_dev.npz"): held,
     }.items():
         make_folder(path.parent)
-        each = {k: v if k == "classes" else v[rows] for k, v in arrays.items()}
-        write_npz(path, each)
+        write_npz(path, arrays | {key: array[rows] for key, array in rows_of.items()})
     shutil.copyfile(dev, target / dev.name)
     return int(held.sum())
 
@@ -94,4 +98,7 @@ if __name__ == "__main__":
     parser.add_argument("--share", type=float, default=SHARE, help="of the subjects (%(default)s)")
     parser.add_argument("--caption", nargs="*", default=[], help="images to hold out in any case")
     given = parser.parse_args()
-    print(write_held(given.source, given.target, given.share, given.caption), "images held out")
+    try:
+        print(write_held(given.source, given.target, given.share, given.caption), "images held out")
+    except DataError as error:
+        parser.error(str(error))

@@ -29,8 +29,12 @@ Texts = tuple[str, ...] | None
 KEYS = ("images", "labels", "classes", "names", "captions", "maps")
 
 
-def read_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
-    """Those arrays of an npz file that are there; pickled objects are never loaded.
+def read_arrays(path: Path, keys: tuple[str, ...] | None = None) -> dict[str, np.ndarray]:
+    """Read those arrays of an npz file that are there; pickled objects are never loaded.
+
+    Args:
+      path: of the file.
+      keys: of the arrays; None: all that it has.
 
     Raises:
       DataError: no such file, not an npz file, or an array that cannot be read.
@@ -41,7 +45,8 @@ def read_arrays(path: Path, keys: tuple[str, ...]) -> dict[str, np.ndarray]:
         return {"images": _single(path)}
     try:
         with open(path, "rb") as file, _opened(path, file) as opened:
-            return {key: _array(path, opened, key) for key in keys if key in opened.files}
+            wanted = opened.files if keys is None else keys
+            return {key: _array(path, opened, key) for key in wanted if key in opened.files}
     except OSError as error:
         raise DataError(f"{shown(path)}: cannot be read ({error.strerror}).") from error
 

@@ -171,7 +171,11 @@ def program_digest(folder: Path) -> str:
 
 
 def ask(request: dict[str, Any]) -> dict[str, Any]:
-    """The answer of a process of device_program.py; UserError with its last words if it fails."""
+    """Return the answer of a process of device_program.py.
+
+    Raises:
+      UserError: with its last words if it fails, or it takes more than LIMIT_SECONDS.
+    """
     devices = request["rows"] * request["model"]
     several = device_environment(devices)
     source = {"PYTHONPATH": os.pathsep.join([str(Path(__file__).parents[2]), *sys.path])}
@@ -179,14 +183,20 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
         file, answer = Path(folder) / "request.json", Path(folder) / "answer.json"
         file.write_text(json.dumps(request | {"answer": str(answer)}))
         command = [sys.executable, "-m", "replicator.planning.device_program", str(file)]
-        done = subprocess.run(
-            command,
-            env={**os.environ, **several, **source},
-            capture_output=True,
-            text=True,
-            timeout=LIMIT_SECONDS,
-            check=False,
-        )
+        try:
+            done = subprocess.run(
+                command,
+                env={**os.environ, **several, **source},
+                capture_output=True,
+                text=True,
+                timeout=LIMIT_SECONDS,
+                check=False,
+            )
+        except subprocess.TimeoutExpired as error:
+            raise UserError(
+                f"JAX did not compile and run the step on {devices} devices within "
+                f"{LIMIT_SECONDS:g} seconds."
+            ) from error
         if done.returncode:
             said = [line for line in done.stderr.splitlines() if line.strip()] or [
                 "it said nothing"

@@ -7,6 +7,7 @@ lives between the passes is the compiled step's temporaries, divided in the same
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Iterator
 
 from replicator.layouts.network import Network
@@ -31,12 +32,48 @@ class Stages:
     passed_bytes: float
 
     def joined(self, count: int) -> list[float]:
-        """The work of `count` runs of consecutive stages, the largest as small as can be."""
-        ends = [0, *itertools.accumulate(self.work)]
-        cuts = itertools.combinations(range(1, len(self.work)), count - 1)
-        runs = ([0, *cut, len(self.work)] for cut in cuts)
-        shares = ([ends[b] - ends[a] for a, b in itertools.pairwise(run)] for run in runs)
-        return min(shares, key=max)
+        """Join the stages into `count` runs of consecutive ones, the largest as small as can be.
+
+        Among equally good ones, the earlier runs are the shorter ones. The dynamic programme over
+        suffixes takes count x stages^2 steps.
+
+        Returns:
+          The work of each run, in the order of the stages.
+        """
+        ends, total = [0.0, *itertools.accumulate(self.work)], len(self.work)
+        if not 1 <= count <= total:
+            raise ValueError(f"`count` must be from 1 to {total}, got {count}.")
+        # largest[k][a]: the largest run when stages a and later are joined into k + 1 runs.
+        largest = [[ends[total] - ends[first] for first in range(total)]]
+        for runs in range(2, count + 1):
+            fewer = largest[-1]
+            largest.append(
+                [
+                    min(
+                        (
+                            max(ends[last] - ends[first], fewer[last])
+                            for last in range(first + 1, total - runs + 2)
+                        ),
+                        default=math.inf,
+                    )
+                    for first in range(total)
+                ]
+            )
+        return _runs(ends, largest, count)
+
+
+def _runs(ends: list[float], largest: list[list[float]], count: int) -> list[float]:
+    """Return the work of the runs that attain the optimum, the first ones as short as they may."""
+    bound, first, work = largest[count - 1][0], 0, []
+    for left in range(count - 1, 0, -1):
+        last = next(
+            last
+            for last in range(first + 1, len(ends) - left)
+            if ends[last] - ends[first] <= bound and largest[left - 1][last] <= bound
+        )
+        work.append(ends[last] - ends[first])
+        first = last
+    return [*work, ends[-1] - ends[first]]
 
 
 @dataclasses.dataclass(frozen=True)

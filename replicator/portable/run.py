@@ -17,6 +17,7 @@ import importlib
 import importlib.machinery
 import json
 import os
+import re
 import signal
 import sys
 import time
@@ -134,7 +135,8 @@ class Checkpoints:
         self.folder = Path(folder)
 
     def _steps(self) -> list[int]:
-        return sorted(int(p.stem.removeprefix("step_")) for p in self.folder.glob("step_*.npz"))
+        stems = [path.stem.removeprefix("step_") for path in self.folder.glob("step_*.npz")]
+        return sorted(int(stem) for stem in stems if re.fullmatch(r"[0-9]{8,}", stem))
 
     def _path(self, step: int) -> Path:
         return self.folder / f"step_{step:08d}.npz"

@@ -35,6 +35,8 @@ class ExportArguments:
     """What it was trained on; None: this machine."""
     temperature: float | None = None
     """At which a model of sound speaks unless another is asked for; None: 1."""
+    float16: bool = False
+    """Round the weights of a model of images to half precision, in which they are also measured."""
 
 
 def origin(given: ExportArguments, data: Path | str, network: tf.Module, command: str) -> dict:

@@ -44,7 +44,7 @@ CARD = "card.md"
 PORTABLE = "portable"
 PORTABLE_FRAMES = 200
 PROGRAM_BYTES, COPIES = 32 << 20, 4  # a bundle is the program, and the weights a few times
-RUN_OPTIONS = ("data_licence", "note", "machine", "parts_from", "temperature")
+RUN_OPTIONS = ("data_licence", "note", "machine", "parts_from", "temperature", "float16")
 NETWORKS = {"wavenet": "network", "parallel-wavenet": "student"}  # where a config has them
 
 
@@ -120,7 +120,7 @@ def _write_model(given: ExportArguments, folder: Path) -> str:
     if not (source / SPEC_FILE).exists():
         return _measured(given, folder)
     for name in RUN_OPTIONS:
-        if getattr(given, name) not in (None, "", ()):
+        if getattr(given, name) not in (None, "", (), False):
             raise UserError(f"`--{name.replace('_', '-')}` is for runs; {given.run} has its card.")
     spec, _ = read_folder(source)
     _write_spec(folder, {name: value for name, value in spec.items() if name != "serving"})
@@ -145,13 +145,15 @@ def _measured(given: ExportArguments, folder: Path) -> str:
     """Measures a run on dev and writes its model folder; what was measured, in words."""
     options: dict[str, Any] = {"data_licence": given.data_licence or "unknown", "note": given.note}
     options |= {"run": given.run, "out": folder, "machine": given.machine}
-    options["temperature"] = given.temperature
+    options |= {"temperature": given.temperature, "float16": given.float16}
     if kind_of(given.run) in IMAGE_KINDS:
         if given.temperature is not None:
             raise UserError("`--temperature` is for models of sound.")
         return image_card.export(image_card.ExportArguments(**options, parts_from=given.parts_from))
     if given.parts_from:
         raise UserError("`--parts-from` is for multiscale models of images.")
+    if given.float16:
+        raise UserError("`--float16` is for models of images: weights of sound stay in float32.")
     model = speech_models.load(given.run)
     if isinstance(model, StudentModel):
         return student_card.export(teacher_card.ExportArguments(**options), model)

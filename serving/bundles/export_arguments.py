@@ -26,6 +26,9 @@ class ExportArguments:
     """Numbers of rows that a call may have, each compiled once; none: a few up to 8."""
     bfloat16: bool = False
     """Compute in bfloat16 (models of sound)."""
+    float16: bool = False
+    """Round the weights of a model of images to float16: half the file, and images that differ from
+    the run's in a few pixels of a hundred. Without it they are the run's to the pixel."""
     portable: bool = False
     """Also write the sampler as StableHLO, for JAX without TensorFlow, to OUT/portable."""
     warm: bool = True

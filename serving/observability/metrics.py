@@ -19,8 +19,7 @@ class Metrics:
 
     def __init__(self):
         self.registry = CollectorRegistry()
-        self._models: set[str] = set()
-        self._served: dict[str, int] = {}  # the version, by model
+        self._models, self._served = set[str](), dict[str, int]()  # names; versions by name
         counter = functools.partial(Counter, registry=self.registry)
         gauge = functools.partial(Gauge, registry=self.registry)
         histogram = functools.partial(Histogram, registry=self.registry)

@@ -7,8 +7,11 @@ import pytest
 
 import onepass
 from onepass import models
+from onepass.remote_model import RemoteModel
 from pixelcnn.shipped import dev_images
 from replicator.runs.errors import UserError
+from serving.bundles.audio_bundle import AudioBundle
+from serving.bundles.image_bundle import ImageBundle
 from wavenet import shipped
 from wavenet.data import audio
 
@@ -45,6 +48,13 @@ def test_a_bundle_is_known_by_its_program(tmp_path, place, is_one):
 def test_an_address_is_not_asked_before_it_is_whole():
     with pytest.raises(UserError, match="must be http://HOST:PORT/NAME, got http://localhost:1"):
         onepass.load("http://localhost:1")
+
+
+def test_programs_without_weights_have_no_log_prob_and_load_says_so():
+    kinds = (AudioBundle, ImageBundle, RemoteModel)
+    assert not any(hasattr(kind, "log_prob") for kind in kinds)
+    assert all(hasattr(kind, "generate") for kind in kinds)
+    assert "have no `log_prob`" in onepass.load.__doc__
 
 
 @pytest.fixture(scope="module")

@@ -1,4 +1,4 @@
-"""An exported image model: its card says where it is from, its weights are half the size."""
+"""An exported image model: its card says where it is from, its weights are the run's or rounded."""
 
 import dataclasses
 import json
@@ -46,7 +46,7 @@ def test_the_card_says_where_the_model_is_from(exported):
         f"{best_step('pixelcnn')} steps in ",
         "on an abacus.",
         "`onepass train tiny --data toys --workdir run` On a cold day.",
-        "in half precision",
+        "in single precision (float32): images are those of the run.",
         f"Measured on {DEV} dev images",
         "| seconds an image, batch 1 | 0.125 | |",
     ):
@@ -66,17 +66,41 @@ def test_the_card_holds_the_measured_figures(exported):
     assert quality["bits_per_dim"] == bits["mean"]
 
 
-def test_weights_are_stored_in_half_precision_and_evaluated_so(exported):
+def test_weights_and_images_are_those_of_the_run(exported):
+    model, of_run = opened(exported), image_runs.model("pixelcnn")
+    assert spec_of(exported)["stored_dtype"] == "float32"
     with np.load(exported / "weights.npz") as stored:
-        assert {array.dtype for array in stored.values()} == {np.dtype(np.float16)}
+        assert {array.dtype for array in stored.values()} == {np.dtype(np.float32)}
         assert sum(array.size for array in stored.values()) == spec_of(exported)["weights"]
-    model = opened(exported)
-    for variable in model.density.trainable_variables:
-        value = variable.numpy()
-        assert value.dtype == np.float32
-        np.testing.assert_array_equal(value, value.astype(np.float16).astype(np.float32))
-    run_ = [v.numpy() for v in image_runs.model("pixelcnn").density.trainable_variables]
-    assert not all(np.array_equal(value, value.astype(np.float16)) for value in run_)
+    pairs = zip(model.density.trainable_variables, of_run.density.trainable_variables, strict=True)
+    for found, expected in pairs:
+        np.testing.assert_array_equal(found.numpy(), expected.numpy())
+    drawn = model.generate([0, 1, 2], seed=3, num=3)
+    np.testing.assert_array_equal(drawn, of_run.generate([0, 1, 2], seed=3, num=3))
+
+
+def test_weights_are_rounded_where_it_is_asked_for_and_that_is_said(tmp_path, monkeypatch):
+    monkeypatch.setattr("pixelcnn.evaluation._seconds", lambda *_: 0.125)
+    folder = tmp_path / "half"
+    given = ExportArguments(run("pixelcnn"), folder, machine="an abacus", float16=True)
+    assert card.export(given).endswith("rounded to float16: images differ from the run's")
+    assert "in half precision (float16), rounded" in (folder / "card.md").read_text()
+    with np.load(folder / "weights.npz") as stored:
+        assert {array.dtype for array in stored.values()} == {np.dtype(np.float16)}
+    pairs = zip(
+        opened(folder).density.trainable_variables,
+        opened(run("pixelcnn")).density.trainable_variables,
+        strict=True,
+    )
+    for found, expected in pairs:
+        rounded = expected.numpy().astype(np.float16).astype(np.float32)
+        np.testing.assert_array_equal(found.numpy(), rounded)
+
+
+def test_a_card_of_before_the_choice_says_what_its_weights_are(exported):
+    spec = spec_of(exported)
+    del spec["stored_dtype"]
+    assert "in half precision" in card.card(spec)
 
 
 def test_the_figures_are_those_of_the_folder(exported, monkeypatch):

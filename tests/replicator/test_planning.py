@@ -1,6 +1,7 @@
 """What a step on several devices will take: laws of the simulation, and what is made of a plan."""
 
 import dataclasses
+import itertools
 import json
 import math
 import subprocess
@@ -444,6 +445,31 @@ def test_stages_are_joined_so_that_the_largest_is_smallest():
     assert uneven[4, "1f1b"].step_seconds > 1.5 * even[4, "1f1b"].step_seconds
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_stages_are_joined_as_trying_every_way_would_join_them(seed):
+    draw = np.random.default_rng(seed)
+    whole = draw.integers(1, 4, 7).astype(float)  # many ways are equally good
+    for work in (whole, draw.random(7)):
+        ends = [0.0, *itertools.accumulate(work)]
+        for count in range(1, 8):
+            cuts = itertools.combinations(range(1, 7), count - 1)
+            runs = [[0, *cut, 7] for cut in cuts]
+            shares = [[ends[b] - ends[a] for a, b in itertools.pairwise(run)] for run in runs]
+            assert Stages(tuple(work), 0.0).joined(count) == min(shares, key=max)
+
+
+def test_forty_stages_are_joined_for_twenty_devices():
+    assert Stages((1.0,) * 40, 0.0).joined(20) == [2.0] * 20
+    found = Stages((1.0, 2.0, 3.0, 2.0) * 10, 0.0).joined(20)
+    assert len(found) == 20 and sum(found) == 80.0 and max(found) == 5.0  # 1 + 2, 3 + 2
+
+
+@pytest.mark.parametrize("count", [0, 5])
+def test_stages_cannot_be_joined_into_none_or_more_than_there_are(count):
+    with pytest.raises(ValueError, match=f"`count` must be from 1 to 4, got {count}"):
+        Stages((1.0,) * 4, 0.0).joined(count)
+
+
 def test_where_memory_is_short_a_pipeline_is_chosen_that_fits():
     plan = planner(Stages((1.0,) * 4, 0.0), memory=gib(120), shared_cores="no")
     found = plan.predictions()
@@ -523,6 +549,12 @@ def test_a_compiled_step_on_two_devices_reduces_its_gradients(line):
     whole, half = store.profiled(folder).memory, store.compiled(folder, 2).memory
     assert whole["arguments"] - half["arguments"] == 8 * 4 * 4 / 2  # each has half of the rows
     assert one.step_seconds == pytest.approx(store.profiled(programs.folder(8, 1)).run.step_seconds)
+
+
+def test_a_measurement_without_end_is_one_line(monkeypatch):
+    monkeypatch.setattr(measurement, "LIMIT_SECONDS", 0.001)  # a process takes longer to begin
+    with pytest.raises(UserError, match=r"^JAX did not .* on 6 devices within 0\.001 seconds\.$"):
+        measurement.ask({"rows": 3, "model": 2})
 
 
 def test_a_second_plan_measures_nothing(line, monkeypatch):

@@ -337,6 +337,14 @@ def test_a_stop_signal_or_the_time_saves_and_ends(line):
     assert portable_run.train(folder, options(steps=2)) == "done"
 
 
+def test_files_that_are_no_checkpoints_are_left_alone(line):
+    folder, _, _ = line
+    for name in ("step_final.npz", "step_00000001 (1).npz", "step_7.npz", "step_.npz"):
+        (folder / "checkpoints" / name).write_bytes(b"a copy of somebody's")
+    assert portable_run.train(folder, options(steps=2)) == "done"
+    assert len(list((folder / "checkpoints").glob("step_*.npz"))) == 4 + 2
+
+
 def test_a_damaged_checkpoint_is_passed_over_and_its_metrics_dropped(line):
     folder, _, _ = line
     for steps in (2, 4):

@@ -363,6 +363,7 @@ def test_what_cannot_be_exported_so_is_one_line(tmp_path, mistake):
     assert mistake(*ask, out, "--buckets", "7").startswith("`--buckets` is for models of sound")
     assert mistake(*ask, out, "--batches", "0") == "`--buckets` and `--batches` must be at least 1."
     assert mistake(*ask, out, "--note", "x") == f"`--note` is for runs; {folder} has its card."
+    assert mistake(*ask, out, "--float16") == f"`--float16` is for runs; {folder} has its card."
     assert mistake(*ask, out, "--bare", "--portable").startswith("`--portable` is of the program")
     line = mistake("export", tmp_path / "no", "--out", out)
     assert line == f"There is no run directory {tmp_path / 'no'}."

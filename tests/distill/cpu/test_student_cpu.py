@@ -1,17 +1,23 @@
 """The compiled flows against the flows they came from, and against their own laws."""
 
+import gc
 import itertools
 import threading
+import weakref
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from distill import generation
 from distill.config import StudentConfig
+from distill.cpu import engine as engine_module
 from distill.cpu.engine import FlowEngine, compile_kernels
 from distill.cpu.tiles import run_tiles
-from distill.cpu.weights import TILE_ROWS
+from distill.cpu.weights import TILE_ROWS, pack
 from distill.student import Condition, ParallelWaveNet
+from wavenet.speech_model import Request
 
 # Channel counts below, between and above whole vectors; pasts shorter and longer than a tile.
 STUDENTS = {
@@ -191,10 +197,12 @@ def test_a_state_serves_once_and_its_copy_once_more(student):
     np.testing.assert_array_equal(first.output, second.output)
 
 
-def test_no_thread_is_left_behind(student):
-    before = threading.active_count()
+def test_its_threads_end_with_the_engine(student):
+    before = set(threading.enumerate())
     flowed(student, threads=4)
-    assert threading.active_count() == before
+    gc.collect()
+    for thread in set(threading.enumerate()) - before:
+        thread.join()  # it never returns for one that is kept
 
 
 def test_not_a_number_is_not_hidden(student):
@@ -241,3 +249,48 @@ def test_kernels_compiled_before_there_is_a_student_are_those_of_every_student(s
     engine = FlowEngine(student.flows)
     engine.run(engine.initial_state(1), noise, np.zeros([1, 4, channels]) if channels else None)
     assert len(run_tiles.signatures) == 1
+
+
+def test_weights_are_packed_once_and_anew_when_they_changed(monkeypatch):
+    packed = []
+    monkeypatch.setattr(engine_module, "pack", lambda flows: packed.append(1) or pack(flows))
+    student = ParallelWaveNet(STUDENTS["no condition"])
+    request = Request(num_samples=200, seed=3, rows=(0, 1))
+    first = generation.generate(student, request, "numba")
+    np.testing.assert_array_equal(generation.generate(student, request, "numba"), first)
+    assert len(packed) == 1
+    student.flows[0].head2_bias.assign(student.flows[0].head2_bias + 0.25)
+    assert np.abs(generation.generate(student, request, "numba") - first).max() > 0.01
+    assert len(packed) == 2
+
+
+def test_an_engine_ends_with_its_student():
+    student = ParallelWaveNet(STUDENTS["no condition"])
+    generation.generate(student, Request(num_samples=20, seed=3, rows=(0,)), "numba")
+    engine = weakref.ref(generation._ENGINES[student].engine)
+    del student
+    gc.collect()
+    assert engine() is None
+
+
+def test_chunks_and_requests_share_a_pool_of_threads_and_concurrent_ones_do_not(monkeypatch):
+    made = []
+
+    class Pool(ThreadPoolExecutor):
+        def __init__(self, workers):
+            made.append(workers)
+            super().__init__(workers)
+
+    monkeypatch.setattr(engine_module, "ThreadPoolExecutor", Pool)
+    engine = FlowEngine(ParallelWaveNet(STUDENTS["no condition"]).flows, threads=2)
+    noise = np.random.default_rng(0).normal(size=[3, SAMPLES]).astype(np.float32)
+    expected = engine.run(engine.initial_state(3), noise)[0].output
+    state = engine.initial_state(3)
+    for first in range(0, SAMPLES, 100):
+        _, state = engine.run(state, noise[:, first : first + 100])
+    assert made == [2]
+    with ThreadPoolExecutor(4) as callers:
+        runs = [callers.submit(engine.run, engine.initial_state(3), noise) for _ in range(8)]
+        for run in runs:
+            np.testing.assert_array_equal(run.result()[0].output, expected)
+    assert len(made) <= 4

@@ -68,3 +68,17 @@ def test_what_a_source_lacks_is_named(tmp_path):
         write_held(source, tmp_path / "to", 0.1, [])
     with pytest.raises(DataError, match=r"needs a \*_train\.npz and a \*_dev\.npz\.$"):
         write_held(tmp_path, tmp_path / "to", 0.1, [])
+
+
+def test_a_file_that_is_none_is_refused_as_one_line(tmp_path):
+    source, given = folder_of(tmp_path / "from")
+    with pytest.raises(DataError, match=r"is the source; name another folder\.$"):
+        write_held(source, source, 0.5, [])
+    np.savez(source / "x_train.npz", **given | {"styles": given["styles"][:-1]})
+    with pytest.raises(DataError, match=r"`styles` must have the shape \[120\], got \[119\]\.$"):
+        write_held(source, tmp_path / "to", 0.5, [])
+    for content in (b"", b"no archive", (source / "x_train.npz").read_bytes()[:200]):
+        (source / "x_train.npz").write_bytes(content)
+        with pytest.raises(DataError, match=r"x_train\.npz: is not an npz file\.$"):
+            write_held(source, tmp_path / "to", 0.5, [])
+    assert not (tmp_path / "to").exists()
