@@ -17,12 +17,11 @@ FLOORS = (
 )
 
 EXAMPLES = ["gymnasium>=1.0"]
-CLIENT = ["grpcio>=1.70", "httpx>=0.27", "protobuf>=6"]
+CLIENT = ["grpcio>=1.70", "httpx>=0.27", "protobuf>=6", "stamina>=25.2"]
 SERVE = [
     *CLIENT,
     "grpcio-health-checking>=1.70",
     "grpcio-reflection>=1.70",
-    "httptools>=0.6",
     "msgspec>=0.20",
     "orjson>=3.10",
     "prometheus-client>=0.21",

@@ -7,7 +7,8 @@ from typing import Any
 import numpy as np
 
 from replicator.runs.errors import UserError
-from serving.client.client import Client, server_and_name, whole_images
+from serving.client.client import Client, server_and_name
+from serving.client.streams import whole_images
 from serving.settings import TOKEN_VARIABLE
 
 

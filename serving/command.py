@@ -6,34 +6,22 @@ import importlib.util
 import re
 from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated
 
 import tyro
 
 from replicator.runs.errors import UserError
-from serving.deploy.ray_settings import RaySettings
-from serving.settings import NEEDED
+from serving.settings import NEEDED, Settings
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True)
-class ServeArguments(RaySettings):
+class ServeArguments(Settings):
     """Serve the models under a folder, NAME/VERSION/ as `onepass export` writes them, over HTTP and
     gRPC. New versions are taken up while it runs. SIGTERM and Ctrl-C let every accepted request be
     answered; the exit status is 0 if all were, else 128 and the signal's number."""
 
     models: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODELS")]
     """Folder of models."""
-    to_print: Annotated[
-        Literal["kubernetes", "ray", "kuberay", "tensorflow-serving"] | None,
-        tyro.conf.arg(name="print"),
-    ] = None
-    """Start nothing; print what serves the same elsewhere: Kubernetes objects, a Serve config file,
-    a RayService for KubeRay, or a script that starts stock TensorFlow Serving."""
-    image: str = ""
-    """Container image (--print kubernetes, kuberay or tensorflow-serving), by default of this
-    version."""
-    volume: str = "onepass-models"
-    """Claim of the volume that pods see as MODELS (--print kubernetes or kuberay)."""
 
     def __post_init__(self):
         """Accepts all: tyro would report what is raised here under this class's name."""
@@ -46,9 +34,6 @@ def run_serve(arguments: list[str], parse, import_tensorflow: Callable[[], None]
     """
     given = parse(ServeArguments, arguments, "onepass serve")
     _check_options(given)
-    if given.to_print:
-        print(_printed(given), end="")
-        return 0
     _check_packages()
     if given.trust or not given.sandbox:
         import_tensorflow()
@@ -58,7 +43,7 @@ def run_serve(arguments: list[str], parse, import_tensorflow: Callable[[], None]
 def _check_options(given: ServeArguments) -> None:
     """Raises UserError, in the words of the command line, for settings that cannot be."""
     try:
-        RaySettings.__post_init__(given)
+        Settings.__post_init__(given)
     except ValueError as error:
         named = re.sub(r"`([a-z_]+)`", lambda name: f"`--{name[1].replace('_', '-')}`", str(error))
         raise UserError(named) from error
@@ -71,16 +56,3 @@ def _check_packages() -> None:
         raise UserError(
             f"Serving needs more packages ({', '.join(missing)}): pip install 'onepass[serve]'"
         )
-
-
-def _printed(given: ServeArguments) -> str:
-    from serving.deploy import kubernetes, tensorflow_serving
-
-    if given.to_print == "tensorflow-serving":
-        image = given.image or tensorflow_serving.IMAGE
-        return tensorflow_serving.tensorflow_serving(given.models, given, image)
-    if given.to_print == "ray":
-        return kubernetes.ray(given.models, given)
-    cluster = kubernetes.ClusterOptions(given.image, given.volume)
-    make = {"kubernetes": kubernetes.kubernetes, "kuberay": kubernetes.kuberay}
-    return make[given.to_print or ""](given.models, given, cluster)

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import functools
-import importlib
 import logging
 import os
 import resource
@@ -15,13 +14,10 @@ from pathlib import Path
 from typing import Any
 
 from replicator.runs.errors import UserError
-from serving.deploy.ray_settings import RaySettings
-from serving.engine.admission import Admission
-from serving.engine.certificates import certificate_of
+from serving.engine.auth import read_token
 from serving.engine.registry import ModelRegistry
-from serving.engine.tokens import read_tokens
 from serving.engine.version_scanner import MANIFEST, VERSION, scan
-from serving.grpc.server import credentials, make_server
+from serving.grpc.server import make_server
 from serving.http.app import make_app
 from serving.http.health import Probes
 from serving.http.server import HttpServer
@@ -35,11 +31,9 @@ ACCELERATOR = Path("/dev/nvidiactl")
 SIGNALS = (signal.SIGTERM, signal.SIGINT)
 
 
-def serve(settings: RaySettings, models: Path) -> int:
+def serve(settings: Settings, models: Path) -> int:
     """Serves until a signal comes; the exit status of `onepass serve`."""
     check(settings, models)
-    if settings.ray:
-        return importlib.import_module("serving.deploy.ray_command").run_ray(settings, models)
     metrics = Metrics()
     log = logs.configure(settings.log_format, settings.log_level, on_lost=metrics.log_line_lost)
     traces.configure()
@@ -55,12 +49,11 @@ def serve(settings: RaySettings, models: Path) -> int:
 
 def check(settings: Settings, models: Path) -> None:
     """Raises UserError, in one line, where the server should not begin at all."""
-    if not read_tokens(settings) and not settings.is_loopback:
+    if read_token(settings) is None and not settings.is_loopback:
         raise UserError(
             f"Listening on {settings.host}, which others can reach, needs a token: --token-file "
             f"FILE or {TOKEN_VARIABLE}."
         )
-    certificate_of(settings)
     if settings.sandbox:
         check_available()
     if not models.is_dir():
@@ -84,14 +77,12 @@ class Server:
     """
 
     def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics):
-        self.registry, self.settings, self._metrics = registry, settings, metrics
-        self._admission = Admission(settings, metrics)
-        self._parts = registry, settings, metrics, self._admission
-        self._certificate = certificate_of(settings)
-        self._http: Any = None
+        self.registry, self.settings = registry, settings
+        self._parts = registry, settings, metrics
+        self._http = HttpServer(make_app(*self._parts), settings.drain_seconds)
+        # With limits of its own: who fills the other port keeps no probe out.
+        self._probes = HttpServer(Probes(registry, metrics).app())
         self._grpc: Any = None
-        self._probes: Any = None
-        self._serving: asyncio.Task | None = None
         self.http_address = self.grpc_address = self.probe_address = ""
 
     async def start(self) -> None:
@@ -99,26 +90,17 @@ class Server:
         host = self.settings.host
         listener = bind_socket(host, self.settings.port)
         try:
-            self._http = HttpServer(
-                make_app(*self._parts),
-                self._admission.connections,
-                None if self._certificate is None else self._certificate.context,
-                self._admission.proxies,
-            )
             await self._start_grpc()
         except BaseException:
             listener.close()
             await self._stop_grpc(0.0)
             raise
         self.http_address = address(host, listener.getsockname()[1])
-        self._serving = await _begun(self._http, listener)
+        await self._http.begin(listener)
         if self.settings.probe_port >= 0:
             listener = bind_socket(host, self.settings.probe_port)
             self.probe_address = address(host, listener.getsockname()[1])
-            # With limits of its own: who fills the other port keeps no probe out.
-            limit = Admission(self.settings, self._metrics).connections
-            self._probes = HttpServer(Probes(self.registry, self._metrics).app(), limit)
-            await _begun(self._probes, listener)
+            await self._probes.begin(listener)
         await self.registry.start()
 
     async def stop(self) -> bool:
@@ -126,18 +108,10 @@ class Server:
         loop, seconds = asyncio.get_running_loop(), self.settings.drain_seconds
         end = loop.time() + seconds
         self.registry.drain()
-        answered = await asyncio.gather(self._stop_http(seconds), self._stop_grpc(seconds))
+        answered = await asyncio.gather(self._http.drain(), self._stop_grpc(seconds))
         is_idle = await self.registry.stop(max(0.0, end - loop.time()))
-        if self._probes is not None:
-            await self._probes.drain(0.0)
+        await self._probes.drain()
         return is_idle and all(answered)
-
-    async def _stop_http(self, seconds: float) -> bool:
-        if self._serving is None:
-            return True
-        is_answered = await self._http.drain(seconds)
-        await self._serving
-        return is_answered
 
     async def _stop_grpc(self, seconds: float) -> bool:
         if self._grpc is None:
@@ -153,26 +127,11 @@ class Server:
         bind_socket(host, port).close()  # gRPC would say more than one line
         self._grpc = make_server(*self._parts)
         try:
-            port = self._add_grpc_port(address(host, port))
+            port = self._grpc.add_insecure_port(address(host, port))
         except RuntimeError as error:
             raise UserError(f"Cannot listen on {address(host, port)} for gRPC.") from error
         self.grpc_address = address(host, port)
         await self._grpc.start()
-
-    def _add_grpc_port(self, place: str) -> int:
-        if self._certificate is None:
-            return self._grpc.add_insecure_port(place)
-        return self._grpc.add_secure_port(place, credentials(self._certificate))
-
-
-async def _begun(server: Any, listener: socket.socket) -> asyncio.Task:
-    """The task of a server that answers."""
-    serving = asyncio.create_task(server.serve([listener]))
-    while not server.started:
-        if serving.done():
-            serving.result()
-        await asyncio.sleep(0.005)
-    return serving
 
 
 async def _serve_until_signal(
@@ -206,8 +165,7 @@ def ready_line(server: Server) -> str:
         for name in registry.names()
         if any(v.state == "AVAILABLE" for v in registry.versions(name))
     ]
-    scheme = "https" if server.settings.tls_certificate else "http"
-    text = f"serving {', '.join(known) or 'no model yet'} at {scheme}://{server.http_address}"
+    text = f"serving {', '.join(known) or 'no model yet'} at http://{server.http_address}"
     if server.grpc_address:
         text += f" and, for gRPC, {server.grpc_address}"
     if server.probe_address:

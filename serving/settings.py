@@ -10,7 +10,7 @@ from replicator.runs.field_rules import at_least, require
 
 # Packages of the extra `serve`, without which no server starts.
 NEEDED = (
-    *("starlette", "grpc", "grpc_health", "grpc_reflection", "httptools", "msgspec"),
+    *("starlette", "grpc", "grpc_health", "grpc_reflection", "h11", "msgspec"),
     *("orjson", "prometheus_client", "uvicorn"),
 )
 TOKEN_VARIABLE = "ONEPASS_TOKEN"
@@ -32,21 +32,11 @@ class Settings:
     """Of `/healthz`, `/readyz` and the metrics without a token, for probes alone; 0: any free one;
     -1: none."""
     token_file: Path | None = None
-    """File with the token that every request must bear, or a folder of such files, a client's each,
-    called by its name; read again when it changes. Lines below the token limit what it is good for:
-    requests_per_minute = 60, sound_seconds_per_day = 3600, images_per_day = 500. None: the variable
-    ONEPASS_TOKEN, and no token without it."""
+    """File with the token that every request must bear. None: the variable ONEPASS_TOKEN, and no
+    token without it."""
     allowed_hosts: tuple[str, ...] = ()
     """Host names that requests may ask for, besides the address itself and localhost, and whose
     pages may send requests, also where a proxy passes another host on."""
-    trusted_proxies: tuple[str, ...] = ()
-    """Addresses or networks of proxies whose X-Forwarded-For says who asks; nobody else's is
-    believed."""
-    tls_certificate: Path | None = None
-    """File of the certificate, and those that vouch for it, in PEM: HTTP and gRPC are then spoken
-    over TLS alone. Probes stay without."""
-    tls_key: Path | None = None
-    """File of the certificate's private key, in PEM, without a password."""
     max_body_mib: float = 16.0
     """Largest body of a request and largest gRPC message, in MiB."""
     max_rows: int = 64
@@ -63,8 +53,6 @@ class Settings:
     """Longest time for a request, in seconds; a client may ask for less."""
     max_streams: int = 8
     """Streams of each model at the same time; beyond that requests are answered 503."""
-    requests_per_minute_per_client: int = 0
-    """Beyond that a client's requests are answered 429; 0: no limit."""
     poll_seconds: float = 1.0
     """Seconds between two looks at the folder of models."""
     load_seconds: float = 600.0
@@ -90,7 +78,6 @@ class Settings:
 
     def __post_init__(self):
         at_least(self, 0, "port", "batch_delay_ms", "drain_seconds")
-        at_least(self, 0, "requests_per_minute_per_client")
         at_least(self, -1, "grpc_port", "probe_port")
         at_least(self, 1, "max_rows", "queue_rows", "threads", "max_streams")
         at_least(self, 0.001, "max_body_mib", "queue_mib", "sandbox_memory_gib")
@@ -103,11 +90,6 @@ class Settings:
             if value > 0 and value in ports:
                 raise UserError(f"`{ports[value]}` and `{name}` must differ, both are {value}.")
             ports[value] = name
-        for proxy in self.trusted_proxies:
-            rule = "addresses or networks in numbers"
-            require(_is_network(proxy), "trusted_proxies", rule, repr(proxy))
-        if (self.tls_certificate is None) != (self.tls_key is None):
-            raise UserError("`tls_certificate` and `tls_key` must be given together.")
 
     @property
     def max_body_bytes(self) -> int:
@@ -122,16 +104,14 @@ class Settings:
     @property
     def is_loopback(self) -> bool:
         """Whether nothing but this machine can reach `host`."""
-        if self.host == "localhost":
-            return True
-        try:
-            return ipaddress.ip_address(self.host.strip("[]")).is_loopback
-        except ValueError:
-            return False
+        return is_loopback(self.host)
 
 
-def _is_network(text: str) -> bool:
+def is_loopback(host: str) -> bool:
+    """Return whether a name or an address is this machine's own."""
+    if host == "localhost":
+        return True
     try:
-        return bool(ipaddress.ip_network(text))
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
     except ValueError:
         return False

@@ -10,8 +10,6 @@ from fake_bundle import FakeImages, FakeModelStore
 from loops import end_loop
 
 import speech
-from serving.engine.admission import Admission
-from serving.engine.certificates import certificate_of
 from serving.engine.registry import ModelRegistry
 from serving.http.app import make_app
 from serving.http.server import HttpServer
@@ -68,14 +66,8 @@ class Running:
         self.registry = ModelRegistry(self.store.root, self.settings, self.store.load, self.metrics)
         await self.registry.start()
         await self.registry.initial_load_done()
-        admission = Admission(self.settings, self.metrics)
-        app = make_app(self.registry, self.settings, self.metrics, admission)
-        certificate = certificate_of(self.settings)
-        context = certificate and certificate.context
-        self._server = HttpServer(app, admission.connections, context, admission.proxies)
-        self._serving = asyncio.create_task(self._server.serve([self._listener]))
-        while not self._server.started:
-            await asyncio.sleep(0.005)
+        self._server = HttpServer(make_app(self.registry, self.settings, self.metrics))
+        await self._server.begin(self._listener)
 
     def do(self, coroutine, seconds=10):
         """Runs a coroutine on the server's loop."""
@@ -86,8 +78,7 @@ class Running:
         return socket.create_connection(("127.0.0.1", self.port), timeout=10)
 
     async def _stop(self):
-        self._server.should_exit = self._server.force_exit = True
-        await self._serving
+        await self._server.drain()
         await self.registry.stop(5)
 
     def __exit__(self, kind, error, traceback):

@@ -7,19 +7,9 @@ a look at it and its opening, so that what was opened is looked at.
 import io
 import os
 import stat
-from collections.abc import Iterable
 from pathlib import Path
 
 from replicator.runs.errors import UserError
-
-
-def stamp_of(paths: Iterable[Path]) -> tuple[int, ...]:
-    """When each of the files was written, its size and its inode; nothing where one is missing."""
-    try:
-        found = [os.stat(path) for path in paths]
-    except OSError:
-        return ()
-    return tuple(n for s in found for n in (s.st_mtime_ns, s.st_size, s.st_ino))
 
 
 def open_plain(path: Path) -> io.BufferedReader:

@@ -1,13 +1,11 @@
 """A client of `onepass serve`, over HTTP or gRPC, without TensorFlow."""
 
 import contextlib
-import dataclasses
 import difflib
 import importlib
-import math
-from collections.abc import Callable, Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Generic, Protocol, Self, TypeVar
+from typing import Any, Protocol
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -15,69 +13,18 @@ import numpy as np
 from replicator.runs.errors import UserError
 from serving.bundles.signature import PLAIN, TensorInfo
 from serving.client.retrying import ClientError, Deadline, Retrying
-from serving.settings import SCHEMES
+from serving.client.streams import ImageScale, Speech, Stream
+from serving.settings import SCHEMES, is_loopback
 
 TIMEOUT_SECONDS = 60.0
 RETRIES = 4
-Chunk = TypeVar("Chunk")
-
-
-@dataclasses.dataclass(frozen=True)
-class ImageScale:
-    """An image at one of its scales.
-
-    image: which, from 0. side: in pixels. last: whether this is the image itself. pixels: uint8
-    [side, side, channels].
-    """
-
-    image: int
-    side: int
-    last: bool
-    pixels: np.ndarray
-
-
-class Stream(Generic[Chunk]):
-    """An iterator of what comes, piece by piece.
-
-    `close` it, or use it in `with`, where reading stops before the end: the server then stops too.
-    """
-
-    def __init__(self, chunks: Generator[Chunk, None, None], leave: Callable[[], None]):
-        self._pieces, self._leave = chunks, leave
-
-    def __iter__(self) -> Iterator[Chunk]:
-        return self
-
-    def __next__(self) -> Chunk:
-        return next(self._pieces)
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *exception: object) -> None:
-        self.close()
-
-    def close(self) -> None:
-        """Closes the response; the server stops."""
-        self._pieces.close()
-        self._leave()  # a generator that was never begun has nothing to close
-
-
-class Speech(Stream[np.ndarray]):
-    """Sound as it comes: chunks float32 [samples], at `sample_rate_hz`."""
-
-    def __init__(
-        self,
-        chunks: Generator[np.ndarray, None, None],
-        leave: Callable[[], None],
-        sample_rate_hz: int,
-    ):
-        super().__init__(chunks, leave)
-        self.sample_rate_hz = sample_rate_hz
 
 
 class Transport(Protocol):
-    """What a protocol does for the client; raises ClientError, or Again inside `Retrying.do`."""
+    """What a protocol does for the client.
+
+    Its methods raise ClientError, and inside `Retrying.do` RetryableError.
+    """
 
     def models(self, deadline: Deadline) -> list[dict[str, Any]]:
         """What is known of every model."""
@@ -129,6 +76,9 @@ class Client:
         nothing is tried again.
       authorities: file of the certificates, in PEM, that vouch for a server over TLS; None: those
         that are known to all.
+
+    A server on another machine is asked by way of the proxies of the environment (HTTPS_PROXY,
+    HTTP_PROXY, NO_PROXY), one on this machine directly.
 
     Its methods raise ClientError, a UserError that says in one line what is wrong.
     """
@@ -339,30 +289,13 @@ def _transport(
         ) from error
     trusted = None if authorities is None else _read(authorities)
     make = transport.GrpcTransport if grpc else transport.HttpTransport
-    return make(f"{scheme}://{place}", token, retrying, trusted)
+    host = place.rpartition(":")[0] if place[-1].isdecimal() and ":" in place else place
+    return make(f"{scheme}://{place}", token, retrying, not is_loopback(host), trusted)
 
 
 def _check_name(name: str) -> None:
     if not name or any(c in "/:?#%" or not c.isprintable() or c.isspace() for c in name):
         raise UserError(f"`name` must be the name of a model, got {name!r}.")
-
-
-def whole_images(scales: Iterable[ImageScale]) -> Iterator[list[np.ndarray]]:
-    """For each image all its scales, the smallest first, once the last of them has come."""
-    pixels: list[np.ndarray] = []
-    for scale in scales:
-        pixels.append(scale.pixels)
-        if scale.last:
-            yield pixels
-            pixels = []
-
-
-def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
-    """The scales of one image of a batch, the smallest first, the whole image last."""
-    whole = outputs["picture"][row]
-    scales = [value[row] for name, value in outputs.items() if name.startswith("picture_")]
-    smaller = [pixels for pixels in scales if len(pixels) < len(whole)]
-    return [*sorted(smaller, key=len), whole]
 
 
 def _array(name: str, value: Any, known: Mapping[str, TensorInfo]) -> np.ndarray:
@@ -387,9 +320,9 @@ def _read(recording: str | Path | bytes) -> bytes:
 
 
 def check_numbers(arguments: Mapping[str, Any]) -> None:
-    """UserError for numbers that no JSON can hold."""
-    for name in ("temperature", "seconds"):
+    """Raise UserError for numbers that no JSON can hold."""
+    for name in ("temperature", "seconds", "guidance", "frames", "map"):
         value = arguments.get(name)
-        for number in value if isinstance(value, list) else [value]:
-            if number is not None and not math.isfinite(number):
-                raise UserError(f"`{name}` must be finite, got {number:g}.")
+        if value is not None and not np.isfinite(numbers := np.asarray(value, float)).all():
+            wrong = numbers[~np.isfinite(numbers)].flat[0]
+            raise UserError(f"`{name}` must be finite, got {wrong:g}.")

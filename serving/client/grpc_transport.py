@@ -1,6 +1,5 @@
 """The client over gRPC: TensorFlow Serving's Predict, and our own list and stream."""
 
-import json
 from collections.abc import Generator, Mapping
 from typing import Any, NoReturn
 
@@ -8,14 +7,16 @@ import grpc
 import numpy as np
 
 from serving.bundles.signature import TensorInfo, fastest
-from serving.client.client import (
-    ImageScale,
-    Speech,
-    Stream,
-    check_numbers,
-    scales_of,
+from serving.client.client import check_numbers
+from serving.client.retrying import (
+    ClientError,
+    Deadline,
+    RetryableError,
+    Retrying,
+    strict_json,
+    token_error,
 )
-from serving.client.retrying import ClientError, Deadline, Retry, Retrying, token_error
+from serving.client.streams import ImageScale, Speech, Stream, scales_of
 from serving.errors import GRPC_CODES, ServingError
 from serving.grpc.messages import message, method_types
 from serving.grpc.tensors import DTYPES, decode, encode
@@ -29,7 +30,6 @@ OPTIONS = (
     ("grpc.initial_reconnect_backoff_ms", 100),
     ("grpc.min_reconnect_backoff_ms", 100),
     ("grpc.max_reconnect_backoff_ms", 1000),
-    ("grpc.enable_http_proxy", 0),
     ("grpc.enable_retries", 0),
 )
 
@@ -38,15 +38,21 @@ class GrpcTransport:
     """What the client does, over gRPC."""
 
     def __init__(
-        self, address: str, token: str | None, retrying: Retrying, authorities: bytes | None = None
+        self,
+        address: str,
+        token: str | None,
+        retrying: Retrying,
+        proxied: bool,
+        authorities: bytes | None = None,
     ):
         self._address, self._retrying = address, retrying
         scheme, _, place = address.partition("://")
+        options = (*OPTIONS, ("grpc.enable_http_proxy", int(proxied)))
         if scheme == "grpcs":
             trusted = grpc.ssl_channel_credentials(authorities)
-            self._channel = grpc.secure_channel(place, trusted, OPTIONS)
+            self._channel = grpc.secure_channel(place, trusted, options)
         else:
-            self._channel = grpc.insecure_channel(place, OPTIONS)
+            self._channel = grpc.insecure_channel(place, options)
         self._metadata = () if token is None else (("authorization", f"Bearer {token}"),)
 
     def close(self) -> None:
@@ -56,10 +62,13 @@ class GrpcTransport:
     def models(self, deadline: Deadline) -> list[dict[str, Any]]:
         """What model.json says of every model, with `id`, `kind` and `version` of the server."""
         listed = self._call(OURS, "List", message("onepass.ListRequest")(), deadline)
-        return [
-            {**json.loads(m.spec_json), "id": m.name, "kind": m.kind, "version": m.version}
-            for m in listed.models
-        ]
+        try:
+            return [
+                {**strict_json(m.spec_json), "id": m.name, "kind": m.kind, "version": m.version}
+                for m in listed.models
+            ]
+        except (ValueError, TypeError) as error:
+            raise ClientError(f"The answer cannot be read: {error}", "protocol") from None
 
     def spec(self, name: str, deadline: Deadline) -> dict[str, Any]:
         """The same of one model."""
@@ -199,11 +208,13 @@ class GrpcTransport:
                 part = next(call, None)
         except grpc.RpcError as error:
             parsed = self._client_error(error, deadline)
-            raise parsed.error if isinstance(parsed, Retry) else parsed from None
+            raise parsed.error if isinstance(parsed, RetryableError) else parsed from None
         finally:
             call.cancel()
 
-    def _client_error(self, error: grpc.RpcError, deadline: Deadline) -> ClientError | Retry:
+    def _client_error(
+        self, error: grpc.RpcError, deadline: Deadline
+    ) -> ClientError | RetryableError:
         """What to raise for a call that failed."""
         status, words = error.code(), error.details() or ""
         trailing = dict(error.trailing_metadata() or ())
@@ -214,11 +225,13 @@ class GrpcTransport:
         after = trailing.get("retry-after", "")
         seconds = float(after) if after.isdecimal() else 0.0
         if status == grpc.StatusCode.UNAVAILABLE and not after:
-            return Retry(ClientError(f"There is no server at {self._address}.", "unreachable"))
+            return RetryableError(
+                ClientError(f"There is no server at {self._address}.", "unreachable")
+            )
         if after:
             limited = status == grpc.StatusCode.RESOURCE_EXHAUSTED
             code = "too_many_requests" if limited else "overloaded"
-            return Retry(ClientError(words, code), seconds)
+            return RetryableError(ClientError(words, code), seconds)
         return ClientError(words or status.name, CODES.get(status.name, "internal"))
 
 

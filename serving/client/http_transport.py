@@ -14,8 +14,16 @@ from PIL import Image
 
 from serving.bundles.dtypes import TENSORFLOW_DTYPES, V2_DTYPES, V2_NAMES
 from serving.bundles.signature import TensorInfo
-from serving.client.client import ImageScale, Speech, Stream, check_numbers
-from serving.client.retrying import ClientError, Deadline, Retry, Retrying, token_error
+from serving.client.client import check_numbers
+from serving.client.retrying import (
+    ClientError,
+    Deadline,
+    RetryableError,
+    Retrying,
+    strict_json,
+    token_error,
+)
+from serving.client.streams import ImageScale, Speech, Stream
 from serving.errors import HTTP_CODES
 
 HEADER = "Inference-Header-Content-Length"
@@ -28,18 +36,22 @@ class HttpTransport:
     """What the client does, over HTTP/1.1."""
 
     def __init__(
-        self, address: str, token: str | None, retrying: Retrying, authorities: bytes | None = None
+        self,
+        address: str,
+        token: str | None,
+        retrying: Retrying,
+        proxied: bool,
+        authorities: bytes | None = None,
     ):
         self._address, self._retrying, self._has_token = address, retrying, token is not None
         headers = {"accept-encoding": "identity"}
         if token is not None:
             headers["authorization"] = f"Bearer {token}"
-        # The environment's proxies are for the world outside, its netrc for other tokens.
         trusted: Any = True
         if authorities is not None:
             trusted = ssl.create_default_context(cadata=authorities.decode())
         self._client = httpx.Client(
-            base_url=address, headers=headers, trust_env=False, verify=trusted
+            base_url=address, headers=headers, trust_env=proxied, verify=trusted
         )
 
     def close(self) -> None:
@@ -66,7 +78,7 @@ class HttpTransport:
         try:
             signatures = parsed["metadata"]["signature_def"]["signature_def"]
             return {key: _inputs(value["inputs"]) for key, value in signatures.items()}
-        except (KeyError, TypeError, ValueError, AttributeError):
+        except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             self._unexpected_server()
 
     def predict(
@@ -158,10 +170,10 @@ class HttpTransport:
         except httpx.ConnectError as error:
             unreachable = ClientError(f"There is no server at {self._address}.", "unreachable")
             if _is_refused(error):
-                raise Retry(unreachable) from None
+                raise RetryableError(unreachable) from None
             raise unreachable from None
         except httpx.HTTPError:  # the connection ended before an answer began
-            raise Retry(ClientError(f"{self._address} broke off.", "broken_off")) from None
+            raise RetryableError(ClientError(f"{self._address} broke off.", "broken_off")) from None
         if response.status_code != httpx.codes.OK:
             self._refused(response)
         return response
@@ -179,7 +191,7 @@ class HttpTransport:
             self._unexpected_server(status)
         error = ClientError(words, HTTP_CODES.get(status, "internal"))
         if status in (429, 503):
-            raise Retry(error, _after(response.headers.get("retry-after", "")))
+            raise RetryableError(error, _after(response.headers.get("retry-after", "")))
         raise error
 
     def _unexpected_server(self, status: int = 200) -> NoReturn:
@@ -199,7 +211,7 @@ class HttpTransport:
         with self._opened(method, path, deadline) as response:
             body = self._whole(response, deadline)
         with contextlib.suppress(ValueError):
-            parsed = json.loads(body)
+            parsed = strict_json(body)
             if isinstance(parsed, dict):
                 return parsed
         self._unexpected_server()
@@ -215,7 +227,7 @@ class HttpTransport:
         try:
             start = int(length or "")
             outputs = {}
-            for tensor in json.loads(body[:start])["outputs"]:
+            for tensor in strict_json(body[:start])["outputs"]:
                 size = tensor["parameters"]["binary_data_size"]
                 flat = np.frombuffer(body[start : start + size], V2_DTYPES[tensor["datatype"]])
                 outputs[tensor["name"]] = flat.reshape(tensor["shape"])
@@ -261,7 +273,7 @@ class HttpTransport:
 
     def _image_scale(self, line: str) -> ImageScale:
         try:
-            parsed = json.loads(line)
+            parsed = strict_json(line)
             if "error" not in parsed:
                 side = int(parsed["side"])
                 pixels = _pixels(base64.b64decode(parsed["png"], validate=True), side)
@@ -307,7 +319,7 @@ def _words(response: httpx.Response) -> str:
             if len(body) > MAX_ERROR_BYTES:
                 return ""
     with contextlib.suppress(ValueError, AttributeError):
-        parsed = json.loads(body)["error"] if body else ""
+        parsed = strict_json(body)["error"] if body else ""
         words = parsed.get("message", "") if isinstance(parsed, dict) else parsed
         return words if isinstance(words, str) else ""
     return ""

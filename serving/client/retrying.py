@@ -1,10 +1,12 @@
 """Deadlines, and trying again until them."""
 
 import dataclasses
-import random
+import json
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import Any, TypeVar
+
+import stamina
 
 from replicator.runs.errors import UserError
 
@@ -25,14 +27,23 @@ class ClientError(UserError):
 
 
 def token_error(address: str, has_token: bool) -> ClientError:
-    """The error of a server that does not let this client in."""
+    """Return the error of a server that does not let this client in."""
     problem = "refuses the token" if has_token else "wants a token"
     return ClientError(
         f"{address} {problem} (the command reads it from ONEPASS_TOKEN).", "unauthorized"
     )
 
 
-class Retry(Exception):  # noqa: N818 - no error until it is given up
+def strict_json(text: str | bytes) -> Any:
+    """Return what a JSON text holds; ValueError for NaN and Infinity, which are no JSON."""
+
+    def refuse(word: str) -> None:
+        raise ValueError(f"{word} is no JSON")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+class RetryableError(Exception):
     """An attempt that may be worth repeating.
 
     error: what to raise where it is not repeated. after_seconds: that the server asked for.
@@ -53,46 +64,54 @@ class Deadline:
         self._end = now() + seconds
 
     def left(self) -> float:
-        """Seconds until it; ClientError once it has passed."""
+        """Return the seconds until it; raise ClientError once it has passed."""
         left = self._end - self._now()
         if left <= 0:
             raise self.passed()
         return left
 
     def passed(self) -> ClientError:
-        """The error of one that has passed."""
+        """Return the error of one that has passed."""
         return ClientError(f"No answer came within {self.seconds:g} s.", "deadline_exceeded")
 
 
 @dataclasses.dataclass(frozen=True)
 class Retrying:
-    """Repeats attempts, with pauses that double and are shortened at random so that clients which
-    failed together do not come back together.
+    """Repeats attempts, after pauses that double, vary, and are those that the server asks for.
 
-    retries: attempts after the first. sleep, shorten: for tests; `shorten` gives a factor.
+    retries: attempts after the first.
     """
 
     retries: int
-    sleep: Callable[[float], None] = time.sleep
-    shorten: Callable[[], float] = lambda: random.uniform(0.5, 1.0)
 
     def __post_init__(self) -> None:
         if self.retries < 0:
             raise UserError(f"`retries` must be at least 0, got {self.retries}.")
 
     def do(self, attempt: Callable[[], Answer], deadline: Deadline) -> Answer:
-        """What an attempt returns that does not raise Again.
+        """Return what an attempt returns that does not raise RetryableError.
 
-        Raises the last error when the retries are used up or the next would begin after the
-        deadline. A pause is never shorter than what the server asked for.
+        Raise the last error when the retries are used up, or when the server asks for a pause
+        beyond the deadline.
         """
-        for number in range(self.retries + 1):
-            try:
-                return attempt()
-            except Retry as retry:
-                pause = self.shorten() * min(LONGEST_SECONDS, FIRST_SECONDS * 2**number)
-                pause = max(pause, retry.after_seconds)
-                if number == self.retries or pause >= deadline.left():
-                    raise retry.error from None
-                self.sleep(pause)
-        raise ValueError("`retries` must be at least 0.")
+
+        def pause(error: Exception) -> bool | float:
+            if not isinstance(error, RetryableError) or error.after_seconds >= deadline.left():
+                return False
+            return error.after_seconds or True
+
+        trials = stamina.retry_context(
+            pause,
+            attempts=self.retries + 1,
+            timeout=deadline.seconds,
+            wait_initial=FIRST_SECONDS,
+            wait_jitter=FIRST_SECONDS,
+            wait_max=min(LONGEST_SECONDS, deadline.left()),
+        )
+        try:
+            for trial in trials:
+                with trial:
+                    return attempt()
+        except RetryableError as retryable:
+            raise retryable.error from None
+        raise deadline.passed()

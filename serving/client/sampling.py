@@ -1,6 +1,7 @@
 """`onepass sample http://HOST:PORT/NAME`: sounds and images of a model that is served."""
 
 import dataclasses
+import logging
 import os
 import time
 from collections.abc import Callable, Iterator
@@ -15,13 +16,8 @@ from pixelcnn.sampling.grids import write_png, write_sheets
 from replicator.runs.errors import UserError
 from replicator.runs.progress import Progress
 from serving.bundles.signature import fastest
-from serving.client.client import (
-    RETRIES,
-    Client,
-    scales_of,
-    server_and_name,
-    whole_images,
-)
+from serving.client.client import RETRIES, Client, server_and_name
+from serving.client.streams import scales_of, whole_images
 from serving.settings import SCHEMES, TOKEN_VARIABLE
 from wavenet.data import audio
 from wavenet.plots import spectrogram_png
@@ -93,6 +89,7 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
 
     Ctrl-C keeps what has come.
     """
+    logging.getLogger("stamina").setLevel(logging.ERROR)  # the end of the retries is reported
     address, name = server_and_name(next(w for w in arguments if w.startswith(SCHEMES)))
     with Client(address, token=os.environ.get(TOKEN_VARIABLE) or None) as client:
         spec = client.spec(name)

@@ -1,28 +1,31 @@
 """The server on Ray Serve: replicas that each hold all models, behind one balancer a machine.
 
-`app` is what a Serve config file names: `import_path: serving.deploy.ray_app:app`.
+`app` is what a Serve config file names: `import_path: serving.deploy.ray_app:app`; how many
+replicas there are, and how much each works on, is what that file says, see docs/deploy/ray.yaml.
 """
 
+import dataclasses
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 from ray import serve
 from ray.serve import Application
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
+from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable
-from serving.deploy.ray_settings import (
-    NAME,
-    RaySettings,
-    from_arguments,
-    on_every_interface,
-    options,
-)
+from serving.engine.auth import read_token
 from serving.engine.registry import ModelRegistry
+from serving.errors import InvalidInput
 from serving.http.app import make_app
-from serving.http.middleware import RewrittenHeaders
+from serving.http.fields import as_model
 from serving.observability import logs, traces
 from serving.observability.metrics import Metrics
+from serving.settings import TOKEN_VARIABLE, Settings
+
+NAME = "onepass"  # of the only deployment
+EVERY_INTERFACE = "0.0.0.0"
 
 
 class NothingLoaded(RuntimeError):  # noqa: N818 - the condition, as the other errors
@@ -45,10 +48,14 @@ class Replica:
     async def __init__(  # type: ignore[misc] # which Ray awaits
         self,
         models: str,
-        settings: RaySettings,
+        settings: Settings,
         load: Callable[[Path], Servable] | None = None,
     ):
-        settings = on_every_interface(settings)
+        if read_token(settings) is None:
+            raise UserError(
+                f"Ray listens on every interface, and needs a token: `token_file` or "
+                f"{TOKEN_VARIABLE}."
+            )
         logs.configure(settings.log_format, settings.log_level)
         traces.configure()
         self._settings, self._metrics = settings, Metrics()
@@ -60,9 +67,7 @@ class Replica:
             raise NothingLoaded(f"None of the models in {models} can be loaded.")
 
     def __serve_build_asgi_app__(self) -> Any:
-        app = make_app(self._registry, self._settings, self._metrics)
-        # Ray adds a header X-Request-ID of its own.
-        return RewrittenHeaders(app, lambda found: [h for h in found if h[0] != b"x-request-id"])
+        return WithoutRequestId(make_app(self._registry, self._settings, self._metrics))
 
     async def check_health(self) -> None:
         """Raises NothingLoaded when there is nothing to be served."""
@@ -75,18 +80,49 @@ class Replica:
             await self._registry.stop(self._settings.drain_seconds)
 
 
-def application(
-    models: Path, settings: RaySettings, load: Callable[[Path], Servable] | None = None
-) -> Application:
-    """What Ray Serve deploys: the folder's models in as many replicas as the settings say."""
-    deployed = serve.deployment(name=NAME, **options(settings))(Replica)
-    return deployed.bind(str(Path(models).absolute()), settings, load)
+class WithoutRequestId:
+    """An ASGI application whose answers have no X-Request-ID, since Ray adds its own."""
+
+    def __init__(self, app: ASGIApp):
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Answers a request."""
+
+        async def send_on(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                kept = [pair for pair in message["headers"] if pair[0] != b"x-request-id"]
+                message = {**message, "headers": kept}
+            await send(message)
+
+        await self._app(scope, receive, send_on)
 
 
 def app(args: Mapping[str, Any]) -> Application:
-    """The application that a Serve config file describes.
+    """Return the application that a Serve config file describes.
 
     Args:
-      args: see `serving.deploy.ray_settings.from_arguments`.
+      args: `models`, the folder; any field of Settings by its name; and `rollout`, any word: Ray
+        replaces the replicas of an application whose arguments have changed.
+
+    Raises:
+      UserError: a name that is none, or a value of another kind.
     """
-    return application(*from_arguments(args))
+    return serve.deployment(name=NAME)(Replica).bind(*from_arguments(args))
+
+
+def from_arguments(args: Mapping[str, Any]) -> tuple[str, Settings]:
+    """Return the folder of models and the settings; see `app`."""
+    given = {name: value for name, value in args.items() if name != "rollout"}
+    models = given.pop("models", None)
+    if not isinstance(models, str):
+        raise UserError(f"`models` must be the path of a folder, got {models!r}.")
+    known = [field.name for field in dataclasses.fields(Settings)]
+    for name in given:
+        if name not in known:
+            raise UserError(f"There is no setting `{name}`; there are {', '.join(known)}.")
+    try:
+        settings = as_model({"host": EVERY_INTERFACE, **given}, Settings)
+    except InvalidInput as error:
+        raise UserError(str(error)) from error
+    return str(Path(models).absolute()), settings

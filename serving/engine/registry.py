@@ -17,7 +17,7 @@ from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import FoundVersion, ScanResult, scan
 from serving.engine.version_set import MAX_ENDED, BrokenVersion, VersionSet, VersionStatus
 from serving.errors import NotFound, NotReady, ServingError
-from serving.observability.logs import event, request_id
+from serving.observability.logs import event
 from serving.observability.metrics import Metrics
 from serving.sandbox.sandboxed_bundle import ModelEnded
 from serving.settings import Settings
@@ -52,7 +52,6 @@ class ModelRegistry:
         self.root, self.settings = Path(root), settings
         self._loader, self._metrics = ModelLoader(settings, load), metrics or Metrics()
         self._version_sets: dict[str, VersionSet] = {}
-        self._canaries: dict[str, VersionSet] = {}
         self._initial_names: set[str] | None = None  # names that lay there at the start
         self._draining = self._is_scanned = False
         self._tasks: set[asyncio.Task] = set()
@@ -80,7 +79,7 @@ class ModelRegistry:
         """Whether a thread loads, or works for a request."""
         return any(
             version_set.is_loading or any(served.is_busy for served in version_set.loaded())
-            for _, version_set in self._all_sets()
+            for version_set in self._version_sets.values()
         )
 
     def names(self) -> list[str]:
@@ -91,29 +90,15 @@ class ModelRegistry:
 
     def versions(self, name: str) -> list[VersionStatus]:
         """Where each version of a model stands, the lowest first; NotFound for no model."""
-        found = {status.version: status for one in self._sets(name) for status in one.statuses()}
-        return [found[number] for number in sorted(found)]
-
-    def canary(self, name: str) -> tuple[int, float] | None:
-        """The version that is tried beside the one that is served, and its share of requests."""
-        canary = self._canaries.get(name)
-        if canary is None or canary.current is None:
-            return None
-        return canary.current.version, canary.share
-
-    def for_request(self, name: str, version: int | None = None) -> ServedModel:
-        """As `get`, but the canary for its share of the requests, by their ids."""
-        canary = self._canaries.get(name)
-        taking = canary.taking(request_id()) if canary and version is None else None
-        return taking or self.get(name, version)
+        return self._version_set(name).statuses()
 
     def get(self, name: str, version: int | None = None) -> ServedModel:
         """The version that is served, or that very version; NotFound or NotReady."""
-        version_set, *canary = self._sets(name)
+        version_set = self._version_set(name)
         current = version_set.current
         if current is not None and version is None:
             return current
-        for served in [served for one in (version_set, *canary) for served in one.loaded()]:
+        for served in version_set.loaded():
             if served.version == version:
                 return served
         if current is None and version in (
@@ -123,7 +108,7 @@ class ModelRegistry:
         ):
             broken = version_set.loading is None and bool(version_set.broken)
             raise NotReady(f"`{name}` {'cannot be loaded' if broken else 'is being loaded'}.")
-        if version is not None and version in [one.loading for one in (version_set, *canary)]:
+        if version is not None and version == version_set.loading:
             raise NotReady(f"Version {version} of `{name}` is being loaded.")
         raise NotFound(f"There is no version {version} of `{name}` being served.")
 
@@ -150,7 +135,7 @@ class ModelRegistry:
         if self._poller is not None:
             self._poller.cancel()
             await asyncio.wait([self._poller])
-        served = [one for _, version_set in self._all_sets() for one in version_set.loaded()]
+        served = [one for known in self._version_sets.values() for one in known.loaded()]
         try:
             async with asyncio.timeout(drain_seconds):
                 for one in served:
@@ -187,7 +172,7 @@ class ModelRegistry:
         self._apply_scan(await loop.run_in_executor(self._scanner, scan, self.root))
         self._is_scanned = True
         await self._take_out_ended()
-        for name, version_set in self._all_sets():
+        for name, version_set in list(self._version_sets.items()):
             found = (
                 None if version_set.loading is not None else version_set.candidate(time.monotonic())
             )
@@ -209,23 +194,11 @@ class ModelRegistry:
             version_set.report_problem(name, seen.error or "its folder is gone")
             version_set.missed_scans += not is_empty
             if version_set.missed_scans >= MISSED_SCANS:
-                self._remove(self._version_sets, name)
-        self._apply_canaries(seen)
-
-    def _apply_canaries(self, seen: ScanResult) -> None:
-        for name, found in seen.canaries.items():
-            canary = self._canaries.setdefault(name, VersionSet())
-            canary.take_in(name, [found.version])
-            canary.share = found.share
-        for name in self._canaries.keys() - seen.canaries.keys():
-            if seen.versions.get(name) or name not in self._version_sets:  # else it cannot be seen
-                self._remove(self._canaries, name)
-        for name in self._version_sets:
-            self._metrics.canary(name, (self.canary(name) or (0, 0.0))[1])
+                self._remove(name)
 
     async def _take_out_ended(self) -> None:
         """Takes out versions whose process has ended, to be loaded again, ever less often."""
-        for name, version_set in self._all_sets():
+        for name, version_set in list(self._version_sets.items()):
             current = version_set.current
             if current is None or not hasattr(current.bundle, "is_alive"):
                 continue  # one in this process is as alive as this process
@@ -237,8 +210,8 @@ class ModelRegistry:
                     if found.number == current.version:
                         self._record_failure(name, version_set, found, ModelEnded())
 
-    def _remove(self, version_sets: dict[str, VersionSet], name: str) -> None:
-        version_set = version_sets[name]
+    def _remove(self, name: str) -> None:
+        version_set = self._version_sets[name]
         if version_set.loading is not None:
             return  # until the next look
         version_set.found = []
@@ -246,7 +219,7 @@ class ModelRegistry:
             event(LOG, "taken away", model=name, version=version_set.current.version)
             self._unload_current(version_set)
         elif not version_set.unloading:
-            del version_sets[name]
+            del self._version_sets[name]
 
     async def _load(self, name: str, version_set: VersionSet, found: FoundVersion) -> None:
         start = time.monotonic()
@@ -259,8 +232,7 @@ class ModelRegistry:
             version_set.current = ServedModel(bundle, self.settings, self._metrics, name)
             version_set.current_stamp = found.stamp
             version_set.mend(found.number, time.monotonic())
-            is_canary = version_set is self._canaries.get(name)
-            self._metrics.loaded(name, found.number, getattr(bundle, "pid", None), is_canary)
+            self._metrics.loaded(name, found.number)
             seconds = time.monotonic() - start
             event(LOG, "ready", model=name, version=found.number, seconds=seconds)
         version_set.loading = None
@@ -326,15 +298,10 @@ class ModelRegistry:
         ):
             self._initial_load.set()
 
-    def _all_sets(self) -> list[tuple[str, VersionSet]]:
-        return [*self._version_sets.items(), *self._canaries.items()]
-
-    def _sets(self, name: str) -> list[VersionSet]:
-        """What is known of a name and, if there is one, of its canary; NotFound or NotReady."""
+    def _version_set(self, name: str) -> VersionSet:
         if name not in self.names():
             raise NotFound(f"There is no model `{name[:64]}`.")
-        canary = [self._canaries[name]] if name in self._canaries else []
-        return [self._version_sets[name], *canary]
+        return self._version_sets[name]
 
 
 def _is_refused(error: Exception) -> bool:

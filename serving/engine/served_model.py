@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
 from typing import Any, cast
 
@@ -10,9 +11,8 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable, SpeechServable
-from serving.bundles.signature import PLAIN, Signature, scale_name
+from serving.bundles.signature import PLAIN, Signature
 from serving.engine.batching import LARGE_BYTES, Batcher, Limits
-from serving.engine.clients import current_client
 from serving.engine.padding import Arrays, Padding
 from serving.engine.streams import Streams
 from serving.errors import (
@@ -52,6 +52,7 @@ class ServedModel:
         self.version: int = bundle.version
         self.kind: str = bundle.kind
         self.spec: dict[str, Any] = bundle.spec
+        self.created = _created(bundle)
         self.signatures: dict[str, Signature] = bundle.signatures
         self._seconds, self._most_bytes = settings.timeout_seconds, settings.max_body_bytes
         self._metrics = (metrics or Metrics()).for_model(self.name)
@@ -125,13 +126,7 @@ class ServedModel:
         ):
             checked = await self._checked(signature, inputs)
             _check_answer(checked, self._most_bytes)
-            limit, amount = self._product(signature, checked)
-            client = current_client()
-            client.check_quota(limit, amount)
-            outputs = await self._batcher.submit(signature, checked, max(0.0, end - loop.time()))
-            if not self._is_part(signature):
-                client.use_quota(limit, amount)
-            return outputs
+            return await self._batcher.submit(signature, checked, max(0.0, end - loop.time()))
 
     async def stream(
         self,
@@ -180,13 +175,8 @@ class ServedModel:
                 temperature=temperature,
             )
 
-        client, rate_hz = current_client(), self.spec["sample_rate_hz"]
-        if num_samples is None and condition is not None:
-            num_samples = len(condition) * self.spec["hop_samples"]
-        client.check_quota("sound_seconds_per_day", (num_samples or 0) / rate_hz)
         async with contextlib.aclosing(self._streamed(make, timeout_seconds)) as chunks:
             async for chunk in chunks:
-                client.use_quota("sound_seconds_per_day", len(chunk[0]) / rate_hz)
                 yield chunk[0]
 
     async def _streamed(
@@ -198,20 +188,6 @@ class ServedModel:
             async with contextlib.aclosing(self._streams.stream(make, timeout_seconds)) as chunks:
                 async for chunk in chunks:
                     yield chunk
-
-    def _product(self, signature: str, inputs: Arrays) -> tuple[str, float]:
-        """What a request makes, by the limit of a token: seconds of sound, or images."""
-        if self.kind == "sound":
-            lengths, unit = inputs.get("num_samples"), 1
-            if lengths is None:
-                lengths, unit = inputs["num_frames"], self.spec["hop_samples"]
-            seconds = float(lengths.sum()) * unit / self.spec["sample_rate_hz"]
-            return "sound_seconds_per_day", seconds
-        return "images_per_day", len(next(iter(inputs.values())))
-
-    def _is_part(self, signature: str) -> bool:
-        """Whether it makes a smaller scale, of an image that counts when its last one is made."""
-        return signature.startswith("scale_") and signature != scale_name(self.spec["size"])
 
     def _limit(self, timeout_seconds: float | None) -> float:
         if timeout_seconds is None:
@@ -225,8 +201,9 @@ class ServedModel:
         large = sum(getattr(value, "nbytes", 0) for value in inputs.values()) > LARGE_BYTES
         try:
             if large:  # it may take longer than others should wait
-                return await asyncio.to_thread(self.bundle.check, signature, inputs)
-            return self.bundle.check(signature, inputs)
+                checked = await asyncio.to_thread(self.bundle.check, signature, inputs)
+            else:
+                checked = self.bundle.check(signature, inputs)
         except ServingError:
             raise
         except UserError as error:
@@ -234,6 +211,9 @@ class ServedModel:
         except Exception:
             LOG.exception("a check failed")
             raise Internal() from None
+        if "seed" in checked and (checked["seed"] < 0).any():  # as every command and route has it
+            raise InvalidInput(f"`seed` must be at least 0, got {checked['seed'].min()}.")
+        return checked
 
     async def _checked_row(self, given: Mapping[str, Any]) -> Arrays:
         """Checks one row's inputs by what `serving_default` says of those that it has."""
@@ -261,6 +241,14 @@ class ServedModel:
             self._active -= 1
             if not self._active:
                 self._idle.set()
+
+
+def _created(bundle: Servable) -> int:
+    """When its model.json was written, in seconds since 1970; now where that cannot be seen."""
+    try:
+        return int((bundle.path / "model.json").stat().st_mtime)
+    except OSError:
+        return int(time.time())
 
 
 def _serving(bundle: Servable) -> dict[str, Any]:

@@ -9,23 +9,20 @@ from collections.abc import AsyncGenerator, Callable, Generator, Iterator
 from typing import Any, Generic, TypeVar
 
 from replicator.runs.errors import UserError
-from serving.engine.clients import current_client
 from serving.engine.permits import Permits
-from serving.engine.shared_limits import Hold, SharedLimit
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded, ServingError
 from serving.observability.logs import request_id
 
 LOG = logging.getLogger(__name__)
 LOOKAHEAD = 2  # pieces that may be made before they are asked for
 STREAM_TIMEOUT_FACTOR = 10  # a stream may take so many times as long as one piece
-UNREAD_SECONDS = 10.0  # after which a stream that nobody reads makes room for another one
 PROCESSORS = Permits(os.cpu_count() or 1)  # at the processors, which all models share
 
 Chunk = TypeVar("Chunk")
 
 
 class Streams:
-    """A limited number of streams, shared by clients.
+    """A limited number of streams.
 
     Args:
       most: at the same time.
@@ -34,8 +31,7 @@ class Streams:
     """
 
     def __init__(self, most: int, seconds: float, changed: Callable[[int], None] = lambda n: None):
-        self._seconds, self._changed = seconds, changed
-        self._limit = SharedLimit("streams", most, UNREAD_SECONDS)
+        self._most, self._seconds, self._changed = most, seconds, changed
         self.running = 0
 
     async def stream(
@@ -51,8 +47,9 @@ class Streams:
         """
         if timeout_seconds is None:
             timeout_seconds = STREAM_TIMEOUT_FACTOR * self._seconds
+        if self.running >= self._most:
+            raise Overloaded(f"{self.running} streams are open already.")
         work = _StreamThread(make, self._seconds, self._ended)
-        work.place = self._limit.hold(current_client(), 1, work.stop)
         self.running += 1
         self._changed(1)
         work.start()
@@ -66,8 +63,7 @@ class Streams:
     def _next_end(self) -> float:
         return asyncio.get_running_loop().time() + self._seconds
 
-    def _ended(self, place: Hold) -> None:
-        self._limit.release(place)
+    def _ended(self) -> None:
         self.running -= 1
         self._changed(-1)
 
@@ -86,10 +82,9 @@ class _StreamThread(Generic[Chunk]):
         self,
         make: Callable[[], Iterator[Chunk]],
         reader_seconds: float,
-        ended: Callable[[Hold], None],
+        ended: Callable[[], None],
     ):
         self._make, self._reader_seconds, self._ended = make, reader_seconds, ended
-        self.place = Hold()  # of nothing yet
         self._loop = asyncio.get_running_loop()
         self._made: asyncio.Queue[Any] = asyncio.Queue()
         self._slots = threading.Semaphore(LOOKAHEAD)
@@ -121,7 +116,7 @@ class _StreamThread(Generic[Chunk]):
         try:
             self._put(self._run_iterator())
         finally:
-            self._call_in_loop(lambda: self._ended(self.place))
+            self._call_in_loop(self._ended)
 
     def _run_iterator(self) -> _End | ServingError:
         """Draws from the iterator to its end; what comes last."""
@@ -141,23 +136,15 @@ class _StreamThread(Generic[Chunk]):
             return Internal()
 
     def _consume(self, iterator: Iterator[Chunk]) -> _End | ServingError:
-        while self._acquire_slot():
+        while self._slots.acquire(timeout=self._reader_seconds):
+            if self._stopped.is_set():
+                return _END
             with PROCESSORS.permit():
                 chunk = next(iterator, _END)
             if isinstance(chunk, _End):
                 return _END
             self._put(chunk)
-        if self.place.evicted:
-            return Overloaded("Others need the place of this stream, which nobody reads.")
-        if self._stopped.is_set():
-            return _END
         return DeadlineExceeded("The client does not read the stream.")
-
-    def _acquire_slot(self) -> bool:
-        self._call_in_loop(self.place.wait)
-        acquired = self._slots.acquire(timeout=self._reader_seconds)
-        self._call_in_loop(self.place.work)
-        return acquired and not self._stopped.is_set()
 
     def _put(self, chunk: Any) -> None:
         self._call_in_loop(lambda: self._made.put_nowait(chunk))

@@ -2,7 +2,6 @@
 
 import asyncio
 import dataclasses
-import hashlib
 import logging
 from typing import Any, Literal
 
@@ -50,10 +49,7 @@ class BrokenVersion:
 
 @dataclasses.dataclass(eq=False)
 class VersionSet:
-    """All that is known of one name, or of its canary.
-
-    share: of the requests that a canary takes, 0 to 1.
-    """
+    """All that is known of one name."""
 
     found: list[FoundVersion] = dataclasses.field(default_factory=list)
     current: ServedModel | None = None
@@ -65,7 +61,6 @@ class VersionSet:
     ended: set[int] = dataclasses.field(default_factory=set)
     problem: str = ""
     missed_scans: int = 0
-    share: float = 0.0
 
     def take_in(self, name: str, found: list[FoundVersion]) -> None:
         """Notes what lies on the disk, the highest version first."""
@@ -73,11 +68,6 @@ class VersionSet:
         self.report_replaced(name)
         numbers = [version.number for version in found]
         self.broken = {n: broken for n, broken in self.broken.items() if n in numbers}
-
-    def taking(self, request: str) -> ServedModel | None:
-        """The canary, if it answers the request of that id: the same one always or never."""
-        place = int.from_bytes(hashlib.sha256(request.encode()).digest()[:8]) / 2**64
-        return self.current if request and place < self.share else None
 
     @property
     def is_loading(self) -> bool:

@@ -1,21 +1,16 @@
-"""One gRPC call while it runs: its place, its bytes, its end in the log and in the figures."""
+"""One gRPC call while it runs: its id, its bytes, its end in the log and in the figures."""
 
 import asyncio
-import contextlib
 import logging
 import math
 import time
 import urllib.parse
-from collections.abc import Callable, Iterator
 from typing import Any
 
 import grpc
 from google.protobuf.message import DecodeError, Message
 
-from serving.engine.admission import Admission
 from serving.engine.auth import HEALTH_PREFIX
-from serving.engine.clients import current_client
-from serving.engine.shared_limits import Hold
 from serving.errors import (
     DeadlineExceeded,
     Internal,
@@ -34,10 +29,7 @@ _LOG = logging.getLogger(__name__)
 
 
 class Call:
-    """One call while it runs: its id, its bytes, and its end in the log and in the figures.
-
-    address: where it comes from.
-    """
+    """One call while it runs: its id, its bytes, and its end in the log and in the figures."""
 
     def __init__(
         self,
@@ -52,48 +44,10 @@ class Call:
         self._start, self._model = time.perf_counter(), ""
         self._received = self._sent = 0
         self._first_byte_at: float | None = None
-        self._place = self._bytes = Hold()  # of nothing yet
-        self._admission: Admission | None = None
-        self.address = client_of(context.peer())
-
-    def enter(self, admission: Admission) -> None:
-        """Takes a place among all calls; Overloaded if there is none."""
-        client = current_client()
-        self._place = admission.calls.hold(client, 1)
-        self._bytes = admission.bodies.hold(client)
-        self._admission = admission
-
-    @contextlib.contextmanager
-    def waiting(self, size: int, on_evict: Callable[[], Any]) -> Iterator[None]:
-        """While a message is on its way, which counts as so many bytes.
-
-        on_evict: called when others need the room.
-        """
-        self.expect(size)
-        for hold in (self._place, self._bytes):
-            hold.on_evict = on_evict
-            hold.wait()
-        try:
-            yield
-        finally:
-            for hold in (self._place, self._bytes):
-                hold.work()
-
-    def check_place(self) -> None:
-        """Overloaded if others need the room of this call."""
-        if self._place.evicted or self._bytes.evicted:
-            raise Overloaded("There are too many calls at once, and this one was silent.")
-
-    def expect(self, size: int) -> None:
-        """Counts the message on its way as so many bytes; Overloaded if others need the room."""
-        self.check_place()
-        if self._admission is not None:
-            self._admission.bodies.resize(self._bytes, size)
 
     def parsed(self, handler: Any, message: bytes) -> Any:
         """The message of its bytes; InvalidInput if they are none of this method's."""
         self._received += len(message)
-        self.expect(len(message))
         try:
             request = handler.request_deserializer(message)
         except DecodeError:
@@ -118,9 +72,6 @@ class Call:
         return self
 
     async def __aexit__(self, kind, error: BaseException | None, traceback) -> None:
-        if self._admission is not None:
-            self._admission.calls.release(self._place)
-            self._admission.bodies.release(self._bytes)
         if error is None:
             self._record("ok")
         elif isinstance(error, ServingError):
@@ -151,7 +102,7 @@ class Call:
         seconds = time.perf_counter() - self._start
         level = logging.DEBUG if self.method.startswith(HEALTH_PREFIX) else logging.INFO
         fields = {"method": self.method, "model": self._model, "status": status}
-        fields["client"] = self.address[0] if self.address else ""
+        fields["client"] = client_of(self._context.peer())
         event(_LOG, "answered", level, **fields, seconds=seconds, bytes=self._sent)
         sizes = {"received_bytes": self._received, "sent_bytes": self._sent}
         first = None if self._first_byte_at is None else self._first_byte_at - self._start
@@ -160,13 +111,9 @@ class Call:
         )
 
 
-def client_of(peer: str) -> tuple[str, int] | None:
-    """Address and port of a peer such as `ipv4:127.0.0.1:40000` or `ipv6:%5B::1%5D:40000`."""
-    kind, _, rest = urllib.parse.unquote(peer).partition(":")
-    address, _, port = rest.rpartition(":")
-    if kind not in ("ipv4", "ipv6") or not port.isdecimal():
-        return None
-    return address.strip("[]"), int(port)
+def client_of(peer: str) -> str:
+    """Return the address of a peer such as `ipv4:127.0.0.1:40000` or `ipv6:%5B::1%5D:40000`."""
+    return urllib.parse.unquote(peer).partition(":")[2].rpartition(":")[0].strip("[]")
 
 
 def _model_of(request: Message) -> str:

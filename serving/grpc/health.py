@@ -7,14 +7,10 @@ from typing import Any
 import grpc
 from grpc_health.v1 import health_pb2
 
-from serving.engine.clients import current_client
 from serving.engine.registry import ModelRegistry
-from serving.engine.shared_limits import SharedLimit
 from serving.errors import NotFound, ServingError
-from serving.observability.refusals import Refusals
 
 POLL_SECONDS = 0.25
-MAX_WATCHES = 64
 Status = health_pb2.HealthCheckResponse.ServingStatus
 
 
@@ -24,11 +20,8 @@ class Health:
     "" and the names of the services are the server; any other name is a model's.
     """
 
-    def __init__(
-        self, registry: ModelRegistry, services: tuple[str, ...], refusals: Refusals | None = None
-    ):
+    def __init__(self, registry: ModelRegistry, services: tuple[str, ...]):
         self._registry, self._services = registry, services
-        self._watches = SharedLimit("watches", MAX_WATCHES, has_reserve=True, refusals=refusals)
 
     def handler(self) -> grpc.GenericRpcHandler:
         """The methods, as a server takes them."""
@@ -49,18 +42,14 @@ class Health:
 
     async def watch(self, request, context) -> AsyncGenerator[Any, None]:
         """The state now and whenever it changes, until the client leaves or the server stops."""
-        with self._watches.held(current_client()):
-            last_sent = None
-            while True:
-                # Read before the state, which is sent once more then.
-                stopping = self._registry.draining
-                status = self._status(request.service)
-                if status != last_sent:
-                    yield health_pb2.HealthCheckResponse(status=status)
-                    last_sent = status
-                if stopping:
-                    return
-                await asyncio.sleep(POLL_SECONDS)
+        last_sent, stopping = None, False
+        while not stopping:
+            stopping = self._registry.draining  # read before the state, which is sent once more
+            status = self._status(request.service)
+            if status != last_sent:
+                yield health_pb2.HealthCheckResponse(status=status)
+                last_sent = status
+            await asyncio.sleep(0 if stopping else POLL_SECONDS)
 
     def _status(self, name: str) -> int:
         if not name or name in self._services:

@@ -116,7 +116,7 @@ class Inference:
             raise InvalidInput("The model's name must be given.")
         if version and not (version.isascii() and version.isdecimal() and len(version) < 19):
             raise InvalidInput(f"The version must be a number, got `{shortened(version)}`.")
-        return self._registry.for_request(name, int(version) if version else None)
+        return self._registry.get(name, int(version) if version else None)
 
 
 def _inputs(

@@ -1,8 +1,8 @@
-"""Before every gRPC method: authentication, rate limits, deadlines, sizes; logs and metrics.
+"""Before every gRPC method: authentication, deadlines, sizes; logs and metrics.
 
-Every method is registered as one that reads a stream of bytes. So the token and the client's rate
-are checked before a message is taken in, a message that is slow to come meets the deadline, and
-bytes that are no message are the client's mistake instead of a failure of the server.
+Every method is registered as one that reads a stream of bytes. So the token is checked before a
+message is taken in, a message that is slow to come meets the deadline, and bytes that are no
+message are the client's mistake instead of a failure of the server.
 """
 
 import asyncio
@@ -13,9 +13,7 @@ from typing import Any
 
 import grpc
 
-from serving.engine.admission import SILENT_SECONDS, Admission
-from serving.engine.auth import HEALTH_PREFIX
-from serving.engine.proxies import HEADER
+from serving.engine.auth import HEALTH_PREFIX, TokenAuth
 from serving.engine.streams import STREAM_TIMEOUT_FACTOR
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady
 from serving.grpc.calls import Call
@@ -23,27 +21,28 @@ from serving.observability import traces
 from serving.observability.metrics import Metrics
 from serving.settings import Settings
 
-LATE_SECONDS = 0.25  # after which a message is late
-POLL_SECONDS = 1.0  # between two checks whether the server is stopping
-SMALL_BYTES = 2**18  # that a message counts as until it is late, and then as the largest
+POLL_SECONDS = 0.5  # between two checks whether the server is stopping
+SILENT_SECONDS = 10.0  # that a probe, which needs no token, may take to send its message
 
 
 class RequestInterceptor(grpc.aio.ServerInterceptor):
     """Admits calls, and maps whatever they raise to a status with a message.
 
-    admission: who may come in, and what all requests hold. metrics: counts every call.
-    is_stopping: whether the server is stopping; messages that have not come by then
-    are waited for no more.
+    Args:
+      auth: who may come in.
+      metrics: counts every call.
+      is_stopping: whether the server is stopping; messages that have not come by then are waited
+        for no more.
     """
 
     def __init__(
         self,
         settings: Settings,
-        admission: Admission,
+        auth: TokenAuth,
         metrics: Metrics,
         is_stopping: Callable[[], bool] = lambda: False,
     ):
-        self._settings, self._admission = settings, admission
+        self._settings, self._auth = settings, auth
         self._metrics, self._is_stopping = metrics, is_stopping
 
     async def intercept_service(
@@ -66,7 +65,8 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
             messages: AsyncIterator[bytes], context: grpc.aio.ServicerContext
         ) -> bytes | None:
             async with Call(method, metadata, context, self._metrics) as call:
-                await self._admit(call, metadata)
+                given = metadata.get("authorization", b"")
+                self._auth.check(method, given.encode() if isinstance(given, str) else given)
                 with traces.span("grpc", _headers(metadata), method=method):
                     if handler.response_streaming:
                         await self._forward_stream(call, handler, messages, context)
@@ -82,14 +82,13 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         self, call: Call, handler: Any, messages: Any, context: grpc.aio.ServicerContext
     ) -> None:
         """Writes what a method that streams yields; a slow reader meets the deadline too."""
-        async with asyncio.timeout(seconds_left(context, self._settings)):
-            if handler.request_streaming:
-                each = self._each_message(call, handler, messages)
-                responses = handler.stream_stream(each, context)
-            else:
+        if handler.request_streaming:
+            responses = handler.stream_stream(self._each_message(call, handler, messages), context)
+        else:
+            async with asyncio.timeout(seconds_left(context, self._settings)):
                 request = await self._single_message(call, handler, messages)
-                responses = handler.unary_stream(request, context)
-        endless = call.method.startswith(HEALTH_PREFIX)  # a watch, of which there are few
+            responses = handler.unary_stream(request, context)
+        endless = call.method.startswith(HEALTH_PREFIX)  # a watch
         seconds = None if endless else seconds_left(context, self._settings, STREAM_TIMEOUT_FACTOR)
         async with asyncio.timeout(seconds), contextlib.aclosing(responses):
             async for response in responses:
@@ -98,63 +97,37 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
                     await context.write(message)
 
     async def _each_message(self, call: Call, handler: Any, messages: Any):
-        """The messages of a stream that the client sends; each counts as a request."""
-        seconds = self._settings.timeout_seconds
-        while (message := await self._next_message(call, messages, seconds)) is not None:
-            if seconds == math.inf:
-                self._admission.count_another(call.method, call.address)
-            seconds = math.inf  # between two questions; the deadline of the stream holds
+        """The messages of a stream that the client sends, whose deadline holds for all of them."""
+        while (message := await self._next_message(messages, math.inf)) is not None:
             yield call.parsed(handler, message)
 
     async def _single_message(
         self, call: Call, handler: Any, messages: AsyncIterator[bytes]
     ) -> Any:
         """The one message of a method that takes one."""
-        # A probe's is small; of another one nobody sees whether it comes slowly or not at all.
         is_probe = call.method.startswith(HEALTH_PREFIX)
         seconds = SILENT_SECONDS if is_probe else self._settings.timeout_seconds
-        message = await self._next_message(call, messages, seconds)
+        message = await self._next_message(messages, seconds)
         if message is not None:
             return call.parsed(handler, message)
         if self._is_stopping():
             raise NotReady("The server is stopping.")
         raise InvalidInput("The request must be one message, got none.")
 
-    async def _next_message(
-        self, call: Call, messages: AsyncIterator[bytes], seconds: float
-    ) -> bytes | None:
-        """The next message; None if there is none, or if the server stops before it comes.
-
-        How large it will be is not known: as long as it is awaited, it counts as the largest.
-        """
+    async def _next_message(self, messages: AsyncIterator[bytes], seconds: float) -> bytes | None:
+        """The next message; None if there is none, or if the server stops before it comes."""
         coming = asyncio.ensure_future(_or_none(messages))
-        largest, loop = self._settings.max_body_bytes, asyncio.get_running_loop()
-        start = loop.time()
+        loop = asyncio.get_running_loop()
+        end = loop.time() + seconds
         try:
-            with call.waiting(min(SMALL_BYTES, largest), coming.cancel):
-                poll_seconds = LATE_SECONDS
-                while not (await asyncio.wait({coming}, timeout=poll_seconds))[0]:
-                    if self._is_stopping():
-                        return None
-                    call.expect(largest)
-                    poll_seconds = POLL_SECONDS
-                    if loop.time() - start >= seconds:
-                        raise DeadlineExceeded(f"No message came within {seconds:g} seconds.")
-                call.check_place()
-                return coming.result()
+            while not (await asyncio.wait({coming}, timeout=POLL_SECONDS))[0]:
+                if self._is_stopping():
+                    return None
+                if loop.time() >= end:
+                    raise DeadlineExceeded(f"No message came within {seconds:g} seconds.")
+            return coming.result()
         finally:
             coming.cancel()
-
-    async def _admit(self, call: Call, metadata: dict[str, Any]) -> None:
-        """Unauthorized, TooManyRequests or Overloaded for a call that is not admitted."""
-        given = metadata.get("authorization", b"")
-        given = given.encode() if isinstance(given, str) else given
-        forwarded = metadata.get(HEADER, "")
-        call.address = await self._admission.proxies.client_of(
-            call.address, [forwarded.encode()] if isinstance(forwarded, str) else []
-        )
-        await self._admission.admit(call.method, given, call.address)
-        call.enter(self._admission)
 
 
 def seconds_left(context: grpc.aio.ServicerContext, settings: Settings, times: int = 1) -> float:

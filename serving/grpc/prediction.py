@@ -21,7 +21,7 @@ STATES = enum_values("tensorflow.serving.ModelVersionStatus.State")
 
 def resolve_model(registry: ModelRegistry, spec: Any) -> ServedModel:
     """The served model that a ModelSpec names; InvalidInput, NotFound or NotReady otherwise."""
-    return registry.for_request(_name(spec), _version(spec))
+    return registry.get(_name(spec), _version(spec))
 
 
 def fill_spec(spec: Any, served: ServedModel, signature: str = "") -> None:

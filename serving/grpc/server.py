@@ -6,8 +6,7 @@ import grpc
 from grpc_health.v1 import health_pb2
 from grpc_reflection.v1alpha import reflection, reflection_pb2
 
-from serving.engine.admission import Admission
-from serving.engine.certificates import Certificate
+from serving.engine.auth import TokenAuth, read_token
 from serving.engine.registry import ModelRegistry
 from serving.grpc.health import Health
 from serving.grpc.inference import Inference
@@ -20,6 +19,7 @@ from serving.settings import Settings
 
 HEALTH = "grpc.health.v1.Health"
 MAX_CONNECTIONS = 1024
+MAX_CALLS = 256  # at the same time, each with a message of the largest size at most
 MAX_CALLS_PER_CONNECTION = 64  # more wait at the client, and so cannot come in one rush
 MAX_METADATA_BYTES = 16 * 1024
 IDLE_SECONDS = 120  # without a call
@@ -32,41 +32,31 @@ def make_server(
     registry: ModelRegistry,
     settings: Settings,
     metrics: Metrics,
-    admission: Admission | None = None,
 ) -> grpc.aio.Server:
     """A gRPC server of the registry's models, neither bound to a port nor started.
 
     Args:
-      table: a `serving.engine.registry.ModelRegistry`.
-      settings: of it are used the token, `max_body_mib` (of a message, both ways),
-        `timeout_seconds` and `requests_per_minute_per_client`.
+      registry: of the models.
+      settings: the token, `max_body_mib` (of a message, both ways) and `timeout_seconds` are used.
       metrics: counts every call.
-      admission: to share with HTTP; None: of gRPC alone.
 
     Must be called where the event loop runs.
     """
-    admission = admission or Admission(settings, metrics)
-    interceptor = RequestInterceptor(settings, admission, metrics, lambda: registry.draining)
-    server = grpc.aio.server(interceptors=(interceptor,), options=_options(settings))
+    auth = TokenAuth(read_token(settings))
+    interceptor = RequestInterceptor(settings, auth, metrics, lambda: registry.draining)
+    server = grpc.aio.server(
+        interceptors=(interceptor,), options=_options(settings), maximum_concurrent_rpcs=MAX_CALLS
+    )
     services = _services(registry, settings)
     for name, methods in services.items():
         server.add_generic_rpc_handlers((_handler(name, methods),))
     named = (*services, HEALTH, reflection.SERVICE_NAME)
-    server.add_generic_rpc_handlers((Health(registry, named, admission.refusals).handler(),))
+    server.add_generic_rpc_handlers((Health(registry, named).handler(),))
     described = pool()
     for module in (health_pb2, reflection_pb2):
         described.AddSerializedFile(module.DESCRIPTOR.serialized_pb)
     reflection.enable_server_reflection(named, server, described)
     return server
-
-
-def credentials(certificate: Certificate) -> grpc.ServerCredentials:
-    """Of TLS: they show the certificate as its files have it when a client comes."""
-
-    def fetch() -> grpc.ServerCertificateConfiguration:
-        return grpc.ssl_server_certificate_configuration([certificate.current().pems])
-
-    return grpc.dynamic_ssl_server_credentials(fetch(), fetch)
 
 
 def _services(registry: ModelRegistry, settings: Settings) -> dict[str, Mapping[str, Callable]]:

@@ -3,7 +3,6 @@
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from serving.engine.admission import Admission
 from serving.engine.registry import ModelRegistry
 from serving.http.draw import DrawRoute
 from serving.http.health import Health
@@ -52,12 +51,9 @@ def make_app(
     registry: ModelRegistry,
     settings: Settings,
     metrics: Metrics,
-    admission: Admission | None = None,
 ) -> ASGIApp:
     """The application that answers over HTTP for a model registry.
 
-    admission: to share with gRPC; None: one of its own. Raises UserError for a token that cannot be
-    used.
+    Raises UserError for a token that cannot be used.
     """
-    admission = admission or Admission(settings, metrics)
-    return RequestMiddleware(Routes(registry, settings, metrics), settings, metrics, admission)
+    return RequestMiddleware(Routes(registry, settings, metrics), settings, metrics)

@@ -45,8 +45,8 @@ class StreamFormat:
     encode: Callable[[np.ndarray], bytes]
 
 
-def stream_format(name: str, sample_rate_hz: int, num_samples: int) -> StreamFormat:
-    """The format "wav" or "l16", at a rate, of a sound of that length."""
+def stream_format(name: str, sample_rate_hz: int, num_samples: int | None) -> StreamFormat:
+    """The format "wav" or "l16", at a rate, of a sound of that length; None: it is not known."""
     if name == "wav":
         return StreamFormat("audio/wav", wav_header(sample_rate_hz, num_samples), little_endian)
     return StreamFormat(f"audio/L16;rate={sample_rate_hz};channels=1", b"", big_endian)
@@ -98,6 +98,7 @@ class FileFormat:
 FILE_FORMATS = {
     "flac": FileFormat("audio/flac", "FLAC", "PCM_16"),
     "mp3": FileFormat("audio/mpeg", "MP3", "MPEG_LAYER_III"),
+    "ogg": FileFormat("audio/ogg; codecs=vorbis", "OGG", "VORBIS"),
     "opus": FileFormat("audio/ogg; codecs=opus", "OGG", "OPUS"),
 }
 

@@ -5,6 +5,7 @@ import base64
 import collections
 import contextlib
 import itertools
+import logging
 from collections.abc import AsyncGenerator
 from typing import Annotated, Any
 
@@ -17,7 +18,7 @@ from starlette.routing import Route
 from pixelcnn.data.captions import MAX_CAPTION_CHARACTERS
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
-from serving.errors import ServingError
+from serving.errors import Internal, ServingError
 from serving.http.fields import Seed, json_model
 from serving.http.image_requests import (
     condition,
@@ -31,6 +32,7 @@ from serving.http.request_bodies import body_of, read_with
 from serving.http.streamed_responses import StreamedResponse
 from serving.settings import Settings
 
+LOG = logging.getLogger(__name__)
 MEDIA_TYPE = "application/x-ndjson"
 Outputs = dict[str, np.ndarray]
 ROWS = {"type": "array", "items": {"type": "integer"}, "minItems": 1}
@@ -80,9 +82,12 @@ async def _lines(served: ServedModel, rows: list[Outputs]) -> AsyncGenerator[byt
             async for number, image, last in images:
                 yield await asyncio.to_thread(_line, number, image, last)
                 started = True
-    except ServingError as error:
+    except Exception as error:
         if not started:
             raise
+        if not isinstance(error, ServingError):
+            LOG.error("drawing failed", exc_info=error)
+            error = Internal()
         yield orjson.dumps({"error": str(error)}) + b"\n"
 
 

@@ -138,6 +138,6 @@ def _range(schema: Schema) -> str:
     low, high = schema.get("minimum"), schema.get("maximum")
     if low is not None and high is not None:
         return f" from {low} to {high}"
-    if "exclusiveMinimum" in schema:
-        return f" above {schema['exclusiveMinimum']}"
-    return "" if low is None else f" of at least {low}"
+    words = {"minimum": "of at least", "exclusiveMinimum": "above", "maximum": "at most"}
+    said = [f"{word} {schema[name]}" for name, word in words.items() if name in schema]
+    return f" {' and '.join(said)}" if said else ""

@@ -2,20 +2,16 @@
 
 import logging
 import time
-from collections.abc import Callable
 from typing import ClassVar
 
 from starlette.exceptions import HTTPException
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from serving.engine.admission import Admission
-from serving.engine.clients import Client, current_client
-from serving.engine.rate_limits import is_unlimited
-from serving.engine.shared_limits import Hold
+from serving.engine.auth import TokenAuth, read_token
 from serving.errors import Internal, NotFound, Overloaded, ServingError
 from serving.http.allowed_hosts import AllowedHosts
 from serving.http.error_responses import error_body, error_headers, protocol_of
-from serving.http.request_bodies import CappedBody
+from serving.http.request_bodies import BodyLimits, CappedBody
 from serving.observability import traces
 from serving.observability.logs import begin_request, event
 from serving.observability.metrics import Metrics
@@ -32,9 +28,7 @@ DEFAULT_HEADERS = {
     b"cross-origin-opener-policy": b"same-origin",
 }
 
-CONNECTION_HOLD = "onepass.connection"  # of a scope: the connection's place, None without one
 LOG = logging.getLogger(__name__)
-Headers = list[tuple[bytes, bytes]]
 
 
 class UnsupportedEncoding(ServingError):  # noqa: N818 - the condition, as the other errors
@@ -79,36 +73,20 @@ class ResponseRecorder:
         await self._send(message)
 
 
-class RewrittenHeaders:
-    """An ASGI application around another one, whose answers' headers go through a function."""
-
-    def __init__(self, app: ASGIApp, rewrite: Callable[[Headers], Headers]):
-        self._app, self._rewrite = app, rewrite
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request."""
-
-        async def send_on(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                message = {**message, "headers": self._rewrite([*message.get("headers", ())])}
-            await send(message)
-
-        await self._app(scope, receive, send_on)
-
-
 class RequestMiddleware:
     """The ASGI application around another one.
 
-    In this order: the host, the encoding, the token, the rate, the declared size; then the body as
-    it comes. Whatever is raised leaves as an error in the protocol's own words, and what was not
-    foreseen as a status 500 that says nothing of it.
+    In this order: the host, the encoding, the token, the declared size; then the body as it comes.
+    Whatever is raised leaves as an error in the protocol's own words, and what was not foreseen as
+    a status 500 that says nothing of it.
     """
 
     passed: ClassVar = ("lifespan",)
 
-    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics, admission: Admission):
-        self._app, self._metrics, self._admission = app, metrics, admission
-        self._allowed_hosts, self._max_bytes = AllowedHosts(settings), settings.max_body_bytes
+    def __init__(self, app: ASGIApp, settings: Settings, metrics: Metrics):
+        self._app, self._metrics, self._auth = app, metrics, TokenAuth(read_token(settings))
+        self._allowed_hosts = AllowedHosts(settings)
+        self._body_limits = BodyLimits(settings.max_body_bytes)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answers a request."""
@@ -122,7 +100,7 @@ class RequestMiddleware:
         headers = dict(scope["headers"])
         request_id = begin_request(headers.get(b"x-request-id", b"").decode("latin-1"))
         response = ResponseRecorder(send, request_id)
-        body = CappedBody(receive, scope["headers"], self._max_bytes, self._admission.bodies)
+        body = CappedBody(receive, scope["headers"], self._body_limits)
         try:
             with traces.span("http", _trace(headers), method=scope["method"]):
                 await self._respond(scope, headers, body, response)
@@ -138,7 +116,8 @@ class RequestMiddleware:
         response: ResponseRecorder,
     ) -> None:
         try:
-            body.begin(await self._admit(scope, headers))
+            self._admit(scope, headers)
+            body.check()
             await self._app(scope, body.receive, response.send)
         except Exception as raised:
             error = _error_of(raised)
@@ -146,16 +125,11 @@ class RequestMiddleware:
             if not response.status:  # else the server closes the connection: its answer has no end
                 await _send_error(error, scope, body, response)
 
-    async def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> Client:
+    def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         self._allowed_hosts.check(scope["method"], headers)
         if headers.get(b"content-encoding", b"identity").lower() not in (b"identity", b""):
             raise UnsupportedEncoding("The body must not be compressed (`Content-Encoding`).")
-        given = headers.get(b"authorization", b"")
-        forwarded = [value for name, value in scope["headers"] if name == b"x-forwarded-for"]
-        address = await self._admission.proxies.client_of(scope.get("client"), forwarded)
-        client = await self._admission.admit(scope["path"], given, address)
-        _check_connection(scope, client)
-        return client
+        self._auth.check(scope["path"], headers.get(b"authorization", b""))
 
     def _note(
         self, scope: Scope, body: CappedBody, response: ResponseRecorder, started: float
@@ -177,20 +151,8 @@ class RequestMiddleware:
             status=response.status,
             code=response.code,
             seconds=seconds,
-            client=current_client().address,
+            client=(scope.get("client") or ("",))[0],
         )
-
-
-def _check_connection(scope: Scope, client: Client) -> None:
-    """Overloaded on a connection that has no place, but to a probe and with a token."""
-    if CONNECTION_HOLD not in scope:  # another server's
-        return
-    hold: Hold | None = scope[CONNECTION_HOLD]
-    if hold is not None:
-        if client.has_token and not hold.client.has_token:
-            hold.move_to(client)
-    elif not client.has_token and not is_unlimited(scope["path"]):
-        raise Overloaded("There are too many connections.")
 
 
 def _trace(headers: dict[bytes, bytes]) -> dict[str, str] | None:
@@ -203,7 +165,7 @@ def _error_of(raised: Exception) -> ServingError:
         return raised
     if isinstance(raised, HTTPException):
         if raised.status_code == 405:
-            allowed = (raised.headers or {}).get("Allow", "")
+            allowed = (raised.headers or {}).get("Allow", "GET, HEAD")
             return WrongMethod(", ".join(sorted(allowed.split(", "))))
         return NotFound("There is nothing at this path.")
     LOG.error("a request failed", exc_info=raised)

@@ -33,13 +33,6 @@ class Version(TypedDict):
     state: str
 
 
-class Canary(TypedDict):
-    """The version that gets a share of the requests."""
-
-    version: int
-    share: float
-
-
 class ModelEntry(TypedDict):
     """A model as OpenAI lists it, and what a page wants to know of one that is ready."""
 
@@ -48,7 +41,6 @@ class ModelEntry(TypedDict):
     created: int
     owned_by: str
     versions: list[Version]
-    canary: NotRequired[Canary]
     kind: NotRequired[Literal["sound", "picture"]]
 
 
@@ -99,8 +91,6 @@ class ModelListing:
             for status in self._registry.versions(name)
         ]
         entry = ModelEntry(id=name, object="model", created=0, owned_by=OWNER, versions=versions)
-        if (canary := self._registry.canary(name)) and version is None:
-            entry["canary"] = {"version": canary[0], "share": canary[1]}
         try:
             facts = await asyncio.to_thread(_facts, self._registry.get(name, version))
             orjson.dumps(facts)  # which refuses integers of more than 64 bits
@@ -114,7 +104,7 @@ class ModelListing:
 
 def _facts(served: ServedModel) -> Any:
     known = {RENAMED.get(n, n): served.spec[n] for n in FACTS if served.spec.get(n) is not None}
-    facts = {"created": _created(served), "kind": served.kind, "version": served.version, **known}
+    facts = {"created": served.created, "kind": served.kind, "version": served.version, **known}
     if served.kind == "sound":
         return facts | {
             "condition": "frames" if is_conditional(served) else None,
@@ -129,10 +119,3 @@ def _facts(served: ServedModel) -> Any:
         "guidance": "guidance" in signature(served).inputs,
         "sizes": [side for side, _ in scales(served)],
     }
-
-
-def _created(served: ServedModel) -> int:
-    try:
-        return int((served.bundle.path / "model.json").stat().st_mtime)
-    except OSError:
-        return 0

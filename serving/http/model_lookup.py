@@ -32,7 +32,7 @@ register_url_convertor("name", NameConvertor())
 
 def model_from_path(registry: ModelRegistry, request: Request) -> ServedModel:
     """The model that the path names, at the version that it names or that is served."""
-    return registry.for_request(request.path_params["name"], version_at(request))
+    return registry.get(request.path_params["name"], version_at(request))
 
 
 def version_at(request: Request) -> int | None:
@@ -53,9 +53,9 @@ def model_named(registry: ModelRegistry, name: str | None, kind: str) -> ServedM
     if name is None:
         found = [served for served in available_models(registry) if served.kind == kind]
         if len(found) == 1:
-            return registry.for_request(found[0].name)
+            return registry.get(found[0].name)
         raise InvalidInput("`model` must be given: there are several.")
-    return require_kind(registry.for_request(name), kind)
+    return require_kind(registry.get(name), kind)
 
 
 def require_kind(served: ServedModel, kind: str) -> ServedModel:

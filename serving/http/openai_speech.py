@@ -36,16 +36,18 @@ from serving.http.synthesis_requests import (
     SynthesisRequest,
     Temperature,
     WorkerPool,
+    check_length,
     is_conditional,
     speakers,
     synthesis_request,
     synthesize,
     text_frames,
+    text_parts,
 )
 from serving.settings import Settings
-from speech.phonemes import MAX_CHARACTERS
 
 DEFAULT_VOICE = "default"
+MAX_TEXT_CHARACTERS = 4096  # as OpenAI has it
 PCM = StreamFormat(f"audio/pcm;rate={OPENAI_PCM_HZ};channels=1", b"", little_endian)
 
 
@@ -58,10 +60,10 @@ class Voice(Struct):
 class SpeechRequest(Struct):
     """A text to speak; `instructions` and what else OpenAI knows are passed over."""
 
-    input: Annotated[str, Meta(min_length=1, max_length=MAX_CHARACTERS, pattern=r"\S")]
+    input: Annotated[str, Meta(min_length=1, max_length=MAX_TEXT_CHARACTERS, pattern=r"\S")]
     model: Name | None = None
     voice: str | Voice | None = None
-    response_format: Literal["mp3", "opus", "flac", "wav", "pcm"] | None = None
+    response_format: Literal["mp3", "opus", "ogg", "flac", "wav", "pcm"] | None = None
     stream_format: Literal["audio", "sse"] | None = None
     speed: Annotated[float, Meta(ge=0.25, le=4)] | None = None
     seed: Seed | None = None
@@ -88,21 +90,26 @@ class OpenaiSpeech:
     async def speech(self, request: Request) -> ASGIApp:
         """A text as sound: `wav` and `pcm` as they are made, other formats as a whole file.
 
-        `pcm` has 24,000 samples a second, as OpenAI's has. `instructions` are passed over.
+        `pcm` has 24,000 samples a second, as OpenAI's has. `instructions` are passed over. A long
+        text is split between sentences, which are read one after the other.
         """
         body = await body_of(request, self._settings.timeout_seconds)
         asked = await read_with(json_model, body, SpeechRequest)
         served = model_named(self._registry, asked.model, "sound")
         request.scope["model"] = served.name
         name, streaming = asked.response_format or "mp3", asked.stream_format or "audio"
-        synthesis = await cancel_on_disconnect(
-            request.receive, self._synthesis_request(served, asked)
+        check_length(asked.input, MAX_TEXT_CHARACTERS)
+        parts = text_parts(asked.input)
+        first = await cancel_on_disconnect(
+            request.receive, self._synthesis_request(served, asked, parts, 0)
         )
+        sound = self._sound(served, asked, parts, first)
         if name not in FILE_FORMATS:
-            form, sound = _live(served, synthesis, name)
+            num_samples = first.num_samples if len(parts) == 1 else None
+            form, sound = _live(sound, served.spec["sample_rate_hz"], num_samples, name)
             return self._streamed(streamed(sound, form), form.media_type, streaming)
         media_type = FILE_FORMATS[name].media_type
-        content = await cancel_on_disconnect(request.receive, self._whole(served, synthesis, name))
+        content = await cancel_on_disconnect(request.receive, self._whole(served, sound, name))
         if streaming == "audio":
             return Response(content, media_type=media_type)
         return self._streamed(_once(content), media_type, streaming)
@@ -115,32 +122,45 @@ class OpenaiSpeech:
         return StreamedResponse(data, media_type, self._settings.timeout_seconds)
 
     async def _synthesis_request(
-        self, served: ServedModel, asked: SpeechRequest
+        self, served: ServedModel, asked: SpeechRequest, parts: list[str], number: int
     ) -> SynthesisRequest:
         speaker = _speaker(served, asked.voice)
         if not is_conditional(served):
             raise InvalidInput(f"`model` must be one that reads; `{served.name}` only makes sound.")
         speed = asked.speed or 1.0
-        frames = await self._workers.run(text_frames, served.bundle, asked.input, speed)
-        fields = SynthesisFields(seed=asked.seed, temperature=asked.temperature, speaker=speaker)
+        frames = await self._workers.run(text_frames, served.bundle, parts[number], speed)
+        fields = SynthesisFields(
+            seed=asked.seed, row=number, temperature=asked.temperature, speaker=speaker
+        )
         return synthesis_request(served, fields, frames)
 
-    async def _whole(self, served: ServedModel, synthesis: SynthesisRequest, name: str) -> bytes:
-        chunks = []
-        async with contextlib.aclosing(synthesize(served, synthesis)) as sound:
-            async for chunk in sound:
-                chunks.append(chunk)
+    async def _sound(
+        self, served: ServedModel, asked: SpeechRequest, parts: list[str], first: SynthesisRequest
+    ) -> AsyncGenerator[np.ndarray, None]:
+        """The sound of all parts in chunks; the frames of a part are made when it is its turn."""
+        synthesis = first
+        for number in range(len(parts)):
+            if number:
+                synthesis = await self._synthesis_request(served, asked, parts, number)
+            async with contextlib.aclosing(synthesize(served, synthesis)) as chunks:
+                async for chunk in chunks:
+                    yield chunk
+
+    async def _whole(
+        self, served: ServedModel, sound: AsyncGenerator[np.ndarray, None], name: str
+    ) -> bytes:
+        async with contextlib.aclosing(sound):
+            chunks = [chunk async for chunk in sound]
         whole, rate_hz = np.concatenate(chunks), served.spec["sample_rate_hz"]
         return await self._workers.run(file_bytes, whole, rate_hz, FILE_FORMATS[name])
 
 
 def _live(
-    served: ServedModel, synthesis: SynthesisRequest, name: str
+    sound: AsyncGenerator[np.ndarray, None], rate_hz: int, num_samples: int | None, name: str
 ) -> tuple[StreamFormat, AsyncGenerator[np.ndarray, None]]:
-    rate_hz, sound = served.spec["sample_rate_hz"], synthesize(served, synthesis)
     if name == "pcm":
         return PCM, resampled(sound, rate_hz, OPENAI_PCM_HZ)
-    return stream_format(name, rate_hz, synthesis.num_samples), sound
+    return stream_format(name, rate_hz, num_samples), sound
 
 
 def _speaker(served: ServedModel, voice: str | Voice | None) -> str | None:

@@ -10,7 +10,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from serving.engine.tokens import read_tokens
+from serving.engine.auth import read_token
 from serving.http.binary_tensors import HEADER, InferRequest
 from serving.http.draw import MEDIA_TYPE, DrawRequest
 from serving.http.error_responses import Error, OpenaiError, is_openai_path
@@ -123,7 +123,7 @@ class OpenApi:
     """The endpoint."""
 
     def __init__(self, settings: Settings):
-        self._document = document(bool(read_tokens(settings)))
+        self._document = document(read_token(settings) is not None)
 
     def routes(self) -> list[Route]:
         """Where tools look for it."""

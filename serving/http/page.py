@@ -1,24 +1,11 @@
 """The web page: a few files that come with the package, and no others."""
 
-import importlib.resources
-
 from starlette.requests import Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import BaseRoute, Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import Scope
 
-from serving.errors import NotFound
-
-PACKAGE, FOLDER = "serving", "page"
-FRONT = "index.html"
-TYPES = {
-    ".css": "text/css; charset=utf-8",
-    ".html": "text/html; charset=utf-8",
-    ".ico": "image/x-icon",
-    ".js": "text/javascript; charset=utf-8",
-    ".png": "image/png",
-    ".svg": "image/svg+xml",
-    ".woff2": "font/woff2",
-}
 POLICY = "; ".join(
     (
         "default-src 'none'",
@@ -35,41 +22,23 @@ POLICY = "; ".join(
 )
 
 
-class Page:
-    """The endpoints; the files are read once."""
+class Page(StaticFiles):
+    """The page at `/`, and what it is made of under `/page/`."""
 
     def __init__(self) -> None:
-        self._files = dict(_files())
+        super().__init__(packages=[("serving", "page")])
 
-    def routes(self) -> list[Route]:
-        """The page at `/`, and what it is made of under `/page/`."""
-        return [Route("/", self.front), Route("/page/{file}", self.file)]
+    def routes(self) -> list[BaseRoute]:
+        """The endpoints."""
+        return [Route("/", self.front), Mount("/page", self)]
 
     async def front(self, request: Request) -> Response:
         """The page itself."""
-        return self._response(FRONT)
+        return await self.get_response("index.html", request.scope)
 
-    async def file(self, request: Request) -> Response:
+    async def get_response(self, path: str, scope: Scope) -> Response:
         """One of its files."""
-        return self._response(request.path_params["file"])
-
-    def _response(self, name: str) -> Response:
-        if name not in self._files:
-            raise NotFound("There is nothing at this path.")
-        content, content_type = self._files[name]
-        headers = {
-            "content-type": content_type,
-            "content-security-policy": POLICY,
-            "cache-control": "no-cache",
-        }
-        return Response(content, headers=headers)
-
-
-def _files():
-    folder = importlib.resources.files(PACKAGE) / FOLDER
-    if not folder.is_dir():
-        return
-    for file in folder.iterdir():
-        content_type = TYPES.get(file.name[file.name.rfind(".") :])
-        if file.is_file() and content_type:
-            yield file.name, (file.read_bytes(), content_type)
+        response = await super().get_response(path, scope)
+        response.headers["content-security-policy"] = POLICY
+        response.headers["cache-control"] = "no-cache"
+        return response

@@ -13,8 +13,6 @@ import time
 from collections.abc import Callable
 from typing import Any, TextIO
 
-from serving.engine.clients import current_client
-
 OURS, OTHERS = ("serving", "onepass"), ("uvicorn", "grpc")
 PLAIN = re.compile(r"[A-Za-z0-9_./:+@%-]+")
 MAX_LINES = 10_000  # that wait to be written
@@ -110,8 +108,6 @@ def fields_of(record: logging.LogRecord) -> dict[str, Any]:
     """What a line says besides time, level and message."""
     identity = getattr(record, "request", "") or request_id()
     fields = {"request": identity} if identity else {}
-    if token := current_client().token:
-        fields["token"] = token
     return fields | getattr(record, "fields", {})
 
 

@@ -4,9 +4,8 @@ import functools
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, ProcessCollector
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
-from prometheus_client.metrics_core import Metric, UnknownMetricFamily
 
-from serving.observability.processes import ModelProcesses
+from serving.errors import Overloaded
 
 SECONDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60)
 ROWS = (1, 2, 4, 8, 16, 32, 64)
@@ -40,16 +39,7 @@ class Metrics:
             "onepass_bytes", "Bytes of bodies and messages.", ["protocol", "direction"]
         )
         self._refused = counter(
-            "onepass_refused",
-            "Requests, connections and streams for which there was no room, by what of.",
-            ["what"],
-        )
-        token = ["token", "limit"]
-        self._token_used = counter(
-            "onepass_token_used", "Requests, seconds of sound and images, by token.", token
-        )
-        self._token_refused = counter(
-            "onepass_token_refused", "Requests over the limits of their token.", token
+            "onepass_refused", "Requests for which there was no room, by protocol.", ["what"]
         )
         self._log_lines_lost = counter(
             "onepass_log_lines_lost", "Lines of the log that nobody read in time."
@@ -67,18 +57,16 @@ class Metrics:
             "onepass_loads", "Versions loaded, or found broken.", ["model", "outcome"]
         )
         self._version = gauge("onepass_model_version", "The version served.", model)
-        self._canary = gauge(
-            "onepass_canary_share", "Share of requests that another version takes.", model
-        )
         self.version_requests = counter(
             "onepass_version_requests",
             "Requests answered by a version, streams among them.",
             ["model", "version", "status"],
         )
-        self.registry.register(_TensorFlowNames(self._requests))
+        # By the name that TensorFlow Serving has; a counter's would end in _total.
+        self._tensorflow_requests = gauge(
+            ":tensorflow:serving:request_count", "Requests answered.", ["model_name", "status"]
+        )
         ProcessCollector(registry=self.registry)
-        self._processes = ModelProcesses()
-        self.registry.register(self._processes)
 
     def request(
         self,
@@ -103,23 +91,14 @@ class Metrics:
         """
         name = model if model in self._models else ""
         self._requests.labels(name, protocol, status).inc()
+        self._tensorflow_requests.labels(name, status.upper()).inc()
         self._seconds.labels(name, protocol).observe(seconds)
         if first_byte_seconds is not None:
             self._first_byte_seconds.labels(name, protocol).observe(first_byte_seconds)
+        if status == Overloaded.code:
+            self._refused.labels(protocol).inc()
         self._bytes.labels(protocol, "received").inc(received_bytes)
         self._bytes.labels(protocol, "sent").inc(sent_bytes)
-
-    def refused(self, what: str) -> None:
-        """Counts what there was no room for: "connections", "calls", "streams" and so on."""
-        self._refused.labels(what).inc()
-
-    def token_used(self, token: str, limit: str, amount: float) -> None:
-        """Counts what was made for those who bear a token, by the limit that it counts towards."""
-        self._token_used.labels(token, limit).inc(amount)
-
-    def token_refused(self, token: str, limit: str) -> None:
-        """Counts a request over a limit of its token."""
-        self._token_refused.labels(token, limit).inc()
 
     def log_line_lost(self) -> None:
         """Counts a line of the log that was not written."""
@@ -130,20 +109,12 @@ class Metrics:
         self._models.add(model)
         return ModelMetrics(self, model)
 
-    def loaded(
-        self, model: str, version: int, pid: int | None = None, is_canary: bool = False
-    ) -> None:
-        """Counts a version that is served from now on, by a process of its own if it has one."""
+    def loaded(self, model: str, version: int) -> None:
+        """Counts a version that is served from now on."""
         self._models.add(model)
-        self._processes.serve(model, version, pid)
         self._loads.labels(model, "loaded").inc()
-        if not is_canary:
-            self._version.labels(model).set(version)
-            self._served[model] = version
-
-    def canary(self, model: str, share: float) -> None:
-        """Sets the share of requests that another version takes, from 0 to 1."""
-        self._canary.labels(model).set(share)
+        self._version.labels(model).set(version)
+        self._served[model] = version
 
     def unloaded(self, model: str, version: int) -> None:
         """Remove the gauge of the version served, if it is this one."""
@@ -203,26 +174,3 @@ class ModelMetrics:
     def streaming(self, number: int) -> None:
         """Moves the gauge of streams."""
         self._streams.inc(number)
-
-
-class _TensorFlowNames:
-    """The requests under the name that dashboards of TensorFlow Serving ask for."""
-
-    def __init__(self, requests: Counter):
-        self._requests = requests
-
-    def collect(self) -> list[Metric]:
-        counts: dict[tuple[str, str], float] = {}
-        for sample in [sample for metric in self._requests.collect() for sample in metric.samples]:
-            if sample.name.endswith("_total"):
-                status = sample.labels["status"].upper()
-                key = (sample.labels["model"], status)
-                counts[key] = counts.get(key, 0.0) + sample.value
-        family = UnknownMetricFamily(
-            ":tensorflow:serving:request_count",
-            "Requests answered.",
-            labels=["model_name", "status"],
-        )
-        for key, count in counts.items():
-            family.add_metric(list(key), count)
-        return [family]

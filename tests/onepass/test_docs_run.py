@@ -85,17 +85,16 @@ SMALLER = (
 ONLY_PARSED = {
     r"^onepass bench |\.(guesses|students) ": "tests/onepass/test_bench_*.py run the benches, at "
     "small sizes",
-    r"^onepass serve .*--ray\b": "Ray listens on every interface; tests/serving/test_ray.py has a "
-    "network namespace for it",
+    r"^serve (run|deploy) ": "Ray listens on every interface, and is not installed",
     r"^onepass launch .* examples\.": "tests/examples run the examples",
     r"^python -m speech\.evaluate": "tests/speech has recordings with their texts",
     r"^python -m (pytest|examples\.)": "they are the tests, or those of tests/examples",
     r"^python3 -m venv|^pip install|^\. ": "the environment is that of the tests",
-    r"^(kubectl|sh serve\.sh|export) ": "they need a cluster or a container",
-    r"^(openssl|chmod|mkdir -m 700 tokens)\b": "the tokens that they make are in the folder",
+    r"^(kubectl|sh docs/deploy/\S+\.sh|export) ": "they need a cluster or a container",
+    r"^(openssl|chmod)\b": "the tokens that they make are in the folder",
     r" --coordinator ": "tests/replicator/test_portable_processes.py has several processes",
     r"run\.py .*--layout ": "tests/replicator/test_layouts.py has several devices",
-    r"--tls-certificate|^curl https:": "tests/serving/test_tls.py has a certificate of its own",
+    r"^curl https:": "tests/serving/test_machine_files.py runs nginx with a certificate",
     r"^XLA_FLAGS=": "tests/pixelcnn and tests/wavenet train on several devices of JAX",
     r"^curl http://127.0.0.1:8501/v1/models/digits$": "it asks TensorFlow Serving",
     r'"temperature": \[1, 1, 1\]': "it asks TensorFlow Serving",
@@ -159,9 +158,7 @@ def data(tmp_path_factory):
     for name in ("SPEECH.wav", "recording.wav"):
         soundfile.write(folder / name, sound[: rate_hz // 2], rate_hz)
     (folder / "token").write_text("a token of enough letters")
-    for name in ("docs", "tokens"):
-        (folder / name).mkdir()
-    (folder / "tokens" / "anna").write_text("another token of enough letters")
+    (folder / "docs").mkdir()
     write_images(folder / "IMAGES")
     shutil.copytree(folder / "IMAGES", folder / "images")
     shutil.copy(folder / "IMAGES" / "0" / "0.png", folder / "FILE.png")
@@ -196,7 +193,7 @@ class Shell:
     def run(self, line):
         """Runs a line; AssertionError, with what it printed, where its status is not 0."""
         words = shlex.split(line.replace(":8501", f":{self._port}"))
-        if words[:2] == ["onepass", "serve"] and "--print" not in words:
+        if words[:2] == ["onepass", "serve"]:
             self._serve(words[2:])
         elif words[0] == "onepass" and words[1] != "launch" and "--strategy" not in words:
             assert onepass.main(words[1:]) == 0, line

@@ -125,8 +125,8 @@ def server(tmp_path_factory):
     store.root.mkdir()
     store.add("voice")
     store.add("endless", endless=True)
-    options = ("--probe-port", 0, "--allowed-hosts", "models.example")
-    options += ("--trusted-proxies", "127.0.0.1")
+    store.add("slow", chunk_seconds=0.2)
+    options = ("--probe-port", 0, "--max-streams", 20, "--allowed-hosts", "models.example")
     environment = {"ONEPASS_TOKEN": TOKEN}
     with Command(store, *options, environment=environment) as command:
         yield command
@@ -134,6 +134,7 @@ def server(tmp_path_factory):
 
 TOKEN = "a-token-of-some-length"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
+SLOW = json.dumps({"frames": [[0.5] * 3] * 4000, "format": "l16"})  # minutes of work
 
 
 def test_probes_need_no_token_at_their_own_port_and_find_nothing_else_there(server):
@@ -170,6 +171,8 @@ def proxy(server, tmp_path_factory):
     subprocess.run(words, cwd=folder, check=True, capture_output=True)
     text = (FILES / "nginx.conf").read_text().replace("/etc/ssl", str(folder))
     text = text.replace("listen 443", f"listen 127.0.0.1:{port}")
+    text = text.replace("rate=20r/s", "rate=1r/m")  # so that no busy machine is too slow for it
+    text = re.sub(r"client_(header|body)_timeout 10s", r"client_\1_timeout 1s", text)
     text = text.replace("127.0.0.1:8501", f"127.0.0.1:{server.port}")
     text = text.replace("127.0.0.1:8500", server.grpc_address)
     text += f"server {{ listen 127.0.0.1:{plain_port};\n"
@@ -200,14 +203,18 @@ def connected(port, source):
         time.sleep(0.02)
 
 
+def encrypted(proxy, source):
+    """A socket to nginx, over TLS."""
+    port, _, certificate = proxy
+    context = ssl.create_default_context(cafile=certificate)
+    return context.wrap_socket(connected(port, source), server_hostname="models.example")
+
+
 def through(proxy, method, path, body=None, tls=True, source="127.0.0.2", **headers):
     """An answer by way of the proxy, while it comes."""
-    port, plain_port, certificate = proxy
+    _, plain_port, _ = proxy
     connection = http.client.HTTPConnection("models.example", timeout=20)
-    connection.sock = connected(port if tls else plain_port, source)
-    if tls:
-        context = ssl.create_default_context(cafile=certificate)
-        connection.sock = context.wrap_socket(connection.sock, server_hostname="models.example")
+    connection.sock = encrypted(proxy, source) if tls else connected(plain_port, source)
     headers = {"Host": "models.example", **BEARER, **headers}
     connection.request(method, path, body, headers)
     return connection, connection.getresponse()
@@ -255,6 +262,57 @@ def test_nginx_passes_on_sound_while_it_is_made(proxy, tls):
     assert answer.status == 200
     assert len(answer.read(2**18)) == 2**18  # of a sound that never ends
     connection.close()
+
+
+def statuses(proxy, count, source):
+    """How a number of requests from an address end."""
+    found = []
+    for _ in range(count):
+        connection, answer = through(proxy, "GET", "/v1/models", source=source)
+        found.append(answer.status)
+        connection.close()
+    return found
+
+
+def test_nginx_speaks_tls_alone(proxy):
+    port = proxy[0]
+    with connected(port, "127.0.0.4") as plain:
+        plain.sendall(b"GET /v1/models HTTP/1.1\r\nHost: models.example\r\n\r\n")
+        assert plain.recv(100).startswith(b"HTTP/1.1 400")
+    with connected(port, "127.0.0.4") as tcp, pytest.raises(ssl.SSLCertVerificationError):
+        ssl.create_default_context().wrap_socket(tcp, server_hostname="models.example")
+
+
+def test_nginx_limits_how_often_an_address_asks(proxy):
+    found = statuses(proxy, 45, "127.0.0.5")
+    assert found[:41] == [200] * 41 and set(found[41:]) == {429}
+    assert statuses(proxy, 1, "127.0.0.6") == [200]
+
+
+STALLED = "POST /v2/models/voice/infer HTTP/1.1\r\nHost: models.example\r\n"
+STALLED += f"Authorization: Bearer {TOKEN}\r\n"
+RECEIVED = 'onepass_bytes_total{direction="received",protocol="v2"}'
+
+
+def test_nginx_ends_clients_that_send_slowly_which_the_server_never_sees(server, proxy):
+    before = server.metric(RECEIVED, **BEARER)
+    for sent in (STALLED, f"{STALLED}Content-Length: 99\r\n\r\n{{"):
+        with encrypted(proxy, "127.0.0.7") as connection:
+            connection.sendall(sent.encode())
+            while connection.recv(4096):  # it ends
+                pass
+    after = server.metric(RECEIVED, **BEARER)
+    assert after == before
+
+
+def test_nginx_limits_how_many_requests_an_address_has_at_a_time(proxy):
+    with contextlib.ExitStack() as stack:
+        for _ in range(16):
+            listening = through(proxy, "POST", "/v1/models/slow:speak", SLOW, source="127.0.0.8")
+            stack.enter_context(contextlib.closing(listening[0]))
+            assert listening[1].status == 200
+        assert statuses(proxy, 1, "127.0.0.8") == [429]
+        assert statuses(proxy, 1, "127.0.0.6") == [200]
 
 
 def test_the_documentation_names_every_file():

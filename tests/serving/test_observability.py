@@ -8,7 +8,6 @@ import json
 import logging
 import re
 import shutil
-import subprocess
 import sys
 import threading
 import types
@@ -179,22 +178,6 @@ def test_the_first_byte_of_an_answer_is_counted_where_there_is_one():
     assert value(metrics, "onepass_first_byte_seconds_count", **labels) == 1
     assert value(metrics, "onepass_first_byte_seconds_sum", **labels) == 0.25
     assert value(metrics, "onepass_request_seconds_count", **labels) == 2
-
-
-def test_what_processes_take_is_shown_while_they_are_there():
-    metrics, labels = Metrics(), {"model": "voice", "version": "1"}
-    with subprocess.Popen(["cat"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
-        process.stdin.write(b"x")
-        process.stdin.flush()
-        assert process.stdout.read(1) == b"x"  # it is a program of its own by now, not a fork
-        metrics.loaded("voice", 1, process.pid)
-        metrics.loaded("here", 1)
-        assert value(metrics, "onepass_model_memory_bytes", **labels) > 4096
-        assert value(metrics, "onepass_model_cpu_seconds_total", **labels) >= 0
-        assert value(metrics, "onepass_model_memory_bytes", model="here", version="1") is None
-        assert value(metrics, "process_cpu_seconds_total") > 0
-        process.stdin.close()
-    assert value(metrics, "onepass_model_memory_bytes", **labels) is None
 
 
 def test_dashboards_of_tensorflow_serving_find_its_name():

@@ -491,53 +491,6 @@ def test_taking_the_highest_version_away_goes_back_to_the_one_below(store):
     asyncio.run(run())
 
 
-def test_a_pinned_version_is_served_until_it_is_pinned_no_more(store):
-    for version in (1, 2):
-        store.add(version=version)
-    pin = store.root / "voice/pinned"
-
-    async def run():
-        async with running(store) as registry:
-            for word, served in (("1\n", 1), (None, 2), ("1", 1), ("2", 2)):
-                pin.write_text(word) if word else pin.unlink()
-                await registry.rescan()
-                assert await ask(registry) == served
-            store.add(version=3)
-            await registry.rescan()
-            assert await ask(registry) == 2
-
-    asyncio.run(run())
-
-
-@pytest.mark.parametrize("word", ["latest", "", "-1", "9" * 100, "pipe"])
-def test_a_pin_that_names_no_version_changes_nothing_and_is_reported(store, word):
-    store.add(version=1)
-    pin = store.root / "voice/pinned"
-
-    async def run():
-        async with running(store) as registry:
-            os.mkfifo(pin) if word == "pipe" else pin.write_text(word)
-            store.add(version=2)
-            await registry.rescan()
-            assert await ask(registry) == 1
-            assert "cannot be read: `pinned` " in the_error(registry, 1)
-
-    asyncio.run(run())
-
-
-def test_a_pinned_version_that_is_broken_leaves_the_other_one_serving(store):
-    store.add(version=2)
-
-    async def run():
-        async with running(store) as registry:
-            store.add(version=1, load_fails=True)
-            (store.root / "voice/pinned").write_text("1")
-            await registry.rescan()
-            assert await ask(registry) == 2 and the_error(registry, 1)
-
-    asyncio.run(run())
-
-
 def test_taking_the_served_version_away_does_not_go_back_past_a_broken_one(store):
     store.add(version=1)
     store.add(version=2)

@@ -17,9 +17,8 @@ from grpc_health.v1 import health_pb2, health_pb2_grpc
 from serve_command import Command
 
 import onepass
+from serving.engine.auth import read_token
 from serving.engine.registry import ModelRegistry
-from serving.engine.tokens import Token, read_tokens
-from serving.http.server import IDLE_SECONDS
 from serving.observability import logs
 from serving.observability.metrics import Metrics
 from serving.server import Server, ready_line
@@ -112,6 +111,8 @@ class Client(threading.Thread):
                     self.started.release()
                     if connection.sock is None:
                         break
+            except ConnectionError:  # closed before the request was read; the log tells
+                return
             except Exception as error:
                 self.failures.append(repr(error))
                 return
@@ -136,7 +137,10 @@ def test_every_accepted_request_is_answered_when_the_server_leaves_under_load(st
             client.join(10)
     assert [failure for client in clients for failure in client.failures] == []
     assert {status for client in clients for status in client.statuses} == {200}
-    assert "unloaded model=voice version=1" in command.process.output()
+    answered = sum(len(client.statuses) for client in clients)
+    log = command.process.output()
+    assert len(re.findall(r":predict request=\w+ status=200 code=ok ", log)) == answered
+    assert "code=cancelled" not in log and "unloaded model=voice version=1" in log
 
 
 def test_a_call_that_hangs_does_not_keep_the_process(store):
@@ -172,10 +176,9 @@ def test_a_token_that_anybody_could_guess_is_refused(store, mistake, monkeypatch
 
 def test_the_token_comes_from_the_file_or_the_environment(monkeypatch, tmp_path):
     monkeypatch.setenv("ONEPASS_TOKEN", TOKEN)
-    assert read_tokens(Settings()) == {"": Token(TOKEN)}
+    assert read_token(Settings()) == TOKEN
     (tmp_path / "token").write_text(f"another {TOKEN}\n")
-    found = read_tokens(Settings(token_file=tmp_path / "token"))
-    assert found == {"": Token(f"another {TOKEN}")}
+    assert read_token(Settings(token_file=tmp_path / "token")) == f"another {TOKEN}"
 
 
 @pytest.mark.parametrize("option", ["--port", "--grpc-port"])
@@ -233,9 +236,9 @@ async def echo(scope, receive, send):
 async def serving(store, app=echo, **settings):
     given = Settings(port=0, grpc_port=-1, poll_seconds=1000.0, **settings)
     registry = ModelRegistry(store.root, given, store.load)
-    server = Server(registry, given, Metrics())
     with mock.patch("serving.server.make_app", lambda *parts: app):
-        await server.start()
+        server = Server(registry, given, Metrics())
+    await server.start()
     host, port = server.http_address.split(":")
     try:
         yield server, lambda: asyncio.open_connection(host, int(port))
@@ -255,25 +258,31 @@ def test_the_ready_line_leaves_out_what_is_not(store):
     assert re.fullmatch(r"serving voice at http://127\.0\.0\.1:\d+", asyncio.run(run()))
 
 
-def test_a_request_under_way_on_a_kept_connection_is_answered_and_asked_to_close(store):
+def test_a_request_under_way_is_answered_and_its_connection_closed_when_the_server_leaves(store):
     async def run():
-        async with serving(store) as (server, connect):
+        under_way, finish = asyncio.Event(), asyncio.Event()
+
+        async def slow(scope, receive, send):
+            under_way.set()
+            await finish.wait()
+            await echo(scope, receive, send)
+
+        async with serving(store, slow) as (server, connect):
             reader, writer = await connect()
-            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            first = await reader.readuntil(b"\r\n0\r\n\r\n")
+            writer.write(GET)
+            await under_way.wait()
             stopping = asyncio.create_task(server.stop())
-            await asyncio.sleep(0.2)
-            writer.write(b"GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-            second = await reader.read()  # to the end
-            assert await stopping is True
+            await until(lambda: not server._http.servers[0].is_serving())
             with pytest.raises(OSError):
                 await connect()
+            finish.set()
+            answer = await reader.read()  # to the end
+            assert await stopping is True
             writer.close()
-            return first, second
+            return answer
 
-    first, second = asyncio.run(run())
-    assert first.startswith(b"HTTP/1.1 200") and b"connection: close" not in first
-    assert second.startswith(b"HTTP/1.1 200") and b"connection: close" in second
+    answer = asyncio.run(run())
+    assert answer.startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize(
@@ -281,9 +290,9 @@ def test_a_request_under_way_on_a_kept_connection_is_answered_and_asked_to_close
     [
         b"GET / HTTP/1.1\r\nx: " + b"y" * 400_000,
         b"GET /" + b"y" * 400_000,
-        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 1000,
+        b"GET / HTTP/1.1\r\n" + b"a: b\r\n" * 100_000,
         b"POST / HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\n0\r\n"
-        + b"a: b\r\n" * 999,
+        + b"a: b\r\n" * 100_000,
     ],
     ids=["field", "path", "fields", "trailers"],
 )
@@ -324,36 +333,6 @@ def test_a_long_body_is_no_head(store, pieces):
     asyncio.run(run())
 
 
-def test_a_connection_that_says_nothing_is_ended_and_one_at_work_is_not(store):
-    finish = asyncio.Event()
-
-    async def slow(scope, receive, send):
-        await finish.wait()
-        await echo(scope, receive, send)
-
-    async def run():
-        async with serving(store, slow) as (server, connect):
-            silent, half, working = [await connect() for _ in range(3)]
-            half[1].write(b"GET / HTTP/1.1\r\nHo")
-            working[1].write(b"GET / HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
-            await until(lambda: len(server._http._busy()) == 1)
-            server._http._close_idle(1000.0)
-            server._http._close_idle(1000.0 + IDLE_SECONDS)
-            await asyncio.sleep(0.01)
-            assert not silent[0].at_eof() and not half[0].at_eof()
-            server._http._close_idle(1001.0 + IDLE_SECONDS)
-            async with asyncio.timeout(5):
-                ended = [await silent[0].read(), await half[0].read()]
-                finish.set()
-                ended.append(await working[0].read())
-            for _, writer in (silent, half, working):
-                writer.close()
-            return ended
-
-    silent, half, working = asyncio.run(run())
-    assert (silent, half) == (b"", b"") and working.startswith(b"HTTP/1.1 200")
-
-
 GET = b"GET / HTTP/1.1\r\nHost: x\r\n\r\n"
 LARGE_BYTES = 32 * 2**20  # more than the system takes off the server's hands
 
@@ -365,48 +344,13 @@ async def large(scope, receive, send):
     await send({"type": "http.response.body", "body": bytes(LARGE_BYTES)})
 
 
-def test_a_connection_that_is_used_now_and_then_is_not_ended(store):
-    async def run():
-        async with serving(store) as (server, connect):
-            reader, writer = await connect()
-            for now in range(3):
-                server._http._close_idle(1000.0 + now * 0.9 * IDLE_SECONDS)
-                writer.write(GET)
-                async with asyncio.timeout(5):
-                    answer = await reader.readuntil(b"\r\n0\r\n\r\n")
-                assert answer.startswith(b"HTTP/1.1 200")
-            writer.close()
-
-    asyncio.run(run())
-
-
-def test_an_answer_that_nobody_takes_is_given_up(store):
-    async def run():
-        async with serving(store, large) as (server, connect):
-            _, writer = await connect()
-            writer.write(GET)
-            await until(server._http._busy)
-            (connection,) = server._http._busy()
-            await until(lambda: not connection.is_answering)
-            await asyncio.sleep(0.1)  # as much as there is room for
-            server._http._close_idle(1000.0)
-            server._http._close_idle(1000.0 + IDLE_SECONDS)
-            assert server._http._busy()
-            server._http._close_idle(1001.0 + IDLE_SECONDS)
-            await until(lambda: not server._http.server_state.connections)
-            writer.close()
-
-    asyncio.run(run())
-
-
 def test_a_long_answer_that_is_being_taken_is_whole_when_the_server_leaves(store):
     async def run():
         async with serving(store, large) as (server, connect):
             reader, writer = await connect()
             writer.write(GET)
-            await until(server._http._busy)
-            stopping = asyncio.create_task(server.stop())
             await reader.readuntil(b"\r\n\r\n")
+            stopping = asyncio.create_task(server.stop())
             await asyncio.sleep(2.0)  # a reader slower than the server's last steps
             body = await reader.readexactly(LARGE_BYTES)
             assert await stopping is True
@@ -414,22 +358,6 @@ def test_a_long_answer_that_is_being_taken_is_whole_when_the_server_leaves(store
             return body
 
     assert asyncio.run(run()) == bytes(LARGE_BYTES)
-
-
-def test_who_has_come_to_the_door_is_let_in_before_it_is_closed(store):
-    async def run():
-        async with serving(store) as (server, _):
-            host, port = server.http_address.split(":")
-            waiting = [socket.create_connection((host, int(port)), 5) for _ in range(20)]
-            for client in waiting:  # the server's loop has not had a turn since
-                client.sendall(GET)
-            assert await server.stop() is True
-            answers = [client.recv(12) for client in waiting]
-            for client in waiting:
-                client.close()
-            return answers
-
-    assert asyncio.run(run()) == [b"HTTP/1.1 200"] * 20
 
 
 async def until(condition):

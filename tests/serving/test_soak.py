@@ -5,7 +5,6 @@ import dataclasses
 import gc
 import os
 import shutil
-import signal
 import statistics
 import time
 from pathlib import Path
@@ -13,7 +12,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from fake_bundle import FakeModelStore, FakeSound
-from processes import ROOT, Process
 from serve_command import Command
 from serve_load import (
     ANSWERED,
@@ -33,13 +31,11 @@ from serving.engine.padding import Padding
 from serving.observability.metrics import Metrics
 
 SECONDS = float(os.environ.get("ONEPASS_SOAK_SECONDS", "600"))
-TOKEN = "a token of enough letters"
 LOOK_SECONDS = 2.0
 SWAP_SECONDS = 20.0
 GROWTH_MIB = 8.0  # of the last fifth of the time over the second
 MORE_FILES = 24  # connections that are being opened and closed differ from look to look
 MORE_THREADS = 8
-MOST_SLOWER = 3  # a client with the token beside attackers, at the mean
 LIMITS = ("--queue-rows", 8, "--max-streams", 4, "--log-level", "warning", "--poll-seconds", 0.5)
 CONTROL = {"seconds": 0.04, "chunk_seconds": 0.002}
 
@@ -108,44 +104,6 @@ def soak(tmp_path, seconds):
 
 def test_forty_clients_are_all_answered_while_versions_change(tmp_path):
     soak(tmp_path, 3.0)
-
-
-def answers_of_twenty(command, seconds):
-    """How requests of twenty clients with the token ended, how many a second, and how many
-    seconds one of them takes the slowest client at the mean."""
-    clients = [HttpClient(command, token=TOKEN) for _ in range(10)]
-    clients += [GrpcClient(command, token=TOKEN) for _ in range(10)]
-    with at_work(clients):
-        time.sleep(seconds)
-    ended = totals(clients)
-    slowest = seconds / min(client.ended.total() for client in clients)
-    return ended, round(ended.total() / seconds, 1), round(slowest, 3)
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(SECONDS + 180)
-def test_nobody_with_the_token_is_refused_beside_attackers(tmp_path):
-    models = FakeModelStore(tmp_path / "models")
-    models.add(seconds=0.02)
-    models.add("endless", endless=True)
-    with Command(models, environment={"ONEPASS_TOKEN": TOKEN}) as command:
-        _, alone, seconds_alone = answers_of_twenty(command, min(30.0, SECONDS / 6))
-        words = (command.port, command.grpc_address, TOKEN)
-        attackers = Process(ROOT / "tests" / "attackers.py", tmp_path / "attackers.log", *words)
-        try:
-            token = {"Authorization": f"Bearer {TOKEN}"}
-            for what in ("connections", "bytes of requests"):
-                name = f'onepass_refused_total{{what="{what}"}}'
-                until(lambda name=name: command.metric(name, **token), 60)
-            ended, beside, seconds_beside = answers_of_twenty(command, SECONDS)
-            assert attackers.is_running(), attackers.output()
-        finally:
-            attackers.kill()
-        print(f"\n{dict(ended)}; {alone} a second alone, {beside} beside attackers")
-        print(f"the slowest client: {seconds_alone} s alone, {seconds_beside} s beside attackers")
-        assert ended.keys() == {ANSWERED}
-        assert seconds_beside < MOST_SLOWER * seconds_alone
-        assert command.ended(signal.SIGTERM, 60) == 0
 
 
 @pytest.mark.slow

@@ -5,7 +5,6 @@ import numpy as np
 import pytest
 from fake_bundle import HOP, FakeImages, FakeSound
 
-from serving.engine.clients import begin_client
 from serving.engine.served_model import ServedModel
 from serving.engine.streams import LOOKAHEAD, Streams
 from serving.errors import DeadlineExceeded, Internal, InvalidInput, Overloaded
@@ -127,52 +126,9 @@ def test_more_streams_than_allowed_are_refused_at_once():
         model = served(FakeSound(), max_streams=2)
         streams = [model.stream(FRAMES) for _ in range(3)]
         await asyncio.gather(*(anext(stream) for stream in streams[:2]))
-        with pytest.raises(Overloaded, match="too many streams") as refused:
+        with pytest.raises(Overloaded, match="streams are open already") as refused:
             await anext(streams[2])
         assert refused.value.retry_after_seconds >= 1
-        for stream in streams:
-            await stream.aclose()
-
-    asyncio.run(run())
-
-
-def test_a_stream_that_nobody_reads_makes_room_for_another(monkeypatch):
-    monkeypatch.setattr("serving.engine.streams.UNREAD_SECONDS", 0.05)
-    bundle = FakeSound()
-
-    async def begun(model):
-        stream = model.stream(FRAMES)
-        try:
-            return stream, await anext(stream)
-        except Overloaded:
-            return None
-
-    async def run():
-        model = served(bundle, max_streams=2)
-        unread = [(await begun(model))[0] for _ in range(2)]
-        async with asyncio.timeout(20):
-            while (third := await begun(model)) is None:
-                await asyncio.sleep(0.01)
-        assert len(await collected(third[0])) == CHUNKS - 1
-        ends = await asyncio.gather(*map(collected, unread), return_exceptions=True)
-        assert any("nobody reads" in str(end) for end in ends)
-
-    asyncio.run(run())
-
-
-def test_one_client_cannot_have_every_stream():
-    async def first_chunk(model, address):
-        begin_client((address, 1))
-        stream = model.stream(FRAMES)
-        await anext(stream)
-        return stream
-
-    async def run():
-        model = served(FakeSound(), max_streams=4)
-        streams = [await first_chunk(model, "10.0.0.1") for _ in range(3)]
-        with pytest.raises(Overloaded):
-            await first_chunk(model, "10.0.0.1")
-        streams.append(await first_chunk(model, "10.0.0.2"))
         for stream in streams:
             await stream.aclose()
 

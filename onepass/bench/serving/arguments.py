@@ -49,8 +49,6 @@ class BenchArguments(BenchOptions):
     """Length of the utterance."""
     backends: tuple[str, ...] = BACKENDS
     """What the student speaks on, any of: numba, tensorflow."""
-    ray: bool = False
-    """Also ask the server on Ray (clients), which listens on every interface, with a token."""
     least_seconds: float = 4.0
     """Time that a measurement takes at least."""
     limit_seconds: float = 300.0
@@ -81,9 +79,8 @@ def check(given: BenchArguments) -> None:
 
 
 def _check_packages(given: BenchArguments) -> None:
-    needed, extra = [*NEEDED, *["ray"] * given.ray], "ray" if given.ray else "serve"
-    missing = [name for name in needed if importlib.util.find_spec(name) is None]
+    missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(
-            f"serving needs more packages ({', '.join(missing)}): pip install 'onepass[{extra}]'"
+            f"serving needs more packages ({', '.join(missing)}): pip install 'onepass[serve]'"
         )

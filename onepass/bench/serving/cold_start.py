@@ -4,25 +4,23 @@ Processor time, not time on the clock, since it is nearly the same on a busy mac
 """
 
 import functools
+import os
 from collections.abc import Mapping
 from pathlib import Path
 
-from prometheus_client.parser import text_string_to_metric_families
-
 from onepass.bench.report import Measures, Row
 from onepass.bench.serving.server_process import Server
-from serving.observability.processes import TICKS, cpu_seconds, memory_bytes
 
 READY, MODELS, MEMORY = "ready", "ready, models", "memory"
 BOTH = "both"  # models in one server
 CPU_SECONDS, MB = "cpu s", "MB"
-MODEL_SECONDS = "onepass_model_cpu_seconds"
+TICKS = os.sysconf("SC_CLK_TCK")
 
 
 class Cold:
     """A server that is started each time it is asked.
 
-    models: processor seconds of the processes of its models alone, a tick at least. memory: of all
+    models: processor seconds of all its processes but the first, a tick at least. memory: of all
     its processes, in MB, what they share counted once. Of the last measurement.
 
     Args:
@@ -40,9 +38,7 @@ class Cold:
             pids = server.processes()
             seconds = sum(map(cpu_seconds, pids))
             self.memory = sum(map(memory_bytes, pids)) / 1e6
-            families = text_string_to_metric_families(server.metrics())
-            samples = [s for f in families if f.name == MODEL_SECONDS for s in f.samples]
-            self.models = max(1 / TICKS, sum(sample.value for sample in samples))
+            self.models = max(1 / TICKS, sum(map(cpu_seconds, pids[1:])))
             return seconds
         finally:
             server.stop()
@@ -59,3 +55,15 @@ def measures_of(roots: Mapping[str, tuple[Path, str]], limit_seconds: float) -> 
             (Row(MEMORY, name, 1, MB), functools.partial(getattr, cold, "memory")),
         ]
     return measures
+
+
+def cpu_seconds(pid: int) -> float:
+    """Return the processor time that a process has taken."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / TICKS
+
+
+def memory_bytes(pid: int) -> int:
+    """Return the resident memory of a process, of shared pages its share (Pss)."""
+    lines = Path(f"/proc/{pid}/smaps_rollup").read_text().splitlines()
+    return 1024 * next(int(line.split()[1]) for line in lines if line.startswith("Pss:"))

@@ -20,7 +20,6 @@ from onepass.bench.serving.arguments import (
 )
 from onepass.bench.serving.models import DIGITS, NULL, STUDENT
 from onepass.bench.serving.plot import write_plot
-from onepass.bench.serving.protocols import V2
 from onepass.bench.serving.rows import SIZES, Looped
 from onepass.bench.serving.server_process import Server
 from onepass.bench.serving.targets import notes, verdicts
@@ -86,10 +85,6 @@ def _asking(
         if CLIENTS in given.parts:
             asked = (cases[NULL], given.clients, given.least_seconds)
             measures += serving_rows.of_clients(client, server, *asked)
-            if given.ray:
-                root = folder / "serve-ray"
-                ray, of_ray = _served(given, stack, root, {NULL: made[NULL]}, on_ray=True)
-                measures += serving_rows.of_clients(of_ray, ray, *asked, (V2,), "Ray")
         if IMAGES in given.parts:
             counts, seconds = given.image_clients_measured, given.least_seconds
             found, more = serving_rows.of_images(client, server, cases[DIGITS], counts, seconds)
@@ -132,16 +127,15 @@ def _served(
     root: Path,
     bundles: dict[str, Path],
     options: tuple[str, ...] = (),
-    on_ray: bool = False,
 ) -> tuple[Server, Group]:
     """A server of these bundles and the process of its clients, which end with the stack."""
     print("starting a server ...", flush=True)
     for name, path in bundles.items():
         serving_models.copy(path, root / name / path.name)
-    server = Server(root, given.limit_seconds, options, on_ray)
+    server = Server(root, given.limit_seconds, options)
     stack.callback(server.stop)
     addresses = {"http_address": server.http_address, "grpc_address": server.grpc_address}
-    client = _group(given, stack, "The process of clients", CLIENT, **addresses, token=server.token)
+    client = _group(given, stack, "The process of clients", CLIENT, **addresses)
     return server, client
 
 

@@ -176,21 +176,15 @@ def of_clients(
     case: Case,
     clients: int,
     seconds: float,
-    ways: tuple[str, ...] = LOOPED,
-    where: str = "",
 ) -> Measures:
-    """Requests a second by each protocol; where: a word for another server than our own."""
+    """Requests a second by each protocol."""
     measures: Measures = []
-    for way in ways:
+    for way in LOOPED:
         looped = Looped(client, server, way, case, clients, seconds)
-        title = f"{way}, {where}" if where else way
-        row = Row(loop_title(title), case.model, clients, RATE, loop_title(way) if where else None)
-        measures.append((row, looped.measure))
-        row = Row(f"cores, {title}", case.model, clients, "cores")
-        measures.append((row, functools.partial(getattr, looped, "cores")))
-        if not where:
-            row = Row(f"rows, {title}", case.model, clients, "rows")
-            measures.append((row, functools.partial(getattr, looped, "rows")))
+        measures.append((Row(loop_title(way), case.model, clients, RATE), looped.measure))
+        for what in ("cores", "rows"):
+            row = Row(f"{what}, {way}", case.model, clients, what)
+            measures.append((row, functools.partial(getattr, looped, what)))
     return measures
 
 

@@ -3,10 +3,8 @@
 import contextlib
 import os
 import re
-import secrets
 import selectors
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -27,26 +25,21 @@ REAPER = (sys.executable, reaper.__file__, str(LEAVE_SECONDS))
 
 
 class Server:
-    """`onepass serve ROOT`, ready: where it listens, and the token it asks for on Ray.
+    """`onepass serve ROOT`, ready: where it listens.
 
     Args:
       root: of the models.
       limit_seconds: that it may take to be ready.
       options: of the command.
-      on_ray: with --ray, on a port of HTTP alone.
     """
 
-    def __init__(
-        self, root: Path, limit_seconds: float, options: Sequence[str] = (), on_ray: bool = False
-    ):
-        self.token = secrets.token_hex(16) if on_ray else ""
-        ports = ["--port", str(_free_port()), "--ray"] if on_ray else ["--port", "0"]
-        ports += [] if on_ray else ["--grpc-port", "0"]
+    def __init__(self, root: Path, limit_seconds: float, options: Sequence[str] = ()):
+        ports = ["--port", "0", "--grpc-port", "0"]
         self._log = tempfile.TemporaryFile()  # noqa: SIM115, closed by `stop`
         self._said, writer = os.pipe()
         self._reaper = subprocess.Popen(
             [*REAPER, *COMMAND, str(root), *ports, "--log-level", "warning", *options],
-            env={**os.environ, **CPU_ONLY, **module_path(), TOKEN_VARIABLE: self.token},
+            env={**os.environ, **CPU_ONLY, **module_path(), TOKEN_VARIABLE: ""},
             stdin=subprocess.PIPE,  # its end, when this process is gone, ends the server
             stdout=writer,
             stderr=self._log,
@@ -56,7 +49,7 @@ class Server:
         try:
             said = self._ready(time.monotonic() + limit_seconds)
             missing = {path.name for path in root.iterdir()} - {*said[1].split(", ")}
-            if missing and not on_ray:  # which names the folder alone
+            if missing:
                 self._leave()  # its log is written in a thread of its own
                 raise UserError(
                     f"The server could not load {missing.pop()}: {last_line(self._log)}"
@@ -64,8 +57,7 @@ class Server:
         except BaseException:
             self.stop()
             raise
-        # A server on every interface is asked on this machine's own.
-        self.http_address = f"{said[2].replace('0.0.0.0', '127.0.0.1')}:{said[3]}"
+        self.http_address = f"{said[2]}:{said[3]}"
         self.grpc_address = said[4] or ""
 
     def _ready(self, end: float) -> re.Match[str]:
@@ -96,8 +88,7 @@ class Server:
     def metrics(self) -> str:
         """What it has counted, as Prometheus reads it."""
         request = urllib.request.Request(
-            f"http://{self.http_address}/monitoring/prometheus/metrics",
-            headers={"Authorization": f"Bearer {self.token}"} if self.token else {},
+            f"http://{self.http_address}/monitoring/prometheus/metrics"
         )
         with urllib.request.urlopen(request, timeout=60) as answer:
             return answer.read().decode()
@@ -114,8 +105,3 @@ class Server:
             self._reaper.send_signal(signal.SIGTERM)
         with contextlib.suppress(subprocess.TimeoutExpired):
             self._reaper.wait(LEAVE_SECONDS)
-
-
-def _free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as listener:
-        return listener.getsockname()[1]
