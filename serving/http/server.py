@@ -24,7 +24,7 @@ class HttpServer(uvicorn.Server):
       drain_seconds: for requests under way when the server stops.
     """
 
-    def __init__(self, app: ASGIApp, drain_seconds: float = 0.0):
+    def __init__(self, app: ASGIApp, drain_seconds: float = 1.0):
         self._app, self._under_way, self._cut_off = app, 0, 0
         self._serving: asyncio.Task | None = None
         super().__init__(

@@ -247,6 +247,48 @@ def test_a_wrong_input_is_refused_with_the_field_and_the_rule(client):
         client.predict("voice", {"seed": [[1], [2, 3]]})
 
 
+@pytest.mark.parametrize(
+    "given", [{"frames": FRAMES * np.nan}, {"seconds": np.inf}, {"temperature": np.nan}]
+)
+def test_numbers_that_are_not_finite_are_refused_before_they_are_sent(client, given):
+    (name,) = given
+    with pytest.raises(UserError, match=f"`{name}` must be finite, got"):
+        client.speak("voice", **{"frames": FRAMES, **given})
+
+
+def test_a_seed_below_zero_is_refused_as_the_command_refuses_it(client):
+    inputs = {"label": [3], "seed": np.array([-1], np.int64)}
+    with pytest.raises(ClientError, match="`seed` must be at least 0, got -1"):
+        client.predict("shapes", inputs)
+
+
+@pytest.mark.parametrize(
+    ("body", "call"),
+    [
+        (b'{"data": [NaN]}', lambda client: client.models()),
+        (b'{"sample_rate_hz": Infinity}', lambda client: client.spec("voice")),
+        (b'{"picture": 0, "side": NaN, "png": ""}', lambda client: next(client.draw("shapes"))),
+    ],
+)
+def test_an_answer_with_numbers_that_are_no_json_is_no_servers_of_models(body, call):
+    with (
+        Scripted((200, {}, body)) as server,
+        Client(server.address) as client,
+        pytest.raises(ClientError, match="is no server of these models"),
+    ):
+        call(client)
+
+
+def test_a_model_json_that_is_none_is_an_error_of_the_protocol_over_grpc(tmp_path, monkeypatch):
+    monkeypatch.setattr(json, "dumps", lambda *spec, **more: '{"sample_rate_hz": NaN}')
+    with (
+        served("grpc", tmp_path) as (address, _),
+        Client(address) as client,
+        pytest.raises(ClientError, match="The answer cannot be read: NaN is no JSON"),
+    ):
+        client.speak("voice", frames=FRAMES, seconds=1.0)
+
+
 def test_a_model_of_another_kind_says_so(client):
     with pytest.raises(ClientError, match="image"):
         client.speak("shapes", frames=FRAMES)

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import threading
 
 import pytest
@@ -13,8 +14,7 @@ from serving.engine.registry import ModelRegistry
 from serving.errors import InvalidInput
 from serving.http.app import make_app
 from serving.http.fields import MAX_VALUES, json_model
-from serving.http.page import FRONT, Page
-from serving.http.synthesis_requests import SPELT_OUT, check_length
+from serving.http.synthesis_requests import SPELT_OUT, check_length, spoken_length, text_parts
 from serving.observability.metrics import Metrics
 from speech.phonemes import MAX_CHARACTERS
 
@@ -47,7 +47,8 @@ def test_one_broken_model_does_not_hide_the_others(models, broken):
 def test_a_model_that_goes_away_meanwhile_is_left_out(models, monkeypatch):
     with Running(models) as running:
         monkeypatch.setattr(running.registry, "names", lambda: ["gone", "shapes", "voice"])
-        monkeypatch.setattr(running.registry, "_sets", versions_of(running.registry._version_sets))
+        known = running.registry._version_sets
+        monkeypatch.setattr(running.registry, "_version_set", versions_of(known))
         assert listed(running.client.get("/v1/models")).keys() == {"shapes", "voice"}
 
 
@@ -57,7 +58,7 @@ def versions_of(known):
     def sets(name):
         if name not in known:
             raise NotFound("It was taken away.")
-        return [known[name]]
+        return known[name]
 
     return sets
 
@@ -85,11 +86,11 @@ def test_before_the_first_look_the_answer_is_to_come_again(models, method, path)
 
 def test_declared_lengths_of_texts_are_those_that_are_enforced(models):
     document = json.dumps(ask(models, "GET", "/openapi.json").json())
-    page = Page()._files[FRONT][0].decode()
+    page = ask(models, "GET", "/").text
     assert f'id="text" rows="3" maxlength="{MAX_CHARACTERS}"' in page
     (speak,) = re.findall(r'"text": {"anyOf": \[{"type": "string", "maxLength": (\d+)', document)
     (openai,) = re.findall(r'"input": {[^}]*"maxLength": (\d+)', document)
-    assert int(speak) == int(openai) == MAX_CHARACTERS
+    assert (int(speak), int(openai)) == (MAX_CHARACTERS, 4096)
 
 
 def test_a_text_costs_what_it_takes_to_say():
@@ -101,11 +102,42 @@ def test_a_text_costs_what_it_takes_to_say():
             check_length(text)
 
 
+LONG = "One sentence, of some words. " * 80
+TEXTS = [
+    LONG,
+    LONG.replace(".", ","),
+    LONG.replace(",", "").replace(".", ""),
+    "7" * 500,
+    "x" * 4096,
+]
+
+
+@pytest.mark.parametrize("text", [*TEXTS, "A word. " + "y" * 1500 + " And more."])
+def test_a_long_text_is_split_into_parts_that_are_short_enough_and_nothing_is_lost(text):
+    parts = text_parts(text)
+    assert "".join(parts) == text and len(parts) > 1
+    assert max(map(spoken_length, parts)) <= MAX_CHARACTERS
+
+
+def test_a_text_is_split_between_sentences_where_there_are_any():
+    assert all(part.rstrip().endswith(".") for part in text_parts(LONG))
+    assert text_parts("Short. Enough.") == ["Short. Enough."]
+
+
+def test_created_is_when_the_model_was_written_also_once_its_folder_is_gone(models):
+    written = int((models.root / "voice" / "1" / "manifest.json").stat().st_mtime)
+    with Running(models, poll_seconds=1000.0) as running:
+        before = running.client.get("/v1/models/voice").json()["created"]
+        shutil.rmtree(models.root / "voice")
+        after = running.client.get("/v1/models/voice").json()["created"]
+    assert before == after >= written
+
+
 def test_a_text_that_takes_too_long_is_refused_before_it_is_read(models, monkeypatch):
     monkeypatch.setattr(speech, "shipped", AnyVoice)
     monkeypatch.setattr(speech, "text_frames", lambda *given, **more: pytest.fail("it was read"))
     for path, field in (("/v1/models/voice:speak", "text"), ("/v1/audio/speech", "input")):
-        body = {"model": "voice", field: "\u6f22" * 200}
+        body = {"model": "voice", field: "\u6f22" * 700}
         assert ask(models, "POST", path, json=body).status_code == 400
 
 
