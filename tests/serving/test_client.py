@@ -265,7 +265,7 @@ def test_numbers_that_are_not_finite_are_refused_before_they_are_sent(client, gi
     ],
 )
 def test_what_is_no_array_is_refused_with_the_name(client, call):
-    with pytest.raises(UserError, match="`(frames|map)` must be rectangular, of "):
+    with pytest.raises(UserError, match=r"`(frames|map)` must be rectangular, of "):
         call(client)
 
 
