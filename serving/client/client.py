@@ -5,7 +5,7 @@ import difflib
 import importlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 import numpy as np
@@ -16,50 +16,12 @@ from serving.client.retrying import ClientError, Deadline, Retrying
 from serving.client.streams import ImageScale, Speech, Stream
 from serving.settings import SCHEMES, is_loopback
 
+if TYPE_CHECKING:
+    from serving.client.grpc_transport import GrpcTransport
+    from serving.client.http_transport import HttpTransport
+
 TIMEOUT_SECONDS = 60.0
 RETRIES = 4
-
-
-class Transport(Protocol):
-    """What a protocol does for the client.
-
-    Its methods raise ClientError, and inside `Retrying.do` RetryableError.
-    """
-
-    def models(self, deadline: Deadline) -> list[dict[str, Any]]:
-        """What is known of every model."""
-
-    def spec(self, name: str, deadline: Deadline) -> dict[str, Any]:
-        """What is known of a model."""
-
-    def examples(self, name: str, deadline: Deadline) -> list[dict[str, Any]]:
-        """The recordings that a model can be asked to speak again."""
-
-    def signatures(
-        self, name: str, version: int | None, deadline: Deadline
-    ) -> dict[str, dict[str, TensorInfo]]:
-        """The inputs of every signature."""
-
-    def predict(
-        self,
-        name: str,
-        inputs: Mapping[str, np.ndarray],
-        signature: str,
-        version: int | None,
-        deadline: Deadline,
-    ) -> dict[str, np.ndarray]:
-        """The outputs of a signature."""
-
-    def speak(self, name: str, arguments: Mapping[str, Any], deadline: Deadline) -> Speech:
-        """Sound of a request: `frames`, `recording`, `example` or `text`, and `seed` and others."""
-
-    def draw(
-        self, name: str, arguments: Mapping[str, Any], deadline: Deadline
-    ) -> Stream[ImageScale]:
-        """Images of a request: `class`, `caption` or `map`, and `num`, `seed`, `temperature`."""
-
-    def close(self) -> None:
-        """Lets the connections go."""
 
 
 class Client:
@@ -186,7 +148,7 @@ class Client:
         """
         arguments: dict[str, Any] = {"seed": seed, "row": row}
         if frames is not None:
-            arguments["frames"] = np.asarray(frames, np.float32)
+            arguments["frames"] = _as_array("frames", frames, np.float32)
         if recording is not None:
             arguments["recording"] = _read(recording)
         given = {"example": example, "text": text, "speaker": speaker, "seconds": seconds}
@@ -224,7 +186,7 @@ class Client:
             arguments["temperature"] = float(temperature)
         if guidance:
             arguments["guidance"] = float(guidance)
-        labels = None if map is None else np.asarray(map).tolist()
+        labels = None if map is None else _as_array("map", map, np.int64).tolist()
         given = {"class": label, "caption": caption, "map": labels}
         arguments |= {key: value for key, value in given.items() if value is not None}
         with self._named(name):
@@ -282,7 +244,7 @@ def server_and_name(url: str) -> tuple[str, str]:
 
 def _transport(
     scheme: str, place: str, token: str | None, retrying: Retrying, authorities: Path | None
-) -> Transport:
+) -> "GrpcTransport | HttpTransport":
     grpc = scheme.startswith("grpc")
     module = "serving.client.grpc_transport" if grpc else "serving.client.http_transport"
     try:
@@ -305,12 +267,16 @@ def _check_name(name: str) -> None:
 def _array(name: str, value: Any, known: Mapping[str, TensorInfo]) -> np.ndarray:
     if isinstance(value, np.ndarray):
         return value
-    wanted = known[name].dtype if name in known else None
+    return _as_array(name, value, known[name].dtype if name in known else None)
+
+
+def _as_array(name: str, value: Any, dtype: Any) -> np.ndarray:
     try:
-        return np.asarray(value, wanted)
+        return np.asarray(value, dtype)
     except (ValueError, TypeError, OverflowError) as error:
         raise ClientError(
-            f"`{name}` must be rectangular, of {wanted or 'numbers'}.", "invalid_input"
+            f"`{name}` must be rectangular, of {np.dtype(dtype) if dtype else 'numbers'}.",
+            "invalid_input",
         ) from error
 
 
@@ -321,12 +287,3 @@ def _read(recording: str | Path | bytes) -> bytes:
         return Path(recording).read_bytes()
     except OSError as error:
         raise UserError(f"Cannot read {recording}: {error.strerror}.") from error
-
-
-def check_numbers(arguments: Mapping[str, Any]) -> None:
-    """Raise UserError for numbers that no JSON can hold."""
-    for name in ("temperature", "seconds", "guidance", "frames", "map"):
-        value = arguments.get(name)
-        if value is not None and not np.isfinite(numbers := np.asarray(value, float)).all():
-            wrong = numbers[~np.isfinite(numbers)].flat[0]
-            raise UserError(f"`{name}` must be finite, got {wrong:g}.")

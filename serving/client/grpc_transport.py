@@ -7,7 +7,6 @@ import grpc
 import numpy as np
 
 from serving.bundles.signature import TensorInfo, fastest
-from serving.client.client import check_numbers
 from serving.client.retrying import (
     ClientError,
     Deadline,
@@ -16,7 +15,7 @@ from serving.client.retrying import (
     strict_json,
     token_error,
 )
-from serving.client.streams import ImageScale, Speech, Stream, scales_of
+from serving.client.streams import ImageScale, Speech, Stream, check_numbers, scales_of
 from serving.errors import GRPC_CODES, ServingError
 from serving.grpc.messages import message, method_types
 from serving.grpc.tensors import DTYPES, decode, encode

@@ -14,7 +14,6 @@ from PIL import Image
 
 from serving.bundles.dtypes import TENSORFLOW_DTYPES, V2_DTYPES, V2_NAMES
 from serving.bundles.signature import TensorInfo
-from serving.client.client import check_numbers
 from serving.client.retrying import (
     ClientError,
     Deadline,
@@ -23,7 +22,7 @@ from serving.client.retrying import (
     strict_json,
     token_error,
 )
-from serving.client.streams import ImageScale, Speech, Stream
+from serving.client.streams import ImageScale, Speech, Stream, check_numbers
 from serving.errors import HTTP_CODES
 
 HEADER = "Inference-Header-Content-Length"

@@ -1,10 +1,12 @@
-"""What a server sends piece by piece: sound in chunks, images scale by scale."""
+"""What a server sends piece by piece, sound in chunks and images scale by scale, and is sent."""
 
 import dataclasses
 from collections.abc import Callable, Generator, Iterable, Iterator, Mapping
-from typing import Generic, Self, TypeVar
+from typing import Any, Generic, Self, TypeVar
 
 import numpy as np
+
+from replicator.runs.errors import UserError
 
 Chunk = TypeVar("Chunk")
 
@@ -79,3 +81,12 @@ def scales_of(outputs: Mapping[str, np.ndarray], row: int) -> list[np.ndarray]:
     scales = [value[row] for name, value in outputs.items() if name.startswith("picture_")]
     smaller = [pixels for pixels in scales if len(pixels) < len(whole)]
     return [*sorted(smaller, key=len), whole]
+
+
+def check_numbers(arguments: Mapping[str, Any]) -> None:
+    """Raise UserError for numbers that no JSON can hold."""
+    for name in ("temperature", "seconds", "guidance", "frames", "map"):
+        value = arguments.get(name)
+        if value is not None and not np.isfinite(numbers := np.asarray(value, float)).all():
+            wrong = numbers[~np.isfinite(numbers)].flat[0]
+            raise UserError(f"`{name}` must be finite, got {wrong:g}.")

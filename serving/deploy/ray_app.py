@@ -11,7 +11,6 @@ from typing import Any
 
 from ray import serve
 from ray.serve import Application
-from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from replicator.runs.errors import UserError
 from serving.bundles.protocols import Servable
@@ -67,7 +66,7 @@ class Replica:
             raise NothingLoaded(f"None of the models in {models} can be loaded.")
 
     def __serve_build_asgi_app__(self) -> Any:
-        return WithoutRequestId(make_app(self._registry, self._settings, self._metrics))
+        return make_app(self._registry, self._settings, self._metrics)
 
     async def check_health(self) -> None:
         """Raises NothingLoaded when there is nothing to be served."""
@@ -78,24 +77,6 @@ class Replica:
         """Comes after Ray has waited for the requests."""
         if hasattr(self, "_registry"):
             await self._registry.stop(self._settings.drain_seconds)
-
-
-class WithoutRequestId:
-    """An ASGI application whose answers have no X-Request-ID, since Ray adds its own."""
-
-    def __init__(self, app: ASGIApp):
-        self._app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request."""
-
-        async def send_on(message: Message) -> None:
-            if message["type"] == "http.response.start":
-                kept = [pair for pair in message["headers"] if pair[0] != b"x-request-id"]
-                message = {**message, "headers": kept}
-            await send(message)
-
-        await self._app(scope, receive, send_on)
 
 
 def app(args: Mapping[str, Any]) -> Application:

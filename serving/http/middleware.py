@@ -5,13 +5,14 @@ import time
 from typing import ClassVar
 
 from starlette.exceptions import HTTPException
+from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from serving.engine.auth import TokenAuth, read_token
 from serving.errors import Internal, NotFound, Overloaded, ServingError
 from serving.http.allowed_hosts import AllowedHosts
 from serving.http.error_responses import error_body, error_headers, protocol_of
-from serving.http.request_bodies import BodyLimits, CappedBody
+from serving.http.request_bodies import LIMITS, RECEIVED, BodyLimits
 from serving.observability import traces
 from serving.observability.logs import begin_request, event
 from serving.observability.metrics import Metrics
@@ -76,9 +77,9 @@ class ResponseRecorder:
 class RequestMiddleware:
     """The ASGI application around another one.
 
-    In this order: the host, the encoding, the token, the declared size; then the body as it comes.
-    Whatever is raised leaves as an error in the protocol's own words, and what was not foreseen as
-    a status 500 that says nothing of it.
+    In this order: the host, the encoding, the token; the endpoint reads the body. What is raised
+    leaves as an error in the protocol's own words, and what was not foreseen as a status 500 that
+    says nothing of it.
     """
 
     passed: ClassVar = ("lifespan",)
@@ -100,30 +101,19 @@ class RequestMiddleware:
         headers = dict(scope["headers"])
         request_id = begin_request(headers.get(b"x-request-id", b"").decode("latin-1"))
         response = ResponseRecorder(send, request_id)
-        body = CappedBody(receive, scope["headers"], self._body_limits)
+        scope.update({LIMITS: self._body_limits, RECEIVED: 0})
         try:
             with traces.span("http", _trace(headers), method=scope["method"]):
-                await self._respond(scope, headers, body, response)
-        finally:
-            self._note(scope, body, response, started)
-            body.release()
-
-    async def _respond(
-        self,
-        scope: Scope,
-        headers: dict[bytes, bytes],
-        body: CappedBody,
-        response: ResponseRecorder,
-    ) -> None:
-        try:
-            self._admit(scope, headers)
-            body.check()
-            await self._app(scope, body.receive, response.send)
+                self._admit(scope, headers)
+                await self._app(scope, receive, response.send)
         except Exception as raised:
             error = _error_of(raised)
             response.code = error.code
             if not response.status:  # else the server closes the connection: its answer has no end
-                await _send_error(error, scope, body, response)
+                await _error_response(error, scope)(scope, receive, response.send)
+        finally:
+            self._note(scope, response, started)
+            self._body_limits.used -= scope[RECEIVED]
 
     def _admit(self, scope: Scope, headers: dict[bytes, bytes]) -> None:
         self._allowed_hosts.check(scope["method"], headers)
@@ -131,9 +121,7 @@ class RequestMiddleware:
             raise UnsupportedEncoding("The body must not be compressed (`Content-Encoding`).")
         self._auth.check(scope["path"], headers.get(b"authorization", b""))
 
-    def _note(
-        self, scope: Scope, body: CappedBody, response: ResponseRecorder, started: float
-    ) -> None:
+    def _note(self, scope: Scope, response: ResponseRecorder, started: float) -> None:
         path, first = scope["path"], response.first_byte_at
         seconds = time.perf_counter() - started
         self._metrics.request(
@@ -142,7 +130,7 @@ class RequestMiddleware:
             response.code,
             seconds,
             first_byte_seconds=None if first is None else first - started,
-            received_bytes=body.received_bytes,
+            received_bytes=scope[RECEIVED],
             sent_bytes=response.sent_bytes,
         )
         event(
@@ -174,26 +162,12 @@ def _error_of(raised: Exception) -> ServingError:
     return Internal("The server failed; its log has the reason.")
 
 
-async def _send_error(
-    error: ServingError,
-    scope: Scope,
-    body: CappedBody,
-    response: ResponseRecorder,
-) -> None:
-    named = {"content-type": "application/json", **error_headers(error)}
+def _error_response(error: ServingError, scope: Scope) -> Response:
+    content = error_body(scope["path"], error.http_status, str(error), error.code)
+    named = {"content-type": "application/json", "content-length": str(len(content))}
+    named |= error_headers(error)
     if error.http_status == 401:
         named["www-authenticate"] = 'Bearer realm="onepass"'
     if isinstance(error, WrongMethod):
         named["allow"] = error.allowed
-    if not body.ended:
-        named["connection"] = "close"
-    content = error_body(scope["path"], error.http_status, str(error), error.code)
-    named["content-length"] = str(len(content))
-    encoded = [(name.encode(), value.encode("latin-1")) for name, value in named.items()]
-    start = {"type": "http.response.start", "status": error.http_status, "headers": encoded}
-    await response.send(start)
-    if scope["method"] == "HEAD":
-        content = b""
-    await response.send({"type": "http.response.body", "body": content, "more_body": True})
-    await body.linger()
-    await response.send({"type": "http.response.body", "body": b"", "more_body": False})
+    return Response(b"" if scope["method"] == "HEAD" else content, error.http_status, named)

@@ -256,6 +256,19 @@ def test_numbers_that_are_not_finite_are_refused_before_they_are_sent(client, gi
         client.speak("voice", **{"frames": FRAMES, **given})
 
 
+@pytest.mark.parametrize(
+    "call",
+    [
+        lambda client: client.speak("voice", frames=[[1.0, 2.0, 3.0], [1.0]]),
+        lambda client: client.speak("voice", frames=[["x", "y", "z"]]),
+        lambda client: client.draw("shapes", map=[[1, 2], [1]]),
+    ],
+)
+def test_what_is_no_array_is_refused_with_the_name(client, call):
+    with pytest.raises(UserError, match=r"`(frames|map)` must be rectangular, of "):
+        call(client)
+
+
 def test_a_seed_below_zero_is_refused_as_the_command_refuses_it(client):
     inputs = {"label": [3], "seed": np.array([-1], np.int64)}
     with pytest.raises(ClientError, match="`seed` must be at least 0, got -1"):
