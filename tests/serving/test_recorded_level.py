@@ -106,7 +106,7 @@ def test_a_bundle_that_says_nothing_of_its_frames_is_not_checked():
         check_convention(spec, LINEAR)
 
 
-def test_transposed_frames_are_told(models):
+def test_transposed_frames_get_a_hint(models):
     body = {"frames": np.zeros([CHANNELS, 40]).tolist()}
     answer = ask(models, "POST", SPEAK, json=body)
     assert answer.json()["error"].endswith("got [1, 3, 40]: it is transposed.")
