@@ -4,6 +4,7 @@ A model hears recordings at one level, that of its training. What it says is at 
 divided by what the recording was amplified by, it is as loud as the recording.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
@@ -66,7 +67,7 @@ def below_full_scale_db(peak: float) -> float:
     return max(0.0, -HEADROOM_DB - peak)
 
 
-def level_of(spec: dict[str, Any]) -> float | None:
+def level_of(spec: Mapping[str, Any]) -> float | None:
     """The `level_db` of `level_gain_db` that a model.json says: measured, or else aimed at."""
     data = spec.get("config", {}).get("data") or {}
     return spec.get("level_db", data.get("level_db"))
