@@ -30,8 +30,8 @@ class DataConfig:
     mel_window_samples: int = 1024
     """Window of the mel spectrogram."""
     level_db: float | None = None
-    """RMS that one gain for all recordings aims at, in dB of full scale; less of those whose peak would
-    leave it. None: as stored."""
+    """RMS that one gain for all recordings aims at, in dB of full scale; those whose peak would
+    leave it get less. None: as stored."""
     clip_samples: int = 7680
     """Length of a training clip, a multiple of the hop."""
     left_samples: int = 0
