@@ -12,7 +12,7 @@ from wavenet import sample_command
 from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level
 
-VOCODER, STUDENT, FREE = "vocoder", "draft", "plain, speakers"
+VOCODER, STUDENT, FREE = "vocoder", "draft", "mixture, context, speakers"
 CONDITIONAL = ("softmax, frames", VOCODER, STUDENT)
 RATE_HZ = sound_bundles.RATE_HZ
 
