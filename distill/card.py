@@ -10,7 +10,7 @@ from replicator.runs.card import ExportArguments, measure_table, training_lines,
 from replicator.runs.intervals import EXPLAINED, in_words
 from replicator.runs.run_directory import RunDirectory
 from wavenet import model as wavenet_model
-from wavenet.card import data_lines, heard, provenance
+from wavenet.card import data_lines, frame_statistics, provenance
 from wavenet.evaluation import dev_corpus
 
 
@@ -24,12 +24,13 @@ def export(given: ExportArguments, model: StudentModel) -> str:
     if given.temperature is not None:
         spec = {**model.spec, "temperature": given.temperature}
         model = dataclasses.replace(model, spec=spec)
-    corpus = dev_corpus(teacher, data)
-    figures = evaluate(model, teacher, corpus)
+    figures = evaluate(model, teacher, dev_corpus(teacher, data))
     command = (
         f"onepass distill {stored['preset']} --teacher {name} --data {data.name} --workdir run"
     )
-    facts = heard(corpus) | provenance(given, data, teacher.config, model.network, command)
+    facts = frame_statistics(model) | provenance(
+        given, data, teacher.config, model.network, command
+    )
     spec = {**model.spec, **facts, "teacher": name, "quality": figures}
     write(given.out, model.network, spec, stored, card)
     distance = figures["measures"]["log_mel_distance_db"]["mean"]

@@ -33,11 +33,11 @@ from wavenet.model import SpeechModel
 from wavenet.networks import same_network
 from wavenet.pitch_reader import train_pitch_reader
 from wavenet.presets import Feature
-from wavenet.training import FEATURES, prepare_corpus, scan_folder
+from wavenet.training import FEATURES, HEARD, prepare_corpus, scan_folder
 from wavenet.vocoder import VocoderWaveNet
 
 KIND = "parallel-wavenet"
-CHANGEABLE = ("loop", "data_folder", "teacher")
+CHANGEABLE = ("loop", "data_folder", "teacher", *HEARD)
 READER_FRAMES = 96  # of a clip that the reader of F0 learns from
 UNITS = "units.npz"  # of a run: the classifier of the perceptual losses
 
@@ -266,6 +266,7 @@ def run_config(
         "data": to_json(teacher.config.data),
         "gain_db": teacher.gain_db,
         "speakers": list(teacher.speakers),
+        **{name: teacher.spec[name] for name in HEARD if name in teacher.spec},
         "data_folder": str(Path(data).absolute()),
         "teacher": str(teacher_path),
         "teacher_weights": digest(teacher.network),

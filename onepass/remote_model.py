@@ -12,6 +12,12 @@ from serving.client.streams import whole_images
 from serving.settings import TOKEN_VARIABLE
 
 
+def _levelled(chunk: np.ndarray, gain_db: float) -> np.ndarray:
+    from wavenet.data.recorded_level import at_recorded_level  # where such frames come from
+
+    return at_recorded_level(chunk, gain_db)
+
+
 class RemoteModel:
     """A model of `onepass serve`.
 
@@ -55,11 +61,16 @@ class RemoteModel:
         return np.stack([scales[-1] for scales in self.progressions(condition, seed, num, **given)])
 
     def stream(self, condition: Any = None, *, seed: int = 0, **given: Any) -> Iterator[np.ndarray]:
-        """One sound in chunks float32 [samples], as the server makes it."""
+        """Return one sound in chunks float32 [samples], as the server makes it.
+
+        Of frames from the `frames(...)` of a model that is here, it is at the recording's level.
+        """
         if not self.makes_sound:
             raise UserError(f"The model `{self.name}` makes images: see `progressions`.")
+        gain_db = getattr(condition, "gain_db", 0.0)
         with self._client.speak(self.name, frames=condition, seed=seed, **given) as chunks:
-            yield from chunks
+            for chunk in chunks:
+                yield _levelled(chunk, gain_db) if gain_db else chunk
 
     def progressions(
         self, condition: Any = None, seed: int = 0, num: int = 1, **given: Any

@@ -4,7 +4,6 @@ import dataclasses
 import json
 from pathlib import Path
 
-import numpy as np
 import tensorflow as tf
 
 from replicator.runs.card import (
@@ -18,12 +17,10 @@ from replicator.runs.card import (
 from replicator.runs.intervals import EXPLAINED
 from replicator.runs.run_directory import RunDirectory
 from replicator.runs.stored_config import changed_flags
-from wavenet.data import audio
-from wavenet.data.corpus import Corpus, frames_of
 from wavenet.evaluation import dev_corpus, evaluate
-from wavenet.features.frame_statistics import FrameStatistics
 from wavenet.model import SpeechModel, load
 from wavenet.presets import PRESETS, TrainConfig
+from wavenet.speech_model import TrainedSpeechModel
 from wavenet.training import config_from, scan_folder
 
 COPIES = 20  # dev recordings at most that the distances of the card are measured on
@@ -42,16 +39,15 @@ def export(given: ExportArguments) -> str:
     stored = {**stored, "network": network, "data_folder": data.name}
     if given.temperature is not None:
         model = dataclasses.replace(model, spec={**model.spec, "temperature": given.temperature})
-    corpus = dev_corpus(model, data)
-    figures = _measured(model, data, corpus)
-    facts = heard(corpus) | provenance(given, data, model.config, model.network, command)
+    figures = _measured(model, data)
+    facts = frame_statistics(model) | provenance(given, data, model.config, model.network, command)
     write(given.out, model.network, {**model.spec, **facts, "quality": figures}, stored, card)
     return f"{figures['bits_per_sample']:.3f} bits per sample on dev"
 
 
-def _measured(model: SpeechModel, data: Path, corpus: Corpus) -> dict:
+def _measured(model: SpeechModel, data: Path) -> dict:
     """See `evaluate`; for a model of several speakers also "by_speaker", {name: measures}."""
-    figures = evaluate(model, corpus, copies=COPIES)
+    figures = evaluate(model, dev_corpus(model, data), copies=COPIES)
     if len(model.known_speakers) < 2:
         return figures
     corpora = {name: dev_corpus(model, data, name) for name in model.known_speakers}
@@ -59,19 +55,10 @@ def _measured(model: SpeechModel, data: Path, corpus: Corpus) -> dict:
     return {**figures, "by_speaker": each}
 
 
-def heard(corpus: Corpus) -> dict:
-    """Return what model.json says of the sound that a model knows, measured on dev.
-
-    `level_db`: median RMS of the recordings, after the gain. `frames`, for a model with mel frames:
-    see `FrameStatistics`.
-    """
-    members = corpus.splits["dev"]
-    levels_db = [audio.rms_db(audio.from_int16(member.waveform)) for member in members]
-    known: dict = {"level_db": round(float(np.median(levels_db)), 2)}
-    if corpus.mel:
-        frames = np.concatenate([frames_of(corpus, member, ("mel",)) for member in members])
-        known["frames"] = FrameStatistics.of(frames).to_dict()
-    return known
+def frame_statistics(model: TrainedSpeechModel) -> dict:
+    """Return `frames` of model.json, see `FrameStatistics`; nothing where they are not known."""
+    known = model.frame_statistics
+    return {} if known is None else {"frames": known.to_dict()}
 
 
 def _settings(stored: dict) -> str:
@@ -100,8 +87,7 @@ def data_lines(spec: dict) -> str:
     return (
         f"- Data: {spec['data']}, {spec['train_minutes']} minutes of training. "
         f"{spec['data_licence']}\n"
-        f"- Level: recordings are amplified by {spec['gain_db']:+.2f} dB before anything else; "
-        f"those of dev then have {spec['level_db']:.1f} dB RMS.\n"
+        f"- Level: recordings are amplified by {spec['gain_db']:+.2f} dB before anything else.\n"
         f"- Features: {json.dumps(mel) if mel else 'none'}; the network reads 1 - mel / log(floor)."
     )
 

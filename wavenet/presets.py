@@ -33,7 +33,8 @@ class DataConfig:
     mel_padding: Padding = "zeros"
     """What the first and last windows see beyond a recording's ends: zeros or its reflection."""
     level_db: float | None = None
-    """RMS that one gain for all recordings aims at, in dB of full scale; None: as stored."""
+    """RMS that one gain for all recordings aims at, in dB of full scale; those whose peak would
+    leave it get less. None: as stored."""
     clip_samples: int = 7680
     """Length of a training clip, a multiple of the hop."""
     left_samples: int = 0

@@ -194,4 +194,5 @@ def spec_of_speech(kind: str, stored: dict, data: DataConfig, network) -> dict[s
             "f0": pitch.to_dict() if pitch else None,
         },
         "speakers": stored["speakers"],
+        **{name: stored[name] for name in ("level_db", "frames") if name in stored},
     }

@@ -5,6 +5,7 @@ import functools
 import math
 from pathlib import Path
 
+import numpy as np
 import tensorflow as tf
 
 from replicator import Replicator, strategies
@@ -17,18 +18,21 @@ from replicator.training.loop import Outcome, Trainer
 from replicator.training.state import TrainState
 from replicator.training.step import check_rows
 from wavenet.conditioner import SIDE_FRAMES
-from wavenet.data.corpus import Corpus, prepare
+from wavenet.data import audio
+from wavenet.data.corpus import Corpus, frames_of, prepare, recordings_of
 from wavenet.data.metadata import SPLITS
 from wavenet.data.pipeline import Surroundings, clips
 from wavenet.data.recordings import DataError, ScanReport, ScanRules, scan
 from wavenet.evaluation_callback import EvaluationCallback
 from wavenet.features import PitchConvention
+from wavenet.features.frame_statistics import FrameStatistics
 from wavenet.networks import Network, make_network
 from wavenet.preparation import prepare_network
 from wavenet.presets import TrainConfig
 
 KIND = "wavenet"
-CHANGEABLE = ("loop", "data_folder", "dev_digest")
+HEARD = ("level_db", "frames")  # of config.json: what the recordings were, which decides nothing
+CHANGEABLE = ("loop", "data_folder", "dev_digest", *HEARD)
 FEATURES = "features"  # the folder of a run that keeps what was computed from recordings
 
 
@@ -240,11 +244,27 @@ def stored_gain_db(workdir: Path | None) -> float | None:
     return float(stored) if isinstance(stored, int | float) else None
 
 
+def heard(corpus: Corpus) -> dict:
+    """Return what config.json says of the recordings of train, by the names in `HEARD`.
+
+    `level_db`: their median RMS, after the gain. `frames`, where there are mel frames: see
+    `FrameStatistics`.
+    """
+    members = recordings_of(corpus, "train")
+    levels_db = [audio.rms_db(audio.from_int16(member.waveform)) for member in members]
+    known: dict = {"level_db": round(float(np.median(levels_db)), 2)}
+    if corpus.mel:
+        frames = (frames_of(corpus, member, ("mel",)) for member in members)
+        known["frames"] = FrameStatistics.of(frames).to_dict()
+    return known
+
+
 def run_config(preset: str, config: TrainConfig, corpus: Corpus, data: Path) -> dict:
     """What config.json says of a run."""
     return {
         **_identity(preset, config),
         "gain_db": corpus.gain_db,
+        **heard(corpus),
         "speakers": list(corpus.speakers),
         "data_folder": str(Path(data).absolute()),
     }

@@ -27,7 +27,6 @@ from serving.observability.metrics import ModelMetrics
 LOG = logging.getLogger(__name__)
 MAX_RETRY_SECONDS = 60.0
 LARGE_BYTES = 2**20  # what is copied in a thread, so that others need not wait for it
-SHARE = 0.75  # of the queue that one client may fill
 CALL_SECONDS = 1.0  # that a call of several rows is meant to take at most: others wait for it
 
 Call = Callable[[str, Arrays], Arrays]

@@ -487,9 +487,9 @@ def test_sounds_and_images_are_written_and_named_by_their_seed(trained, tmp_path
     words = ["sample", str(trained), *SAMPLE.split()]
     assert onepass.main([*words, "--out", str(tmp_path / "a")]) == 0
     out, _ = capsys.readouterr()
-    names = [f"sample_7_{row}.{kind}" for row in (0, 1) for kind in ("png", "wav")]
+    names = [f"arctic_a0099_7_{row}.{kind}" for row in (0, 1) for kind in ("png", "wav")]
     assert sorted(path.name for path in (tmp_path / "a").iterdir()) == names
-    assert f"{tmp_path / 'a' / 'sample_7_0.wav'}: 0.25 s, peak" in out
+    assert f"{tmp_path / 'a' / 'arctic_a0099_7_0.wav'}: 0.25 s, peak" in out
     first, second = (soundfile.read(tmp_path / "a" / name)[0] for name in names[1::2])
     assert len(first) == 4000 and not np.array_equal(first, second)
     assert onepass.main([*words, "--out", str(tmp_path / "b")]) == 0

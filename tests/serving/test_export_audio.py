@@ -29,6 +29,8 @@ from replicator.runs.errors import UserError
 from serving.bundles.bundle import Bundle
 from serving.bundles.signature import COMPILED, PLAIN
 from serving.errors import InvalidInput
+from wavenet.data import audio
+from wavenet.data.recorded_level import at_recorded_level
 
 ROOT = Path(__file__).resolve().parents[2]
 STEP = 2.0 / 65535  # from one 16-bit level to the next
@@ -308,6 +310,21 @@ def test_a_bundle_hears_what_the_live_model_hears():
     np.testing.assert_array_equal(bundle(DRAFT).frames(waveform), model(DRAFT).frames(waveform))
     with pytest.raises(UserError, match="reads no frames"):
         bundle(FREE).frames(waveform)
+
+
+@pytest.mark.parametrize("change_db", [-30.0, 20.0])
+def test_a_bundle_gives_a_recording_its_level_back_as_the_live_model_does(change_db):
+    waveform = 0.1 * np.random.default_rng(0).normal(size=999).astype(np.float32)
+    frames = bundle(DRAFT).frames(audio.amplify(waveform, change_db))
+    assert abs(frames.gain_db + change_db) < 7
+    own = bundle(DRAFT).generate(np.asarray(frames), seed=3)
+    sound = bundle(DRAFT).generate(frames, seed=3)
+    np.testing.assert_array_equal(sound, at_recorded_level(own, frames.gain_db))
+    scale = max(1.0, 10.0 ** (-frames.gain_db / 20.0))
+    live = model(DRAFT).generate(frames, seed=3)
+    np.testing.assert_allclose(sound, live, atol=1.01 * STEP * scale)
+    parts = list(bundle(DRAFT).stream(frames, seed=3))
+    np.testing.assert_allclose(np.concatenate(parts, 1), sound, atol=1.01 * STEP * scale)
 
 
 def test_a_bundle_says_what_it_speaks():

@@ -35,6 +35,14 @@ def test_exported_model_speaks_as_its_run_does(exported):
     assert len(np.unique(one)) > 50
 
 
+def test_a_run_and_its_export_say_what_the_training_heard(exported):
+    run, folder = models.load(exported / "run"), models.load(exported / "model")
+    stored = json.loads((exported / "model" / "model.json").read_text())
+    assert folder.level_db == run.level_db == stored["level_db"] < 0
+    assert folder.frame_statistics == run.frame_statistics
+    assert stored["frames"] == run.frame_statistics.to_dict()
+
+
 def test_card_names_licence_command_and_measured_figures(exported):
     spec = json.loads((exported / "model" / "model.json").read_text())
     card = (exported / "model" / "card.md").read_text()

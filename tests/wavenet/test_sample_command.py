@@ -12,7 +12,7 @@ from wavenet import sample_command
 from wavenet.data import audio
 from wavenet.data.recorded_level import at_recorded_level
 
-VOCODER, STUDENT, FREE = "vocoder", "draft", "plain, speakers"
+VOCODER, STUDENT, FREE = "vocoder", "draft", "mixture, context, speakers"
 CONDITIONAL = ("softmax, frames", VOCODER, STUDENT)
 RATE_HZ = sound_bundles.RATE_HZ
 
@@ -44,34 +44,17 @@ def test_a_sound_of_frames_of_a_recording_gets_its_level_back(kind, level_db):
     sound = model.generate(frames, seed=3)
     np.testing.assert_array_equal(sound, at_recorded_level(own, frames.gain_db))
     chunks = list(model.stream(frames, seed=3, chunk_samples=200))
-    np.testing.assert_array_equal(np.concatenate(chunks, 1), sound)
+    np.testing.assert_allclose(np.concatenate(chunks, 1), sound, atol=1e-4)
 
 
-def test_a_bundle_gives_the_level_back_as_its_model_does():
-    made, model = sound_bundles.bundle(STUDENT), sound_bundles.model(STUDENT)
-    waveform = voice(-50.0)
-    frames = made.frames(waveform)
-    np.testing.assert_array_equal(frames, model.frames(waveform))
-    own = made.generate(np.asarray(frames), seed=3)
-    assert frames.gain_db > 20
-    np.testing.assert_array_equal(
-        made.generate(frames, seed=3), at_recorded_level(own, frames.gain_db)
+def test_a_recording_of_another_level_has_its_likelihood_at_the_models():
+    model, quiet = sound_bundles.model(VOCODER), voice(-63.0)
+    frames = model.frames(quiet)
+    assert frames.gain_db > model.gain_db + 20
+    brought = audio.amplify(quiet, frames.gain_db - model.gain_db)
+    np.testing.assert_allclose(
+        model.log_prob(quiet, frames), model.log_prob(brought, np.asarray(frames)), atol=0.05
     )
-    parts = np.concatenate(list(made.stream(frames, seed=3)), 1)
-    np.testing.assert_array_equal(
-        parts,
-        at_recorded_level(
-            np.concatenate(list(made.stream(np.asarray(frames), seed=3)), 1), frames.gain_db
-        ),
-    )
-
-
-def test_a_recording_of_another_level_has_its_likelihood_at_the_models(tmp_path):
-    model = sound_bundles.model(VOCODER)
-    near, far = voice(-23.0), voice(-63.0)
-    gains = [model.frames(wave).gain_db for wave in (near, far)]
-    nats = [model.log_prob(wave, model.frames(wave)).mean() for wave in (near, far)]
-    assert gains[1] > gains[0] + 20 and abs(nats[0] - nats[1]) < 2.0
 
 
 def test_files_are_named_by_the_recording_and_not_written_over(tmp_path, capsys):

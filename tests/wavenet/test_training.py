@@ -4,6 +4,7 @@ import contextlib
 import dataclasses
 import errno
 import io
+import json
 import os
 import shutil
 import signal
@@ -104,6 +105,21 @@ def test_a_resumed_run_is_the_uninterrupted_one_bit_for_bit(train, tmp_path, kin
     found = newest(tmp_path / "parts")
     assert {name.split("/")[0] for name in found} == SLOTS
     assert_same(found, newest(tmp_path / "whole"))
+
+
+def test_a_run_of_an_earlier_version_keeps_its_gain_and_notes_what_it_hears(train, tmp_path):
+    train(looped(num_steps=1))
+    file = tmp_path / "run" / "config.json"
+    stored = json.loads(file.read_text())
+    older = {name: stored[name] for name in stored if name not in training.HEARD}
+    file.write_text(json.dumps({**older, "gain_db": 1.5}))
+    outcome, _ = train(looped(num_steps=2))
+    assert (outcome.step, outcome.reason) == (2, DONE)
+    resumed = json.loads(file.read_text())
+    assert resumed["gain_db"] == 1.5 != stored["gain_db"]
+    change_db = resumed["level_db"] - stored["level_db"]
+    assert abs(change_db - (1.5 - stored["gain_db"])) < 1.0
+    assert resumed["frames"].keys() == {"high", "mean", "deviation"}
 
 
 def test_a_cosine_of_another_length_is_announced(train):

@@ -218,6 +218,15 @@ def _cache_folder(cache_folder: str | os.PathLike[str] | None) -> Path | None:
     return Path(cache_folder)
 
 
+def _wanted(
+    report: ScanReport, recipe: _Recipe, speeds: Sequence[float]
+) -> list[tuple[Recording, _Recipe]]:
+    """Every recording with its recipe, those of train at each further speed once more."""
+    others = [dataclasses.replace(recipe, speed=speed) for speed in speeds]
+    wanted = [(r, recipe.of(r)) for r in report.recordings]
+    return wanted + [(r, other.of(r)) for other in others for r in report.of("train")]
+
+
 def prepare(
     report: ScanReport,
     *,
@@ -255,10 +264,7 @@ def prepare(
     cache = _cache_folder(cache_folder)
     speakers, num_train_speakers = _speakers(report)
     number = {name: index for index, name in enumerate(speakers)}
-    wanted = [(r, recipe.of(r)) for r in report.recordings]
-    for speed in speeds:
-        other = dataclasses.replace(recipe, speed=speed)
-        wanted += [(r, other.of(r)) for r in report.of("train")]
+    wanted = _wanted(report, recipe, speeds)
     prepared = in_threads(
         lambda pair: _prepared(pair[0], number[pair[0].speaker], pair[1], cache),
         wanted,

@@ -35,4 +35,4 @@ class Mixdown:
     def cancels(self) -> bool:
         """Whether the mean has lost nearly all that the channels have."""
         mixed = sum(float(np.square(block, dtype=np.float64).sum()) for block in self._blocks)
-        return mixed < CANCELLED * self._powers.sum() / self._powers.size**2
+        return bool(mixed < CANCELLED * self._powers.sum() / self._powers.size**2)

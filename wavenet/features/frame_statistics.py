@@ -1,7 +1,8 @@
 """Whether mel frames are of the convention that a model was trained on, by their numbers."""
 
 import dataclasses
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 import numpy as np
@@ -27,10 +28,16 @@ class FrameStatistics:
     deviation: float
 
     @classmethod
-    def of(cls, frames: np.ndarray) -> "FrameStatistics":
-        """Return the statistics of frames [frames, bands], to four places."""
-        values = (frames.max(), frames.mean(dtype=np.float64), frames.std(dtype=np.float64))
-        return cls(*(round(float(value), 4) for value in values))
+    def of(cls, recordings: Iterable[np.ndarray]) -> "FrameStatistics":
+        """Return the statistics, to four places, of the frames [frames, bands] of recordings."""
+        high, sums = 0.0, np.zeros(3)
+        for frames in recordings:
+            values = np.asarray(frames, np.float64)
+            high = max(high, float(values.max()))
+            sums += values.size, values.sum(), np.square(values).sum()
+        mean, square = sums[1:] / sums[0]
+        deviation = math.sqrt(max(0.0, square - mean**2))
+        return cls(*(round(float(value), 4) for value in (high, mean, deviation)))
 
     def to_dict(self) -> dict[str, float]:
         """Return what model.json says of them."""

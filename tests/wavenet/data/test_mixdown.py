@@ -46,7 +46,7 @@ def said_to_last(path, samples):
     path.write_bytes(data)
 
 
-def test_a_header_that_promises_more_than_there_is_is_told(tmp_path):
+def test_a_header_that_promises_more_than_there_is_is_noted(tmp_path):
     path = tmp_path / "a.wav"
     audio.write(path, voice(), RATE_HZ)
     said_to_last(path, 24_000)
@@ -65,7 +65,7 @@ def test_a_stream_whose_end_was_not_known_is_whole(tmp_path):
         assert audio.read_sound(path).notes() == []
 
 
-def test_another_rate_is_told(tmp_path):
+def test_another_rate_is_noted(tmp_path):
     path = tmp_path / "a.wav"
     audio.write(path, voice(), 22_050)
     sound = audio.read_sound(path)
@@ -73,7 +73,7 @@ def test_another_rate_is_told(tmp_path):
     assert sound.notes(22_050) == sound.notes() == []
 
 
-def test_a_folders_report_tells_all_of_it(tmp_path):
+def test_a_folders_report_notes_all_of_it(tmp_path):
     for seed, name in enumerate(("a.wav", "b.wav", "cut.wav")):
         audio.write(tmp_path / name, voice(seed), RATE_HZ)
     said_to_last(tmp_path / "cut.wav", 24_000)

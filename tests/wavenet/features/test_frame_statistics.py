@@ -1,4 +1,4 @@
-"""Frames of another convention are told from those that a model was trained on."""
+"""Frames of another convention are distinguished from those that a model was trained on."""
 
 import numpy as np
 import pytest
@@ -23,7 +23,7 @@ def trained():
     """What is known of some other recordings, 4.64 dB louder."""
     paths = sorted(recordings_folder().glob("train/*.flac"))[:3]
     sounds = [audio.amplify(audio.read(path, MEL.sample_rate_hz), 4.64) for path in paths]
-    return FrameStatistics.of(np.concatenate([frames(sound) for sound in sounds]))
+    return FrameStatistics.of(frames(sound) for sound in sounds)
 
 
 def frames(waveform):
@@ -52,7 +52,7 @@ CONVENTIONS = {
 
 
 @pytest.mark.parametrize("convention", CONVENTIONS)
-def test_another_convention_is_told(speech, trained, convention):
+def test_another_convention_is_recognised(speech, trained, convention):
     mel = CONVENTIONS[convention](mel_spectrogram(speech, MEL))
     why = unlike(above_silence(mel, MEL), trained, MEL)
     assert why.endswith(
@@ -61,11 +61,19 @@ def test_another_convention_is_told(speech, trained, convention):
     )
 
 
-def test_natural_logarithms_are_told_from_logarithms_to_base_10(speech):
+def test_natural_logarithms_are_distinguished_from_logarithms_to_base_10(speech):
     tens = MelConvention(16_000, 200, log="log10")
-    known = FrameStatistics.of(above_silence(mel_spectrogram(speech, tens), tens))
+    known = FrameStatistics.of([above_silence(mel_spectrogram(speech, tens), tens)])
     natural = above_silence(mel_spectrogram(speech, MEL), tens)
     assert "log10 logarithms" in unlike(natural, known, tens)
+
+
+def test_statistics_of_recordings_are_those_of_all_their_frames(speech):
+    parts = [frames(part) for part in (speech[:7000], speech[7000:])]
+    whole = np.concatenate(parts).astype(np.float64)
+    known = FrameStatistics.of(iter(parts))
+    found = (known.high, known.mean, known.deviation)
+    np.testing.assert_allclose(found, (whole.max(), whole.mean(), whole.std()), atol=6e-5)
 
 
 def test_a_model_json_says_what_it_says_or_nothing():

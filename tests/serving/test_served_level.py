@@ -1,6 +1,8 @@
 """A served model gives a recording its level back, and refuses frames of another convention."""
 
+import contextlib
 import io
+import types
 
 import numpy as np
 import pytest
@@ -8,6 +10,7 @@ import soundfile
 from fake_bundle import CHANNELS, HOP, RATE, FakeModelStore, FakeSound
 from http_running import ask
 
+from onepass.remote_model import RemoteModel
 from serving.bundles.frame_convention import check_convention
 from serving.errors import InvalidInput
 from serving.grpc.messages import message
@@ -16,7 +19,7 @@ from serving.grpc.tensors import encode
 from serving.http.uploaded_recordings import decode_recording
 from serving.settings import Settings
 from wavenet.data import audio
-from wavenet.data.recorded_level import at_recorded_level
+from wavenet.data.recorded_level import at_recorded_level, recorded_frames
 from wavenet.features import MelConvention
 
 SPEAK = "/v1/models/voice:speak"
@@ -70,6 +73,18 @@ def test_the_sound_of_frames_is_the_models_own(models):
     np.testing.assert_array_equal(np.frombuffer(answer.content, ">i2"), audio.to_int16(whole))
 
 
+def test_a_remote_model_gives_frames_of_a_recording_their_level_back():
+    sound = noise().astype(np.float32)
+    remote = RemoteModel.__new__(RemoteModel)
+    remote.name, remote.spec = "voice", {"kind": "sound"}
+    parts = np.split(sound, 4)
+    remote._client = types.SimpleNamespace(speak=lambda *_, **__: contextlib.nullcontext(parts))
+    frames = np.zeros([40, CHANNELS], np.float32)
+    np.testing.assert_array_equal(remote.generate(frames)[0], sound)
+    levelled = remote.generate(recorded_frames(frames, GAIN_DB))[0]
+    np.testing.assert_array_equal(levelled, at_recorded_level(sound, GAIN_DB))
+
+
 def test_a_recording_whose_channels_cancel_is_refused():
     assert len(decode_recording(wav(noise(), 0.5 * noise()), RATE, 10))
     with pytest.raises(InvalidInput, match="channels that do not cancel each other"):
@@ -106,7 +121,7 @@ def test_a_bundle_that_says_nothing_of_its_frames_is_not_checked():
         check_convention(spec, LINEAR)
 
 
-def test_transposed_frames_are_told(models):
+def test_transposed_frames_get_a_hint(models):
     body = {"frames": np.zeros([CHANNELS, 40]).tolist()}
     answer = ask(models, "POST", SPEAK, json=body)
     assert answer.json()["error"].endswith("got [1, 3, 40]: it is transposed.")
