@@ -300,11 +300,11 @@ def _recordings(
         row = rows.get(name)
         speaker, text = _speaker(name, row, rules), row.text if row else ""
         recordings.append(Recording(name, folder / name, split, speaker, text, measured[name]))
-    train = [recording for recording in recordings if recording.split == "train"]
-    if any(recording.speaker for recording in train):  # the others would be a nameless one more
-        nameless = [recording for recording in train if not recording.speaker]
-        lost += [LeftOut(r.name, "of no speaker", "others have one") for r in nameless]
-        recordings = [recording for recording in recordings if recording not in nameless]
+    if any(r.speaker for r in recordings if r.split == "train"):
+        # Together the others would be one more speaker, without a name.
+        nameless = {r.name for r in recordings if r.split == "train" and not r.speaker}
+        lost += [LeftOut(name, "of no speaker", "others have one") for name in sorted(nameless)]
+        recordings = [r for r in recordings if r.name not in nameless]
     kept, copies = _without_copies(recordings)
     return kept, lost + copies
 
