@@ -1,7 +1,10 @@
 """The options of `onepass quickstart`."""
 
 import dataclasses
+import math
 from pathlib import Path
+
+from replicator.runs.field_rules import at_least, require
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,3 +22,8 @@ class QuickstartArguments:
     """Train a small WaveNet as well, three minutes at the most."""
     seed: int = 0
     """Names the noise."""
+
+    def __post_init__(self):
+        """Raises ValueError, naming the field, for a number out of range."""
+        at_least(self, 1, "spoken")
+        require(0 < self.seconds < math.inf, "seconds", "positive and finite", self.seconds)

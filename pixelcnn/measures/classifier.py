@@ -87,7 +87,9 @@ def train_classifier(train: ImageSet, classes: int, path: Path, seed: int = 0) -
     images = tf.data.Dataset.from_tensor_slices((train.images, train.labels))
     batches = images.shuffle(len(train.images), seed=seed).repeat().batch(BATCH_SIZE)
     with Progress(steps, "training a classifier of the real images, once", "step") as progress:
-        advance = keras.callbacks.LambdaCallback(on_train_batch_end=lambda *_: progress.advance())
+        advance = keras.callbacks.LambdaCallback(
+            on_train_batch_end=lambda *_, **__: progress.advance()
+        )
         network.fit(batches, steps_per_epoch=steps, shuffle=False, verbose=0, callbacks=[advance])
     network.set_weights([w.astype(STORED).astype(np.float32) for w in network.get_weights()])
     kept = np.linspace(0, len(train.images) - 1, min(len(train.images), MOST_REFERENCES))

@@ -385,14 +385,14 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """The exit status: 0, or 2 after a mistake that was explained in one line."""
+    """The exit status: 0, 2 after a mistake that was explained in one line, 1 for a full disk."""
     options = parsed(arguments)
     try:
         with processes.together(options):
             train(options.folder, options, catch_stop_signals())
     except (UserError, OSError) as error:
         print(f"error: {error}", file=sys.stderr, flush=True)
-        return 2
+        return 2 if isinstance(error, UserError) else 1
     return 0
 
 

@@ -42,21 +42,33 @@ def save(
 def best_or_newest(run: RunDirectory) -> Arrays:
     """The arrays of a run's best checkpoint on dev, or of its newest one.
 
-    A line on standard error names each that is damaged and therefore passed over.
+    A line on standard error names each that is damaged and therefore passed over, and a newer one
+    that was never evaluated.
     """
     checkpoints = run.checkpoints()
     best, damaged = checkpoints.best_step(), []
     if best is not None:
         try:
-            return read_npz(checkpoints.path(best))
+            arrays = read_npz(checkpoints.path(best))
         except UserError:
             damaged = [checkpoints.path(best)]
+        else:
+            newest = checkpoints.steps()[-1]
+            if newest > (checkpoints.scored_step() or 0):
+                _say(
+                    f"{run.path}: step {best} is used; step {newest} was not evaluated on dev yet."
+                )
+            return arrays
     arrays, newer = checkpoints.newest()
     if arrays is None:
         raise UserError(f"{run.path} has no checkpoint yet; training makes one.")
     for path in dict.fromkeys([*damaged, *newer]):
-        print(f"{path} is damaged; step {int(arrays['step'])} is used instead.", file=sys.stderr)
+        _say(f"{path} is damaged; step {int(arrays['step'])} is used instead.")
     return arrays
+
+
+def _say(line: str) -> None:
+    print(line, file=sys.stderr, flush=True)
 
 
 def averages(arrays: Arrays) -> Arrays:

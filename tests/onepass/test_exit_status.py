@@ -132,3 +132,10 @@ def test_only_what_the_user_can_do_otherwise_is_a_usage_error(
 def test_a_seed_that_names_no_noise_is_a_usage_error(mistake, words, seed):
     line = mistake(*words, "--seed", seed)
     assert line.startswith(f"--seed must be in [0, 2^64), got {seed} (see onepass ")
+
+
+@pytest.mark.parametrize("option", [("--spoken", "0"), ("--seconds", "nan"), ("--seconds", "-1")])
+def test_a_quickstart_that_could_measure_nothing_is_a_usage_error(mistake, option, tmp_path):
+    line = mistake("quickstart", *option, "--out", tmp_path / "out")
+    assert f"`{option[0].removeprefix('--')}` must be " in line
+    assert line.endswith("(see onepass quickstart --help)") and not (tmp_path / "out").exists()

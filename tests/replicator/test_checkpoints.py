@@ -68,6 +68,16 @@ def test_damaged_weights_that_would_have_been_used_are_named(saved, capsys, dama
     ]
 
 
+def test_newer_weights_that_were_never_evaluated_are_named_and_not_used(saved, capsys):
+    run = RunDirectory(saved.folder.parent)
+    assert_same(best_or_newest(run), arrays(10))
+    assert capsys.readouterr().err == ""
+    saved.save(35, arrays(35))
+    assert_same(best_or_newest(run), arrays(10))
+    said = f"{run.path}: step 10 is used; step 35 was not evaluated on dev yet.\n"
+    assert capsys.readouterr().err == said
+
+
 def test_what_was_saved_is_read_bit_for_bit(saved):
     found, damaged = saved.newest()
     assert_same(found, arrays(30))

@@ -179,7 +179,8 @@ def test_a_task_that_waits_for_others_heeds_signals(number, status):
         [sys.executable, "-c", WAITING], cwd=ROOT, stderr=subprocess.PIPE, text=True
     )
     try:
-        assert process.stderr.readline().startswith("worker 0 waits for worker 1 ")
+        while not process.stderr.readline().startswith("worker 0 waits for worker 1 "):
+            assert process.poll() is None
         process.send_signal(number)
         assert process.wait(60) == status
     finally:

@@ -1,6 +1,7 @@
 """Exported steps and samplers, trained and run by JAX."""
 
 import argparse
+import errno
 import json
 import os
 import shutil
@@ -385,6 +386,16 @@ def test_a_mistake_is_one_line_and_status_2(line, capsys, monkeypatch):
     (folder / "manifest.json").write_text('{"format": 99}')
     assert portable_run.main(["--folder", str(folder)]) == 2
     assert capsys.readouterr().err == f"error: {folder}/manifest.json is not of format 1.\n"
+
+
+def test_a_full_disk_is_no_mistake_of_the_user(tmp_path, monkeypatch, capsys):
+    def full(*_):
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC), "step.npz")
+
+    monkeypatch.setattr(portable_run, "catch_stop_signals", list)
+    monkeypatch.setattr(portable_run, "train", full)
+    assert portable_run.main(["--folder", str(tmp_path)]) == 1
+    assert "No space left on device: 'step.npz'" in capsys.readouterr().err
 
 
 def test_adoption_makes_a_run_and_refuses_what_does_not_fit(line, tmp_path):

@@ -704,10 +704,6 @@ def test_the_command_says_in_one_line_what_is_wrong(address, tmp_path, capsys):
         ([address, *out], "The model must be"),
         ([f"{nowhere}/voice", *out], f"There is no server at {nowhere}."),
         ([f"{nowhere.replace('http', 'HTTP')}/voice", *out], f"There is no server at {nowhere}."),
-        (
-            [f"{address.replace('http', 'https')}/voice", *out],
-            "does not speak TLS; over plain HTTP",
-        ),
         ([f"{address}/voice", *out, "--label", "3"], "--label"),
         ([f"{address}/voice", *out, "--text", "a", "--example", "b"], "Give one of"),
         ([f"{address}/voice"], "--out"),
