@@ -321,7 +321,7 @@ class Skewed(LogisticMixture):
 def test_a_likelihood_that_the_loop_does_not_know_is_refused_and_auto_takes_another_sampler():
     network = WaveNet(NETWORKS["mixture"])
     network.likelihood = Skewed(65536, 3)
-    with pytest.raises(ValueError, match=r"^`likelihood` must be one of .* by numba, got Skewed"):
+    with pytest.raises(ValueError, match=r"^`network` must be one of .* got WaveNet of Skewed"):
         NumbaSampler(network)
     request = Request(num_samples=8, seed=3)
     own, auto = (generation.generate(network, request, name) for name in ("xla", "auto"))
