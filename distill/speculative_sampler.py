@@ -161,7 +161,7 @@ class SpeculativeSampler:
         likelihood, length = self.network.likelihood, block.noise.shape[1]
         flowed, pasts = self.student.chunk(guess.noise, block.spoken, block.pasts)
         location, log_scale = (tf.cast(x, tf.float32) for x in flowed[1:])
-        drafted = levels.sample_level(location, log_scale, guess.noise, likelihood.levels)
+        drafted = levels.sample_level(location, log_scale, guess.noise, self.network.config.levels)
         place = tf.range(length)
         final = place < guess.final[:, None]
         drafted = tf.where(final, guess.levels, drafted)

@@ -62,7 +62,7 @@ class Distribution(Protocol):
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return noise float32 [rows, length, noise_channels] for `sample`.
+        """Return noise [rows, length, noise_channels] for `sample`, float32 if it has an order.
 
         Arguments as for `noise.bits`. What kind of noise is the distribution's own affair: whoever
         samples asks for it here, and hands it on.

@@ -138,7 +138,8 @@ class FlowLoss(ImageLoss):
 
     def _statistics(self, drawn, levels) -> dict[str, tf.Tensor]:
         """Means over a batch, in which the terms that compare batches are not linear."""
-        images, means = value_of(levels, self._model.output_config.levels), {}
+        images = value_of(levels, self._model.output_config.levels)
+        means: dict[str, tf.Tensor] = {}
         if self.targets.spectrum:
             means |= {"power": _power(drawn), "wanted_power": _power(images)}
         if self._features is not None:

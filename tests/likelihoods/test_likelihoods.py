@@ -321,6 +321,20 @@ def test_log_prob_at_the_narrowest_scale_agrees_with_float64(kind):
     assert np.min(expected) < -0.5
 
 
+def test_the_density_of_a_logistic_is_smoothed_over_a_bin():
+    """At a level it is the mass over the width; its integral over a bin is not the mass."""
+    mixture, width = LogisticMixture(256, 1), 2 / 255
+    parameters, centre = np.array([0.0, 1 / 255, -7.0], np.float32), 128
+    value = np.float32(1 / 255)
+    mass = np.exp(log_probs(mixture, parameters)[centre])
+    at = np.exp(mixture.log_density(parameters, tf.constant(value)))
+    assert at * width == pytest.approx(mass, rel=1e-4)
+    inside = value + width * (np.arange(1000, dtype=np.float32) / 1000 - 0.4995)
+    density = np.exp(mixture.log_density(np.tile(parameters, (1000, 1)), inside))
+    assert mass == pytest.approx(0.973, abs=1e-3)
+    assert np.mean(density) * width == pytest.approx(0.839, abs=1e-3)
+
+
 def test_a_uniform_near_one_draws_no_level_that_has_no_probability():
     """A float32 sum of 65,536 probabilities falls short of 1, by more than a uniform can."""
     logits = np.full(65536, 0.0, np.float32)

@@ -217,7 +217,7 @@ def sampler_for(network: Network, threads: int | None = None) -> NumbaSampler | 
     """
     check_known(network)
     make = SPECIALISED[type(network), type(network.likelihood)]
-    return make(network, threads)  # type: ignore[arg-type]
+    return make(network, threads)
 
 
 def as_compiled(array, dtype) -> np.ndarray:
