@@ -1,7 +1,6 @@
-"""A softmax over mu-law levels."""
+"""A softmax over levels."""
 
 import dataclasses
-import math
 
 import tensorflow as tf
 
@@ -14,9 +13,7 @@ COLDEST = 1e-6  # temperatures above 0 count as at least this
 
 @dataclasses.dataclass(frozen=True)
 class Categorical:
-    """Softmax over `levels` mu-law levels; the parameters [..., levels] are its logits.
-
-    The waveform is companded with mu = levels - 1: `y = sign(x) log(1 + mu |x|) / log(1 + mu)`.
+    """Softmax over `levels` levels; the parameters [..., levels] are its logits.
 
     Raises:
       ValueError: fewer than 2 levels, or more than 2^16.
@@ -66,23 +63,10 @@ class Categorical:
         """float32 [rows, length, 1] uniforms; arguments as for `noise.bits`."""
         return counter_noise.uniform(seed, rows, start, length)[..., :1]
 
-    def encode(self, waveform: tf.Tensor) -> tf.Tensor:
-        """int32 [...] mu-law levels of a waveform [...]; values outside [-1, 1] are clipped."""
-        mu = self.levels - 1.0
-        x = tf.clip_by_value(tf.cast(waveform, tf.float32), -1.0, 1.0)
-        y = tf.sign(x) * tf.math.log1p(mu * tf.abs(x)) * (1.0 / math.log1p(mu))
-        return level_grid.nearest(y, self.levels)
-
-    def decode(self, levels: tf.Tensor) -> tf.Tensor:
-        """float32 [...] waveform in [-1, 1]: `x = sign(y) ((1 + mu)^|y| - 1) / mu`."""
-        mu = self.levels - 1.0
-        y = self.scale(levels)
-        x = tf.sign(y) * tf.math.expm1(tf.abs(y) * math.log1p(mu)) * (1.0 / mu)
-        return tf.clip_by_value(x, -1.0, 1.0)
-
-    def scale(self, levels: tf.Tensor) -> tf.Tensor:
-        """float32 [...] in [-1, 1]: the companded value `y`, not the waveform."""
-        return level_grid.value_of(levels, self.levels)
+    def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
+        """float32 [...], nats."""
+        table = tf.nn.log_softmax(level_grid.real(parameters))
+        return -tf.reduce_sum(tf.exp(table) * table, axis=-1)
 
 
 def sample_categorical(

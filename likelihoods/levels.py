@@ -51,6 +51,20 @@ def sample_level(
     return nearest(mean + tf.exp(log_scale) * noise, num_levels)
 
 
+def sample_symbol(
+    mean: tf.Tensor, log_scale: tf.Tensor, noise: tf.Tensor, num_levels: int | None
+) -> tf.Tensor:
+    """Return `sample_level`, or the number itself in float32 where symbols are real (None)."""
+    if num_levels is not None:
+        return sample_level(mean, log_scale, noise, num_levels)
+    return tf.cast(mean + tf.exp(log_scale) * tf.cast(noise, mean.dtype), tf.float32)
+
+
+def symbol_of(values: tf.Tensor, num_levels: int | None) -> tf.Tensor:
+    """Return the levels int32 of values, or the values where symbols are real (None)."""
+    return values if num_levels is None else nearest(values, num_levels)
+
+
 def nearest(values: tf.Tensor, num_levels: int) -> tf.Tensor:
     """int32 level whose bin holds each value; values outside [-1, 1] fall to the outer levels.
 
@@ -61,21 +75,3 @@ def nearest(values: tf.Tensor, num_levels: int) -> tf.Tensor:
     position = real(tf.convert_to_tensor(values)) * (0.5 * (num_levels - 1)) + 0.5 * rest
     above = tf.clip_by_value(tf.floor(position), -float(middle), float(num_levels - 1 - middle))
     return tf.cast(above, tf.int32) + middle
-
-
-class LinearLevels:
-    """A mixin for likelihoods whose levels lie at equal distances."""
-
-    levels: int
-
-    def encode(self, waveform: tf.Tensor) -> tf.Tensor:
-        """int32 [...] nearest levels of a waveform [...]; outside [-1, 1] the outer levels."""
-        return nearest(waveform, self.levels)
-
-    def decode(self, levels: tf.Tensor) -> tf.Tensor:
-        """float32 [...] waveform in [-1, 1]."""
-        return value_of(levels, self.levels)
-
-    def scale(self, levels: tf.Tensor) -> tf.Tensor:
-        """float32 [...] in [-1, 1], what a network reads; the same as `decode`."""
-        return value_of(levels, self.levels)

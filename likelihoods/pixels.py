@@ -14,7 +14,7 @@ PAIRS = {1: (), 3: ((1, 0), (2, 0), (2, 1))}  # (channel, earlier channel that m
 
 
 @dataclasses.dataclass(frozen=True)
-class PixelMixture(level_grid.LinearLevels):
+class PixelMixture:
     """Mixture of logistics over a pixel's channels, taken in the order R, G, B.
 
     A component is chosen once for the pixel; within it the mean of a channel moves linearly with
@@ -149,6 +149,17 @@ class PixelMixture(level_grid.LinearLevels):
             drawn.append(
                 level_grid.sample_level(mean[..., 0], log_scales[..., c], logistic, self.levels)
             )
+        return tf.stack(drawn, axis=-1)
+
+    def mode(self, parameters: tf.Tensor) -> tf.Tensor:
+        """int32 [..., channels], the most probable level of each channel given those before it.
+
+        The pixel of all of them together may have a neighbour that is more probable.
+        """
+        drawn: list[tf.Tensor] = []
+        for _ in range(self.channels):
+            table = self.level_log_probs(parameters, drawn)
+            drawn.append(tf.argmax(table, axis=-1, output_type=tf.int32))
         return tf.stack(drawn, axis=-1)
 
     def noise(

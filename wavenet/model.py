@@ -138,10 +138,10 @@ class SpeechModel(TrainedSpeechModel):
 
     def _sound(self, levels: np.ndarray, condition) -> np.ndarray:
         """The sound of levels, at the level of the recording that the condition is of."""
-        return at_recorded_level(self.network.likelihood.decode(levels).numpy(), gain_of(condition))
+        return at_recorded_level(self.network.codec.decode(levels).numpy(), gain_of(condition))
 
     def _levels(self, waveform) -> np.ndarray:
-        return self.network.likelihood.encode(tf.constant(waveform, tf.float32)).numpy()
+        return self.network.codec.encode(tf.constant(waveform, tf.float32)).numpy()
 
 
 def load(path: Path, compute_dtype: ComputeDtype | None = None) -> SpeechModel:

@@ -146,6 +146,7 @@ class SoftmaxOutput(tf.Module):
 
 
 Output = MixtureOutput | SoftmaxOutput
+OUTPUTS: dict[str, type[Output]] = {"logistic": MixtureOutput, "softmax": SoftmaxOutput}
 
 
 def sample_guided(output: Output, hidden: Hidden, words, temperature, weight):
@@ -212,8 +213,7 @@ def guided_nats(output: Output, sides: list[Hidden], before: list, weight, tempe
 
 def make_output(config: OutputConfig, units: int, initial: Initial) -> Output:
     """The output that the configuration asks for."""
-    kind = MixtureOutput if config.likelihood == "logistic" else SoftmaxOutput
-    return kind(config, units, initial)
+    return OUTPUTS[config.likelihood](config, units, initial)
 
 
 def _spread(likelihood: PixelMixture):

@@ -5,16 +5,13 @@ import pytest
 import tensorflow as tf
 from image_networks import QuickInitial, factor_config, image_of, perturbed
 from shares import assert_cuts_change_nothing
-from students import HOP, MEL, student_of
+from students import clips, objective_of
 
 from distill.images.config import FlowTargets, GuidedTargets
 from distill.images.features import Features
 from distill.images.flow import FlowLoss
 from distill.images.guidance import GuidedLoss
-from distill.losses.objective import Objective
-from distill.losses.unit_classifier import UnitClassifier, UnitConfig
 from distill.presets import LossConfig
-from distill.teacher import WaveNetDensity
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.measures.classifier import FEATURES, Classifier, make_network
@@ -24,58 +21,22 @@ from pixelcnn.networks.config import (
     OutputConfig,
     PixelCNNConfig,
 )
-from wavenet.config import WaveNetConfig
-from wavenet.network import WaveNet
 
-ROWS, FRAMES, SIDE = 8, 64, 4
+ROWS, SIDE = 8, 4
 EVERY = dict(kl=1.0, squared=0.5, magnitude=0.5, multi=1.0, feature=0.3, style=0.3, contrastive=0.3)
 
 
-def clips(student):
-    """Eight clips of different loudness, three of them padded, with frames and F0."""
-    draws, samples = np.random.default_rng(0), FRAMES * HOP
-    louder = np.exp(draws.normal(-2.0, 1.0, [ROWS, 1]))
-    lengths = np.array([samples] * 5 + [samples // 2, 100, 700])[:, None]
-    f0 = np.stack([draws.normal(size=[ROWS, FRAMES]), draws.integers(0, 2, [ROWS, FRAMES])], -1)
-    f0[2, :, 1] = 0.0
-    batch = {
-        "waveform": louder * draws.normal(size=[ROWS, samples]),
-        "mask": np.arange(samples) < lengths,
-        "frames": np.concatenate([draws.uniform(0, 1, [ROWS, FRAMES, 7]), f0], -1),
-    }
-    batch = {name: tf.constant(value, tf.float32) for name, value in batch.items()}
-    return batch | {"speaker": tf.range(ROWS) % 2}
-
-
 @pytest.mark.parametrize(
-    ("kind", "likelihood"), [("draft", "logistic"), ("plain", "gaussian"), ("speakers", "logistic")]
+    ("kind", "likelihood"),
+    [
+        ("speakers", "logistic"),
+        pytest.param("draft", "logistic", marks=pytest.mark.slow),
+        pytest.param("plain", "gaussian", marks=pytest.mark.slow),
+    ],
 )
 def test_every_term_of_a_sound_student_is_that_of_the_whole_batch(kind, likelihood):
-    student = student_of(kind)
-    config = WaveNetConfig(
-        likelihood=likelihood,
-        components=2,
-        layers=2,
-        stacks=1,
-        filter_width=2,
-        residual_channels=6,
-        gate_channels=6,
-        skip_channels=6,
-        feature_channels=7,
-        condition_channels=4,
-        upsample_factors=(4, 5),
-        speakers=student.config.speakers,
-    )
-    classifier = UnitClassifier(UnitConfig(MEL, num_units=4, channels=6), seed=1)
-    loss = Objective(
-        student,
-        WaveNetDensity(WaveNet(config)),
-        LossConfig(**EVERY, draws=2),
-        0,
-        tf.Variable(3, trainable=False),
-        classifier,
-        MEL,
-    )
+    loss = objective_of(kind, likelihood, LossConfig(**EVERY, draws=2))
+    student = loss.student
     assert_cuts_change_nothing(loss, clips(student), student.trainable_variables, {"level_db"})
 
 
@@ -107,34 +68,39 @@ def features():
 
 TARGETS = {
     "kl": FlowTargets(draws=2),
-    "spectrum": FlowTargets(kl=0.0, spectrum=1.0, draws=2),
-    "features": FlowTargets(kl=0.0, features=1.0, draws=2),
+    "means": FlowTargets(kl=0.0, spectrum=1.0, features=1.0, draws=2),
     "likelihood": FlowTargets(kl=0.0, likelihood=1.0),
     "forward": FlowTargets(kl=0.0, forward=1.0, guidance=1.5),
 }
 
 
-@pytest.mark.parametrize("dropout", [0.0, 0.5])
-@pytest.mark.parametrize("term", TARGETS)
+@pytest.mark.parametrize(
+    ("term", "dropout"),
+    [
+        ("kl", 0.0),
+        ("means", 0.0),
+        pytest.param("means", 0.5, marks=pytest.mark.slow),
+        pytest.param("likelihood", 0.0, marks=pytest.mark.slow),
+        pytest.param("forward", 0.0, marks=pytest.mark.slow),
+    ],
+)
 def test_every_term_of_a_flow_over_images_is_that_of_the_whole_batch(term, dropout):
-    if dropout and term not in ("spectrum", "features"):
-        pytest.skip("dropout matters where a share asks what the whole draws")
     student = density_of((1, 1), dropout)
-    loss = FlowLoss(
-        student, density_of(), TARGETS[term], features() if term == "features" else None
-    )
+    loss = FlowLoss(student, density_of(), TARGETS[term], features())
     base = student.multiscale.base
     assert_cuts_change_nothing(loss, images(), base.trainable_variables)
 
 
+@pytest.mark.slow
 def test_guidance_distilled_is_that_of_the_whole_batch():
     student, teacher = density_of(size=2 * SIDE, dropout=0.3), density_of(size=2 * SIDE)
     loss = GuidedLoss(student, teacher, GuidedTargets(likelihood=0.5), table_side=2)
     assert_cuts_change_nothing(loss, images(2 * SIDE), student.trainable_variables)
 
 
-@pytest.mark.parametrize("crop", [0, SIDE])
-def test_the_likelihood_of_images_is_that_of_the_whole_batch(crop):
-    density = density_of(size=2 * SIDE, dropout=0.3, crop=crop)
+@pytest.mark.parametrize("size", [2 * SIDE, pytest.param(4 * SIDE, marks=pytest.mark.slow)])
+def test_the_likelihood_of_images_is_that_of_the_whole_batch(size):
+    """The larger ones are cropped, each by its own seed."""
+    density = density_of(size=size, dropout=0.3, crop=2 * SIDE)
     loss = ImageLoss(density)
-    assert_cuts_change_nothing(loss, images(2 * SIDE), density.trainable_variables)
+    assert_cuts_change_nothing(loss, images(size), density.trainable_variables)

@@ -111,8 +111,8 @@ def test_a_student_that_rules_a_level_out_still_learns_it():
     expected = -edges + np.log(-np.expm1(-2 * half / scale))
     np.testing.assert_allclose(table[0, 220], expected, rtol=1e-5)
     np.testing.assert_allclose(table[1, ::-1], table[0], rtol=1e-5, atol=1e-5)
-    slopes = tape.gradient(far, parameters).numpy()[:, 1]
-    np.testing.assert_allclose(slopes, [1 / scale, -1 / scale], rtol=1e-3)
+    gradients = tape.gradient(far, parameters).numpy()[:, 1]
+    np.testing.assert_allclose(gradients, [1 / scale, -1 / scale], rtol=1e-3)
 
 
 def test_the_gradient_reaches_every_weight_of_the_student_alone():

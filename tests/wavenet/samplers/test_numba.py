@@ -318,14 +318,28 @@ class Skewed(LogisticMixture):
         return super().sample(parameters, noise**3, temperature)
 
 
-def test_a_likelihood_that_the_loop_does_not_know_is_refused_and_auto_takes_another_sampler():
+def test_a_likelihood_that_no_loop_knows_is_refused_and_auto_takes_another_sampler():
     network = WaveNet(NETWORKS["mixture"])
     network.likelihood = Skewed(65536, 3)
-    with pytest.raises(ValueError, match=r"^`likelihood` must be one of .* by numba, got Skewed"):
+    with pytest.raises(ValueError, match=r"^`network` must be one of .* got WaveNet of Skewed"):
         NumbaSampler(network)
     request = Request(num_samples=8, seed=3)
     own, auto = (generation.generate(network, request, name) for name in ("xla", "auto"))
     np.testing.assert_array_equal(auto, own)
+
+
+def test_a_gaussian_mixture_with_linear_prediction_is_drawn_as_the_network_says():
+    config = dataclasses.replace(
+        NETWORKS["mixture"], likelihood="gaussian-mixture", compute_dtype="float64"
+    )
+    network, request = WaveNet(config, seed=2), Request(num_samples=12, seed=3)
+    levels = [generation.generate(network, request, name) for name in ("auto", "naive")]
+    np.testing.assert_array_equal(*levels)
+    parameters = network(network.inputs(tf.constant(levels[0])))
+    noise = network.likelihood.noise(3, [0], 0, 12)
+    np.testing.assert_array_equal(network.likelihood.sample(parameters, noise), levels[0])
+    with pytest.raises(ValueError, match="got WaveNet of GaussianMixture; sample it by xla"):
+        generation.generate(network, request, "numba")
 
 
 def test_temperature_zero_takes_the_larger_of_near_equal_logits():
