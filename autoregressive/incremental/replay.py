@@ -2,9 +2,15 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+# Arithmetic of sizes that is done ahead.
+FOLDED = frozenset(
+    """Add AddV2 Cast ConcatV2 ExpandDims FloorDiv FloorMod GatherV2 Max Maximum Min Minimum Mul Neg
+    Pack Prod Range Reshape Squeeze StridedSlice Sub Sum Transpose""".split()  # noqa: SIM905
+)
 
 
 def run_op(op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str = "") -> list[tf.Tensor]:
@@ -66,6 +72,26 @@ def run_graph(
             outputs = run_op(op, inputs, scope)
         known.update(zip((tensor.name for tensor in op.outputs), outputs, strict=True))
     return [known[tensor.name] for tensor in fetches]
+
+
+def static_value(tensor: tf.Tensor) -> np.ndarray | None:
+    """Return the value of a tensor that follows from constants and static shapes, or None.
+
+    More than `tf.get_static_value`, it does sums and products of sizes.
+    """
+    value = tf.get_static_value(tensor)
+    if value is not None or tensor.op.type not in FOLDED:
+        return value
+    inputs = [static_value(part) for part in tensor.op.inputs]
+    if any(part is None for part in inputs):
+        return None
+    constants = zip(inputs, tensor.op.inputs, strict=True)
+
+    def folded() -> tf.Tensor:
+        return run_op(tensor.op, [tf.constant(x, part.dtype) for x, part in constants])[0]
+
+    with tf.init_scope():
+        return tf.function(folded, autograph=False)().numpy()
 
 
 def captured(graph: tf.Graph) -> dict[str, tf.Tensor]:

@@ -43,7 +43,11 @@ class Batches:
                 )
 
     def example(self) -> Batch:
-        """Return the first batch."""
+        """Return the first batch, which an iterator still gives afterwards."""
+        if isinstance(self._source, Iterator):
+            first = next(self._source)
+            self._source = itertools.chain([first], self._source)
+            return next(self._numbered([first]))
         return next(iter(self.starting_at(0)))
 
     def starting_at(self, step: int) -> Iterable[Batch]:
