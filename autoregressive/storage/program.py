@@ -54,7 +54,7 @@ class Program(tf.Module):
         key, rows = tf.TensorSpec([2], tf.uint32), tf.TensorSpec([None], tf.int32)
         self.log_prob = _function(distribution.log_prob, [parameters, symbols])
         self.draw = _function(distribution.sample, [parameters, noise, tf.TensorSpec([])])
-        self.mode = _function(distribution.mode, [parameters])
+        self.mode = _function(lambda x: distribution.mode(tf.cast(x, tf.float32)), [parameters])
         self.noise = _function(distribution.noise, [key, rows, scalar, scalar])
 
     def _add_codec(self, codec: Codec, levels: int | None, order: str) -> None:
