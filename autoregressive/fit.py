@@ -91,7 +91,8 @@ def fit(
         for line in trainer.resume():
             print(line)
         score = _score(model, state, loss, evaluate)
-        outcome = trainer.train(source.starting_at(trainer.step), score)
+        stream = source.starting_at if is_single_device(trainer.replicator) else source.dataset_from
+        outcome = trainer.train(stream(trainer.step), score)
         state.use_average()
     return outcome
 

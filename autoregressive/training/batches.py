@@ -60,6 +60,14 @@ class Batches:
             return self._numbered(map(self._source, itertools.count(step)))
         return self._numbered(itertools.islice(_endless(self._source), step, None))
 
+    def dataset_from(self, step: int) -> tf.data.Dataset:
+        """Return the batches from a step on as a `tf.data.Dataset`, which replicas share."""
+        batches = self.starting_at(step)
+        if isinstance(batches, tf.data.Dataset):
+            return batches
+        signature = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in self.example().items()}
+        return tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
+
     def _numbered(self, batches: Iterable) -> Iterator[Batch]:
         for batch in batches:
             yield {name: tf.constant(x) for name, x in self._checked(batch).items()}
