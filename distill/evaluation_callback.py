@@ -99,7 +99,7 @@ class EvaluationCallback:
     def _teacher_entropy(self) -> float:
         """Nats a sample that the recordings cost the teacher, as a density: near its entropy."""
         network, item = self.teacher.network, self.recordings[0]
-        levels = network.likelihood.encode(item["waveform"]).numpy()
+        levels = network.codec.encode(item["waveform"]).numpy()
         log_prob = Density(network).log_prob(levels, *condition_of(network, item))
         width = 2.0 / (network.config.levels - 1)
         return float(-np.mean(log_prob)) + float(np.log(width))

@@ -30,7 +30,7 @@ from distill.generation import condition_between
 from distill.residual import Prediction
 from distill.student import Condition, ParallelWaveNet
 from likelihoods import Gaussian, LogisticMixture, levels, noise
-from likelihoods.protocol import ContinuousLikelihood
+from likelihoods.distribution import Continuous
 from wavenet.networks import Network
 from wavenet.samplers.block_pass import BlockPass, PassState
 from wavenet.samplers.generation import condition_of
@@ -90,8 +90,8 @@ class SpeculativeSampler:
     def __init__(
         self, student: ParallelWaveNet, network: Network, block_samples: int = BLOCK_SAMPLES
     ):
-        if not isinstance(network.likelihood, ContinuousLikelihood):
-            raise ValueError("`network` must have a logistic or Gaussian output, got a softmax.")
+        if not isinstance(network.likelihood, Continuous):
+            raise ValueError("`network` must have an output with a density, got a softmax.")
         self.student, self.network = student, network
         self._pass = BlockPass(network)
         config = student.config
@@ -99,7 +99,7 @@ class SpeculativeSampler:
         together = math.lcm(self._pass.bunch, config.bunch_samples, self._row_samples)
         self.block_samples = -(-block_samples // together) * together
         number = network.config.levels
-        self._draft: ContinuousLikelihood = Gaussian(number, LOWEST_LOG_SCALE)
+        self._draft: Continuous = Gaussian(number, LOWEST_LOG_SCALE)
         if student.noise_kind == "logistic":
             self._draft = LogisticMixture(number, 1, LOWEST_LOG_SCALE)
         self._block = tf.function(self.block, jit_compile=True, autograph=False)
@@ -161,7 +161,7 @@ class SpeculativeSampler:
         likelihood, length = self.network.likelihood, block.noise.shape[1]
         flowed, pasts = self.student.chunk(guess.noise, block.spoken, block.pasts)
         location, log_scale = (tf.cast(x, tf.float32) for x in flowed[1:])
-        drafted = levels.sample_level(location, log_scale, guess.noise, likelihood.levels)
+        drafted = levels.sample_level(location, log_scale, guess.noise, self.network.config.levels)
         place = tf.range(length)
         final = place < guess.final[:, None]
         drafted = tf.where(final, guess.levels, drafted)
@@ -175,7 +175,7 @@ class SpeculativeSampler:
         address = address._replace(start=block.start + at)
         fresh = verification.redrawn(q.at(at), p.at(at), address, first < length)[:, None]
         here = place == first[:, None]
-        inverted = (likelihood.scale(fresh) - location) * tf.exp(-log_scale)
+        inverted = (self.network.codec.scale(fresh) - location) * tf.exp(-log_scale)
         inverted = tf.clip_by_value(inverted, -FARTHEST, FARTHEST)
         return _Guess(
             first + 1,
@@ -188,7 +188,7 @@ class SpeculativeSampler:
         )
 
 
-def _parameters(draft: ContinuousLikelihood, location, log_scale):
+def _parameters(draft: Continuous, location, log_scale):
     """The parameters of a draft's likelihood, [batch, time, parameters]."""
     weight = [tf.zeros_like(location)] * (draft.num_parameters - 2)
     return tf.stack([*weight, location, log_scale], -1)

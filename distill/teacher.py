@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import tensorflow as tf
 
-from likelihoods.protocol import ContinuousLikelihood
+from likelihoods.distribution import Continuous, Normal
 from replicator.runs.errors import UserError
 from wavenet.model import SpeechModel, load
 from wavenet.networks import Network
@@ -21,21 +21,28 @@ Module = TypeVar("Module", bound=tf.Module)
 class Parametrised:
     """Conditionals that a likelihood reads from parameters [batch, time, parameters]."""
 
-    likelihood: ContinuousLikelihood
+    likelihood: Continuous
     parameters: tf.Tensor
 
     def log_density(self, values):
         """float32 [..., batch, time], nats per unit, of values [..., batch, time]."""
         return self.likelihood.log_density(self.parameters, values)
 
+    @property
+    def normal(self) -> tuple[tf.Tensor, tf.Tensor] | None:
+        """Mean and log-scale [batch, time] where the conditionals are normal; None elsewhere."""
+        if not isinstance(self.likelihood, Normal):
+            return None
+        return self.likelihood.normal(self.parameters)
+
 
 class WaveNetDensity:
-    """The density of a WaveNet with a logistic or Gaussian output, and its `Conditionals`."""
+    """The density of a WaveNet whose output is one over real numbers, and its `Conditionals`."""
 
     def __init__(self, network: Network):
         likelihood = network.likelihood
-        if not isinstance(likelihood, ContinuousLikelihood):
-            raise ValueError("`network` must have a logistic or Gaussian output, got a softmax.")
+        if not isinstance(likelihood, Continuous):
+            raise ValueError("`network` must have an output with a density, got a softmax.")
         self.network, self.likelihood = network, likelihood
 
     def condition(self, frames, speaker, num_samples: int, side_frames: int = 0):
@@ -75,7 +82,7 @@ def load_teacher(path: Path) -> SpeechModel:
     Raises UserError for what is no WaveNet, or one whose output has no gradient.
     """
     model = load(path)
-    if not isinstance(model.network.likelihood, ContinuousLikelihood):
+    if not isinstance(model.network.likelihood, Continuous):
         raise UserError(
             f"{path} has a softmax over levels, through which no gradient reaches a student; "
             "distillation needs a teacher with --network.likelihood logistic or gaussian."

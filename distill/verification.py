@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
-from likelihoods import Likelihood, noise
+from likelihoods import Distribution, noise
 
 CANDIDATES = 16  # in a round
 ROUNDS = 1 << 17  # at most: where so many candidates fail, p and q differ by rounding alone
@@ -23,7 +23,7 @@ KEEPING, DRAWING = 1, 2  # folded into the seed, for random numbers of their own
 class Conditionals(NamedTuple):
     """Distributions of levels, by their parameters [..., parameters]."""
 
-    likelihood: Likelihood
+    likelihood: Distribution
     parameters: tf.Tensor
 
     def log_prob(self, levels):

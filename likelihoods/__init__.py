@@ -1,8 +1,8 @@
-"""What a network's output means: distributions over integer levels, and the noise to sample them.
+"""What a network's output means: distributions over symbols, and codecs of what these stand for.
 
-Each likelihood follows `Likelihood`: `log_prob`, `sample`, `mode`, `noise`, `encode`, `decode`. The
-names below are imported when they are first asked for: a configuration needs `likelihoods.limits`
-alone, without TensorFlow.
+A distribution follows `Distribution`: `log_prob`, `sample`, `mode`, `noise`. A codec follows
+`Codec`: `encode`, `decode`, `scale`. The names below are imported when they are first asked for: a
+configuration needs `likelihoods.registry` alone, without TensorFlow.
 """
 
 import importlib
@@ -10,19 +10,35 @@ from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from likelihoods.categorical import Categorical as Categorical
+    from likelihoods.codec import Codec as Codec
+    from likelihoods.codec import Integers as Integers
+    from likelihoods.codec import Linear as Linear
+    from likelihoods.codec import MuLaw as MuLaw
+    from likelihoods.codec import Reals as Reals
+    from likelihoods.distribution import Distribution as Distribution
+    from likelihoods.distribution import Tabulated as Tabulated
+    from likelihoods.distribution import bits_per_sample as bits_per_sample
     from likelihoods.gaussian import Gaussian as Gaussian
+    from likelihoods.gaussian_mixture import GaussianMixture as GaussianMixture
     from likelihoods.logistic import LogisticMixture as LogisticMixture
     from likelihoods.pixels import PixelMixture as PixelMixture
-    from likelihoods.protocol import Likelihood as Likelihood
-    from likelihoods.protocol import bits_per_sample as bits_per_sample
+    from likelihoods.tfp import FromTFP as FromTFP
 
 _PLACES = {
     "Categorical": "categorical",
+    "Codec": "codec",
+    "Distribution": "distribution",
+    "FromTFP": "tfp",
     "Gaussian": "gaussian",
-    "Likelihood": "protocol",
+    "GaussianMixture": "gaussian_mixture",
+    "Integers": "codec",
+    "Linear": "codec",
     "LogisticMixture": "logistic",
+    "MuLaw": "codec",
     "PixelMixture": "pixels",
-    "bits_per_sample": "protocol",
+    "Reals": "codec",
+    "Tabulated": "distribution",
+    "bits_per_sample": "distribution",
 }
 __all__ = list(_PLACES)
 

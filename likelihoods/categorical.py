@@ -1,7 +1,6 @@
-"""A softmax over mu-law levels."""
+"""A softmax over levels."""
 
 import dataclasses
-import math
 
 import tensorflow as tf
 
@@ -9,12 +8,12 @@ from likelihoods import levels as level_grid
 from likelihoods import noise as counter_noise
 from likelihoods.limits import MAX_COMPANDED_LEVELS, check_levels
 
+COLDEST = 1e-6  # temperatures above 0 count as at least this
+
 
 @dataclasses.dataclass(frozen=True)
 class Categorical:
-    """Softmax over `levels` mu-law levels; the parameters [..., levels] are its logits.
-
-    The waveform is companded with mu = levels - 1: `y = sign(x) log(1 + mu |x|) / log(1 + mu)`.
+    """Softmax over `levels` levels; the parameters [..., levels] are its logits.
 
     Raises:
       ValueError: fewer than 2 levels, or more than 2^16.
@@ -64,39 +63,30 @@ class Categorical:
         """float32 [rows, length, 1] uniforms; arguments as for `noise.bits`."""
         return counter_noise.uniform(seed, rows, start, length)[..., :1]
 
-    def encode(self, waveform: tf.Tensor) -> tf.Tensor:
-        """int32 [...] mu-law levels of a waveform [...]; values outside [-1, 1] are clipped."""
-        mu = self.levels - 1.0
-        x = tf.clip_by_value(tf.cast(waveform, tf.float32), -1.0, 1.0)
-        y = tf.sign(x) * tf.math.log1p(mu * tf.abs(x)) * (1.0 / math.log1p(mu))
-        return level_grid.nearest(y, self.levels)
-
-    def decode(self, levels: tf.Tensor) -> tf.Tensor:
-        """float32 [...] waveform in [-1, 1]: `x = sign(y) ((1 + mu)^|y| - 1) / mu`."""
-        mu = self.levels - 1.0
-        y = self.scale(levels)
-        x = tf.sign(y) * tf.math.expm1(tf.abs(y) * math.log1p(mu)) * (1.0 / mu)
-        return tf.clip_by_value(x, -1.0, 1.0)
-
-    def scale(self, levels: tf.Tensor) -> tf.Tensor:
-        """float32 [...] in [-1, 1]: the companded value `y`, not the waveform."""
-        return level_grid.value_of(levels, self.levels)
+    def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
+        """float32 [...], nats."""
+        table = tf.nn.log_softmax(level_grid.real(parameters))
+        return -tf.reduce_sum(tf.exp(table) * table, axis=-1)
 
 
 def sample_categorical(
     logits: tf.Tensor, uniform: tf.Tensor, temperature: float | tf.Tensor = 1.0
 ) -> tf.Tensor:
-    """int32 [...], the smallest k with `uniform < cumsum(softmax(logits / temperature))[k]`.
+    """int32 [...], the smallest k with `uniform c[-1] < c[k]`, c = cumsum(softmax(logits / T)).
+
+    c[-1] is 1 to rounding: a sum that falls short of it must not give what is left to the last
+    choice.
 
     Args:
       logits: float32 or float64 [..., choices].
       uniform: float32 [...] in (0, 1).
-      temperature: at least 0, one for all or [...]; 0 takes the largest logit.
+      temperature: T, at least 0, one for all or [...]; 0 takes the largest logit.
     """
     shifted = logits - tf.reduce_max(logits, axis=-1, keepdims=True)
-    coldest = 1e-6  # the largest logit is at 0 here: this cold, no other one is ever taken
-    divisor = tf.cast(tf.maximum(temperature, coldest), logits.dtype)[..., tf.newaxis]
+    divisor = tf.cast(tf.maximum(temperature, COLDEST), logits.dtype)[..., tf.newaxis]
     cumulative = tf.cumsum(tf.nn.softmax(shifted / divisor), axis=-1)
-    # The last choice needs no comparison: rounding may leave the whole sum short of 1.
-    passed = tf.cast(uniform[..., tf.newaxis], logits.dtype) >= cumulative[..., :-1]
-    return tf.math.count_nonzero(passed, axis=-1, dtype=tf.int32)
+    threshold = tf.cast(uniform[..., tf.newaxis], logits.dtype) * cumulative[..., -1:]
+    passed = threshold >= cumulative[..., :-1]
+    drawn = tf.math.count_nonzero(passed, axis=-1, dtype=tf.int32)
+    largest = tf.argmax(logits, axis=-1, output_type=tf.int32)
+    return tf.where(tf.convert_to_tensor(temperature) > 0, drawn, largest)

@@ -4,6 +4,7 @@ A distribution speaks of *symbols*: integers [0, levels), or real numbers where 
 knows nothing of sound or images; a `Codec` turns elements of these into symbols and back.
 """
 
+import math
 from typing import Protocol, runtime_checkable
 
 import tensorflow as tf
@@ -61,7 +62,7 @@ class Distribution(Protocol):
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
     ) -> tf.Tensor:
-        """Return noise float32 [rows, length, noise_channels] for `sample`.
+        """Return noise [rows, length, noise_channels] for `sample`, float32 if it has an order.
 
         Arguments as for `noise.bits`. What kind of noise is the distribution's own affair: whoever
         samples asks for it here, and hands it on.
@@ -77,6 +78,33 @@ class Continuous(Distribution, Protocol):
 
         For integer symbols the unit is half the span of the grid, which runs from -1 to 1.
         """
+
+
+@runtime_checkable
+class LocationScale(Distribution, Protocol):
+    """A distribution whose parameters are logits, means and log-scales, in this order.
+
+    Moving and scaling its symbols moves its means and scales, adds to its log-scales and leaves its
+    logits: a network may say its parameters in units of its own.
+    """
+
+    @property
+    def sections(self) -> tuple[int, int, int]:
+        """How many parameters are logits, means and log-scales."""
+
+    def initial_parameters(self, reach: float = 0.5) -> tf.Tensor:
+        """Return parameters float32 [num_parameters] to start training from.
+
+        reach: how far from 0 means may lie.
+        """
+
+
+@runtime_checkable
+class Normal(Distribution, Protocol):
+    """A normal, cut into levels or not: divergences between two are known in closed form."""
+
+    def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Return mean and log-scale, [...] each."""
 
 
 @runtime_checkable
@@ -133,3 +161,8 @@ class Tabulated:
     ) -> tf.Tensor:
         """Return uniforms float32 [rows, length, 1]; arguments as for `noise.bits`."""
         return counter_noise.uniform(seed, rows, start, length)[..., :1]
+
+
+def bits_per_sample(log_prob_nats: tf.Tensor) -> tf.Tensor:
+    """float32 scalar, the mean code length in bits of samples with these log-probabilities."""
+    return -tf.reduce_mean(log_prob_nats) / math.log(2.0)

@@ -24,22 +24,27 @@ _QUADRATURE = (
 
 
 @dataclasses.dataclass(frozen=True)
-class Gaussian(level_grid.LinearLevels):
+class Gaussian:
     """Normal density, integrated over the bins of the level grid.
 
-    The parameters [..., 2] are [mean, log_scale] in the units of `scale`, where the grid spans
-    [-1, 1]. The log-scale is held at or above `min_log_scale`.
+    The parameters [..., 2] are [mean, log_scale] in units in which the grid spans [-1, 1]. The
+    log-scale is held at or above `min_log_scale`.
+
+    Args:
+      levels: number of levels; None: symbols are real numbers.
+      min_log_scale: least log-scale.
 
     Raises:
       ValueError: fewer than 2 levels or more than 2^22.
     Source: the density is the single Gaussian of Ping et al. 2018, arXiv:1807.07281, section 3.1.
     """
 
-    levels: int = 65536
+    levels: int | None = 65536
     min_log_scale: float = -16.0
 
     def __post_init__(self) -> None:
-        check_levels(self.levels)
+        if self.levels is not None:
+            check_levels(self.levels)
 
     @property
     def num_parameters(self) -> int:
@@ -47,37 +52,41 @@ class Gaussian(level_grid.LinearLevels):
         return 2
 
     @property
+    def sections(self) -> tuple[int, int, int]:
+        """How many parameters are logits, means and log-scales."""
+        return 0, 1, 1
+
+    @property
     def noise_channels(self) -> int:
         """One standard normal."""
         return 1
 
-    def log_prob(self, parameters: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
-        """float32 [...], nats, of `levels` int32 [...] under `parameters` [..., 2]."""
+    def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
+        """float32 [...], nats, of `symbols` [...] under `parameters` [..., 2]."""
         mean, log_scale = self.split(tf.cast(parameters, tf.float32))
-        half_bins_per_scale = tf.exp(-log_scale) * (1.0 / (self.levels - 1))
-        # In half bins, so that neighbouring bins share an edge to the last bit.
-        centre = level_grid.centred(levels, self.levels)
-        mean = mean * (self.levels - 1.0)
-        low, middle, high = (
-            ((centre + offset) - mean) * half_bins_per_scale for offset in (-1.0, 0.0, 1.0)
-        )
-        log_width = math.log(2.0 / (self.levels - 1)) - log_scale
-        inside = _log_bin(low, middle, high, 2.0 * half_bins_per_scale, log_width)
-        upper = tf.where(centre == self.levels - 1.0, log_upper_tail(low), inside)
-        return tf.where(centre == 1.0 - self.levels, log_upper_tail(-high), upper)
+        if self.levels is None:
+            return log_normal(mean, log_scale, symbols)
+        return log_mass(mean, log_scale, symbols, self.levels)
 
     def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
-        """float32 [...], nats per unit of `scale`, of real `values` [...]; differentiable in both.
+        """float32 [...], nats per unit, of real `values` [...]; differentiable in both.
 
         log N(x; mean, scale) = -log scale - log sqrt(2 pi) - ((x - mean) / scale)^2 / 2.
         """
-        mean, log_scale = self.split(parameters)
-        return -log_scale - _LOG_SQRT_TAU - 0.5 * tf.square((values - mean) * tf.exp(-log_scale))
+        return log_normal(*self.split(parameters), values)
+
+    def entropy(self, parameters: tf.Tensor) -> tf.Tensor:
+        """float32 [...], nats, of the density, whether or not it is then cut into levels."""
+        return self.split(parameters)[1] + _LOG_SQRT_TAU + 0.5
+
+    def normal(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor]:
+        """Mean and log-scale of the density, [...] each."""
+        return self.split(parameters)
 
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
     ) -> tf.Tensor:
-        """int32 [...], the level of `mean + temperature scale noise`.
+        """[...], the symbol of `mean + temperature scale noise`.
 
         Args:
           parameters: [..., 2].
@@ -85,14 +94,14 @@ class Gaussian(level_grid.LinearLevels):
           temperature: multiplies the noise; 0 gives the mode.
         """
         mean, log_scale = self.split(parameters)
-        return level_grid.sample_level(mean, log_scale, temperature * noise[..., 0], self.levels)
+        return level_grid.sample_symbol(mean, log_scale, temperature * noise[..., 0], self.levels)
 
     def mode(self, parameters: tf.Tensor) -> tf.Tensor:
-        """int32 [...], the level of the mean.
+        """[...], the symbol of the mean.
 
         No inner level is more probable; an outer one, which holds a whole tail, may be.
         """
-        return level_grid.nearest(self.split(parameters)[0], self.levels)
+        return level_grid.symbol_of(self.split(parameters)[0], self.levels)
 
     def noise(
         self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
@@ -104,6 +113,36 @@ class Gaussian(level_grid.LinearLevels):
         """Mean and log-scale, [...] each, the log-scale clamped."""
         mean, log_scale = tf.unstack(level_grid.real(parameters), num=2, axis=-1)
         return mean, tf.maximum(log_scale, self.min_log_scale)
+
+    def initial_parameters(self, reach: float = 0.5) -> tf.Tensor:
+        """float32 [2] to start training from: a mean of 0 and a log-scale of -3."""
+        del reach
+        return tf.constant([0.0, -3.0])
+
+
+def log_normal(mean: tf.Tensor, log_scale: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+    """Log-density of a normal at real values, nats per unit, [...]; all arguments [...]."""
+    return -log_scale - _LOG_SQRT_TAU - 0.5 * tf.square((values - mean) * tf.exp(-log_scale))
+
+
+def log_mass(
+    mean: tf.Tensor, log_scale: tf.Tensor, levels: tf.Tensor, num_levels: int
+) -> tf.Tensor:
+    """Log of what a normal puts on a level's bin, float32 [...]; the outer ones reach to infinity.
+
+    mean, log_scale: [...] in units in which the grid spans [-1, 1]. levels: int32 [...].
+    """
+    half_bins_per_scale = tf.exp(-log_scale) * (1.0 / (num_levels - 1))
+    # In half bins, so that neighbouring bins share an edge to the last bit.
+    centre = level_grid.centred(levels, num_levels)
+    low, middle, high = (
+        level_grid.edge_distance(centre + offset, mean, num_levels) * half_bins_per_scale
+        for offset in (-1.0, 0.0, 1.0)
+    )
+    log_width = math.log(2.0 / (num_levels - 1)) - log_scale
+    inside = _log_bin(low, middle, high, 2.0 * half_bins_per_scale, log_width)
+    upper = tf.where(centre == num_levels - 1.0, log_upper_tail(low), inside)
+    return tf.where(centre == 1.0 - num_levels, log_upper_tail(-high), upper)
 
 
 def log_upper_tail(x: tf.Tensor) -> tf.Tensor:

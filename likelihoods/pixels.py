@@ -7,14 +7,14 @@ import tensorflow as tf
 
 from likelihoods import levels as level_grid
 from likelihoods import noise as counter_noise
-from likelihoods.categorical import sample_categorical
+from likelihoods.categorical import COLDEST, sample_categorical
 from likelihoods.logistic import LogisticMixture
 
 PAIRS = {1: (), 3: ((1, 0), (2, 0), (2, 1))}  # (channel, earlier channel that moves its mean)
 
 
 @dataclasses.dataclass(frozen=True)
-class PixelMixture(level_grid.LinearLevels):
+class PixelMixture:
     """Mixture of logistics over a pixel's channels, taken in the order R, G, B.
 
     A component is chosen once for the pixel; within it the mean of a channel moves linearly with
@@ -86,37 +86,44 @@ class PixelMixture(level_grid.LinearLevels):
             alone, and is given the channels before it.
         """
         logits, means, log_scales, coefficients = self._split(parameters)
-        half_bins, found = self.levels - 1.0, []
+        found = []
         known = tf.unstack(before[..., tf.newaxis], axis=-2)
         for c in range(self.channels):
             mean, log_scale = self._mean(c, means, coefficients, known), log_scales[..., c, :]
-            centre = values[..., c, tf.newaxis] * half_bins
-            *_, inside = self.mixture.log_parts(mean, log_scale, centre)
+            inside = self.mixture.log_mass_around(mean, log_scale, values[..., c, tf.newaxis])
             found.append(tf.reduce_logsumexp(tf.nn.log_softmax(logits) + inside, axis=-1))
-            logits += self.mixture.log_mass_at(mean, log_scale, known[c] * half_bins)
-        return tf.stack(found, axis=-1) - math.log(2.0 / half_bins)
+            logits += self.mixture.log_mass_at(mean, log_scale, known[c])
+        return tf.stack(found, axis=-1) - math.log(2.0 / (self.levels - 1))
 
-    def level_probabilities(self, parameters: tf.Tensor, before: list[tf.Tensor]) -> tf.Tensor:
-        """float32 [..., levels], the probability of every level of the channel after `before`.
+    def level_log_probs(
+        self,
+        parameters: tf.Tensor,
+        before: list[tf.Tensor],
+        temperature: float | tf.Tensor = 1.0,
+    ) -> tf.Tensor:
+        """Log-probabilities of every level of the channel after `before`, float32 [..., levels].
 
-        They are differences of one cumulative distribution, exact to about 1e-7 of the whole.
+        Nats, each exact to its last digits, in both tails, with their gradients.
 
-        before: the levels int32 [...] of the channels before it, none for the first one.
+        Args:
+          parameters: [..., num_parameters].
+          before: the levels int32 [...] of the channels before it, none for the first one.
+          temperature: of the distribution, as `sample` takes it: 0 counts as 1e-6.
         """
         logits, means, log_scales, coefficients = self._split(parameters)
+        if not isinstance(temperature, float) or temperature != 1.0:
+            cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
+            logits, log_scales = logits / cold, log_scales + tf.math.log(cold)[..., tf.newaxis]
         values = [level_grid.value_of(x, self.levels)[..., tf.newaxis] for x in before]
         for c, levels in enumerate(before):
             mean = self._mean(c, means, coefficients, values)
             logits += self.mixture.log_mass(mean, log_scales[..., c, :], levels[..., tf.newaxis])
         c = len(before)
         mean = self._mean(c, means, coefficients, values)[..., tf.newaxis, :]
-        width = tf.exp(log_scales[..., c, tf.newaxis, :])
-        edges = (2.0 * tf.range(1.0, self.levels) - self.levels) / (self.levels - 1.0)
-        below = tf.sigmoid((edges[:, tf.newaxis] - mean) / width)
-        cumulative = tf.linalg.matvec(below, tf.nn.softmax(logits))
-        ends = [[0, 0]] * (cumulative.shape.rank - 1)
-        upper = tf.pad(cumulative, [*ends, [0, 1]], constant_values=1.0)
-        return upper - tf.pad(cumulative, [*ends, [1, 0]])
+        every = tf.range(self.levels)[:, tf.newaxis]
+        mass = self.mixture.log_mass(mean, log_scales[..., c, tf.newaxis, :], every)
+        weights = tf.nn.log_softmax(logits)[..., tf.newaxis, :]
+        return tf.reduce_logsumexp(weights + mass, axis=-1)
 
     def sample(
         self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
@@ -142,6 +149,17 @@ class PixelMixture(level_grid.LinearLevels):
             drawn.append(
                 level_grid.sample_level(mean[..., 0], log_scales[..., c], logistic, self.levels)
             )
+        return tf.stack(drawn, axis=-1)
+
+    def mode(self, parameters: tf.Tensor) -> tf.Tensor:
+        """int32 [..., channels], the most probable level of each channel given those before it.
+
+        The pixel of all of them together may have a neighbour that is more probable.
+        """
+        drawn: list[tf.Tensor] = []
+        for _ in range(self.channels):
+            table = self.level_log_probs(parameters, drawn)
+            drawn.append(tf.argmax(table, axis=-1, output_type=tf.int32))
         return tf.stack(drawn, axis=-1)
 
     def noise(

@@ -164,6 +164,8 @@ class ImageModel:
     ) -> np.ndarray:
         """Exact log-probability of images, float32 [num], nats; a bound where a flow is the base.
 
+        NaN where that flow has no inverse in float32, see `ImageFlow.log_density`.
+
         Args:
           images: uint8 [num, size, size, channels], of the size that the model was trained on.
           condition: as for `generate`.

@@ -54,7 +54,7 @@ def network_of(kind: str, seed: int = 0, compute_dtype: str = "float32") -> Wave
 def levels_of(network: WaveNet, batch: int, samples: int, seed: int = 1) -> np.ndarray:
     """Levels of a wandering waveform, int32 [batch, samples]."""
     steps = noise.normal(seed, list(range(batch)), 0, samples)[..., 0].numpy()
-    return network.likelihood.encode(tf.constant(0.3 * np.sin(np.cumsum(0.2 * steps, 1)))).numpy()
+    return network.codec.encode(tf.constant(0.3 * np.sin(np.cumsum(0.2 * steps, 1)))).numpy()
 
 
 def condition_of(network: WaveNet, batch: int, samples: int, seed: int = 2):

@@ -4,11 +4,18 @@ import numpy as np
 import tensorflow as tf
 
 from distill.config import StudentConfig
+from distill.losses.objective import Objective
+from distill.losses.unit_classifier import UnitClassifier, UnitConfig
+from distill.presets import LossConfig
 from distill.student import ParallelWaveNet
+from distill.teacher import WaveNetDensity
 from likelihoods import noise
+from wavenet.config import WaveNetConfig
 from wavenet.features import MelConvention
+from wavenet.network import WaveNet
 
 HOP, FRAMES = 20, 40
+CLIP_FRAMES, CLIPS = 64, 8
 MEL = MelConvention(4000, HOP, 64, 64, bands=7)
 SMALL = dict(
     flows=(2, 3),
@@ -48,3 +55,43 @@ def student_of(kind: str, **options) -> ParallelWaveNet:
         draws = noise.normal(noise.fold_in(99, i), [0], 0, size)[0, :, 0]
         variable.assign_add(0.05 * tf.reshape(draws, variable.shape))
     return student
+
+
+def clips(student):
+    """Eight clips of different loudness, three of them padded, with frames and F0."""
+    draws, samples = np.random.default_rng(0), CLIP_FRAMES * HOP
+    louder = np.exp(draws.normal(-2.0, 1.0, [CLIPS, 1]))
+    lengths = np.array([samples] * 5 + [samples // 2, 100, 700])[:, None]
+    f0 = np.stack(
+        [draws.normal(size=[CLIPS, CLIP_FRAMES]), draws.integers(0, 2, [CLIPS, CLIP_FRAMES])], -1
+    )
+    f0[2, :, 1] = 0.0
+    batch = {
+        "waveform": louder * draws.normal(size=[CLIPS, samples]),
+        "mask": np.arange(samples) < lengths,
+        "frames": np.concatenate([draws.uniform(0, 1, [CLIPS, CLIP_FRAMES, 7]), f0], -1),
+    }
+    batch = {name: tf.constant(value, tf.float32) for name, value in batch.items()}
+    return batch | {"speaker": tf.range(CLIPS) % 2}
+
+
+def objective_of(kind: str, likelihood: str, config: LossConfig) -> Objective:
+    """The objective of a student of a kind under a small teacher of its frames."""
+    student = student_of(kind)
+    teacher = WaveNetConfig(
+        likelihood=likelihood,
+        components=2,
+        layers=2,
+        stacks=1,
+        filter_width=2,
+        residual_channels=6,
+        gate_channels=6,
+        skip_channels=6,
+        feature_channels=7,
+        condition_channels=4,
+        upsample_factors=(4, 5),
+        speakers=student.config.speakers,
+    )
+    classifier = UnitClassifier(UnitConfig(MEL, num_units=4, channels=6), seed=1)
+    density, step = WaveNetDensity(WaveNet(teacher)), tf.Variable(3, trainable=False)
+    return Objective(student, density, config, 0, step, classifier, MEL)

@@ -4,11 +4,12 @@ import dataclasses
 import math
 from typing import TYPE_CHECKING, Literal
 
-from likelihoods.limits import MAX_COMPANDED_LEVELS, MAX_LEVELS, check_components, check_levels
+from likelihoods import registry
+from likelihoods.registry import LikelihoodName
 from replicator.runs.field_rules import at_least, require
 
 if TYPE_CHECKING:  # a configuration is read without TensorFlow
-    from likelihoods import Likelihood
+    from likelihoods import Codec, Distribution
 
 
 ComputeDtype = Literal["float32", "bfloat16", "float64"]
@@ -21,12 +22,13 @@ class WaveNetConfig:
     Channel counts are those of one half of a gate; the convolution feeding it has twice as many.
     """
 
-    likelihood: Literal["logistic", "gaussian", "categorical"] = "logistic"
-    """What the output means: mixture of logistics, Gaussian, or a softmax over mu-law levels."""
+    likelihood: LikelihoodName = "logistic"
+    """What the output means: mixture of logistics or of Gaussians, one Gaussian, or a softmax over
+    mu-law levels."""
     levels: int = 65536
     """Amplitude levels: 65536 is 16-bit linear PCM, 256 the usual mu-law."""
     components: int = 10
-    """Logistics in the mixture."""
+    """Logistics or Gaussians in the mixture."""
     min_log_scale: float = -16.0
     """Lower bound of a log-scale, in log units of full scale."""
     layers: int = 30
@@ -98,16 +100,10 @@ class WaveNetConfig:
         if self.feature_channels:
             require(len(self.upsample_factors) > 0, "upsample_factors", "given", ())
         self._check_bunches()
-        if self.likelihood == "categorical":
+        registry.check(self.likelihood, self.levels, self.components)
+        if self.reads_levels:
             require(self.front_width == 1, "front_width", "1 for a softmax", self.front_width)
             require(not self.linear_prediction, "linear_prediction", "off for a softmax", True)
-        self._check_likelihood()
-
-    def _check_likelihood(self) -> None:
-        companded = self.likelihood == "categorical"
-        check_levels(self.levels, MAX_COMPANDED_LEVELS if companded else MAX_LEVELS)
-        if self.likelihood == "logistic":
-            check_components(self.components)
 
     def _check_bunches(self) -> None:
         bunch = self.bunch_samples
@@ -118,7 +114,7 @@ class WaveNetConfig:
                 value = getattr(self, name)
                 require(value == off, name, f"{off} without `conditioner_units`", value)
             return
-        require(self.likelihood == "logistic", "likelihood", "logistic", self.likelihood)
+        require(not self.reads_levels, "likelihood", "a density with frames", self.likelihood)
         require(not self.linear_prediction, "linear_prediction", "off with frames", True)
         require(self.context_layers == 0, "context_layers", "0", self.context_layers)
         require(self.front_width >= bunch, "front_width", f"at least {bunch}", self.front_width)
@@ -126,6 +122,11 @@ class WaveNetConfig:
         whole = self.subframes * bunch
         hop = math.prod(self.upsample_factors)
         require(hop % whole == 0, "upsample_factors", f"a multiple of {whole} in all", hop)
+
+    @property
+    def reads_levels(self) -> bool:
+        """Whether the network reads past levels one by one, of which each has its own vector."""
+        return registry.FACTS[self.likelihood].is_companded
 
     @property
     def reads_pitch(self) -> bool:
@@ -180,12 +181,12 @@ class WaveNetConfig:
         """Past blocks that the context stack sees."""
         return 2**self.context_layers if self.context_layers else 0
 
-    def make_likelihood(self) -> "Likelihood":
+    def make_likelihood(self) -> "Distribution":
         """The distribution that the output parametrises."""
-        from likelihoods import Categorical, Gaussian, LogisticMixture
+        return registry.make_distribution(
+            self.likelihood, self.levels, self.components, self.min_log_scale
+        )
 
-        if self.likelihood == "logistic":
-            return LogisticMixture(self.levels, self.components, self.min_log_scale)
-        if self.likelihood == "gaussian":
-            return Gaussian(self.levels, self.min_log_scale)
-        return Categorical(self.levels)
+    def make_codec(self) -> "Codec":
+        """What the levels of that distribution stand for."""
+        return registry.make_codec(self.likelihood, self.levels)

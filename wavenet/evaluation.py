@@ -121,7 +121,7 @@ def _bits(model: SpeechModel, items: list[dict]) -> tuple[np.ndarray, np.ndarray
     density, bits = Density(model.network), []
     with Progress(len(items), "evaluating", "recording") as progress:
         for item in items:
-            levels = model.network.likelihood.encode(item["waveform"]).numpy()
+            levels = model.network.codec.encode(item["waveform"]).numpy()
             log_prob = density.log_prob(levels, *condition_of(model.network, item))
             bits.append(-float(np.mean(log_prob, dtype=np.float64)) / math.log(2.0))
             progress.advance(bits_per_sample=bits[-1])

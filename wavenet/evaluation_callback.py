@@ -47,7 +47,7 @@ class EvaluationCallback:
     def _bits(self) -> float:
         total = samples = 0.0
         for item in self.recordings:
-            levels = self.network.likelihood.encode(item["waveform"]).numpy()
+            levels = self.network.codec.encode(item["waveform"]).numpy()
             total -= float(
                 np.sum(
                     self.density.log_prob(levels, *condition_of(self.network, item)),
@@ -63,7 +63,7 @@ class EvaluationCallback:
         length = min(int(SAMPLE_SECONDS * rate_hz), len(item["waveform"]))
         request = request_of(condition_of(self.network, item), length)
         levels = generate(self.network, request)[0]
-        waveform = self.network.likelihood.decode(levels).numpy()
+        waveform = self.network.codec.decode(levels).numpy()
         path = self.folder / f"step_{step:08d}"
         audio.write(path.with_suffix(".wav"), waveform, rate_hz)
         pair = {"sampled": waveform, "recorded": item["waveform"][:length]}

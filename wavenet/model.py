@@ -75,7 +75,7 @@ class SpeechModel(TrainedSpeechModel):
         prime = None if prime is None else self._levels(prime)
         request = self._request(condition, seed, num, num_samples, speaker, temperature, prime)
         levels = np.concatenate(list(self._drawn(request, backend, CHUNK_SAMPLES)), 1)
-        return self.network.likelihood.decode(levels).numpy()
+        return self.network.codec.decode(levels).numpy()
 
     def stream(
         self,
@@ -94,7 +94,7 @@ class SpeechModel(TrainedSpeechModel):
         prime = None if prime is None else self._levels(prime)
         request = self._request(condition, seed, num, num_samples, speaker, temperature, prime)
         for levels in self._drawn(request, backend, chunk_samples):
-            yield self.network.likelihood.decode(levels).numpy()
+            yield self.network.codec.decode(levels).numpy()
 
     def _drawn(
         self, request: Request, backend: Backend, chunk_samples: int
@@ -121,7 +121,7 @@ class SpeechModel(TrainedSpeechModel):
         return Density(self.network)
 
     def _levels(self, waveform) -> np.ndarray:
-        return self.network.likelihood.encode(tf.constant(waveform, tf.float32)).numpy()
+        return self.network.codec.encode(tf.constant(waveform, tf.float32)).numpy()
 
 
 def load(path: Path, compute_dtype: ComputeDtype | None = None) -> SpeechModel:

@@ -13,6 +13,7 @@ import math
 
 import tensorflow as tf
 
+from likelihoods.distribution import Distribution, LocationScale
 from likelihoods.initial import Initial
 from replicator.training.rematerialisation import recomputed
 from wavenet.config import WaveNetConfig
@@ -182,13 +183,12 @@ class WaveNet(tf.Module):
         super().__init__(name=name)
         initial = Initial(seed)
         self.config = config
-        self.likelihood = config.make_likelihood()
+        self.likelihood, self.codec = config.make_likelihood(), config.make_codec()
         self.dtype = tf.as_dtype(config.compute_dtype)
         # A wave has 16 bits, more than bfloat16 holds.
         self.front_dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
         residual, skip = config.residual_channels, config.skip_channels
-        categorical = config.likelihood == "categorical"
-        front_inputs = config.levels if categorical else config.front_width
+        front_inputs = config.levels if config.reads_levels else config.front_width
         self.front_kernel = initial.kernel([front_inputs, residual], "front_kernel", gain=1.0)
         self.front_bias = initial.zeros([residual], "front_bias")
         self.stack = stack_of(config, initial, config.gate_inputs)
@@ -197,7 +197,8 @@ class WaveNet(tf.Module):
         self.head1_bias = initial.zeros([skip], "head1_bias")
         outputs = self.likelihood.num_parameters
         self.head2_kernel = initial.kernel([skip, outputs], "head2_kernel", gain=0.1)
-        self.head2_bias = tf.Variable(_initial_output(config, outputs), name="head2_bias")
+        reach = 0.0 if config.linear_prediction else 0.5
+        self.head2_bias = tf.Variable(initial_output(self.likelihood, reach), name="head2_bias")
         self.prediction_kernel = None
         if config.linear_prediction:
             last = tf.one_hot(config.front_width - 1, config.front_width)
@@ -207,8 +208,8 @@ class WaveNet(tf.Module):
         self.context_stack = ContextStack(config, initial) if config.context_layers else None
 
     def inputs(self, levels):
-        """What the network reads for integer levels: the levels (softmax) or scaled floats."""
-        return levels if self.config.likelihood == "categorical" else self.likelihood.scale(levels)
+        """What the network reads for integer levels: the levels themselves, or scaled floats."""
+        return levels if self.config.reads_levels else self.codec.scale(levels)
 
     def condition(self, frames=None, speaker=None, num_samples: int | None = None):
         """The condition that does not depend on the sound, [batch, time, channels], or None.
@@ -266,7 +267,7 @@ class WaveNet(tf.Module):
 
     def wave(self, levels):
         """The amplified waveform, float32 [...], of integer levels."""
-        return self.likelihood.scale(levels) * self.config.input_gain
+        return self.codec.scale(levels) * self.config.input_gain
 
     def head(self, skips, prediction=None):
         """The parameters, [..., parameters], from the sum of skips [..., skip]."""
@@ -279,15 +280,15 @@ class WaveNet(tf.Module):
         return self._in_scaled_units(raw, prediction)
 
     def _bottom(self, inputs, condition):
-        categorical = self.config.likelihood == "categorical"
-        wave = self.wave(inputs) if categorical else inputs * self.config.input_gain
+        read = self.config.reads_levels
+        wave = self.wave(inputs) if read else inputs * self.config.input_gain
         if self.context_stack is not None:
             condition = self._with_context(self.context_stack, wave, condition)
         hidden, prediction = self._front(inputs, wave)
         return hidden, condition, prediction
 
     def _front(self, inputs, wave):
-        if self.config.likelihood == "categorical":
+        if self.config.reads_levels:
             # One row more, of zeros: the level of what lies before the first sample.
             rows = tf.pad(tf.cast(self.front_kernel, self.dtype), [[0, 1], [0, 0]])
             rows = tf.gather(rows, inputs[:, :-1])
@@ -310,12 +311,10 @@ class WaveNet(tf.Module):
         A mean that corrects a linear prediction does so in units of its scale: a logistic's
         gradient in those units is bounded, quiet samples do not drown the loud ones.
         """
-        if self.config.likelihood == "categorical":
+        if not isinstance(self.likelihood, LocationScale):
             return raw
         gain = self.config.input_gain
-        means = raw.shape[-1] // 3 if self.config.likelihood == "logistic" else 1
-        logits = raw.shape[-1] - 2 * means
-        weight, mean, log_scale = tf.split(raw, [logits, means, means], -1)
+        weight, mean, log_scale = tf.split(raw, self.likelihood.sections, -1)
         if prediction is not None:
             mean = prediction + mean * tf.exp(log_scale)
         return tf.concat([weight, mean / gain, log_scale - math.log(gain)], -1)
@@ -387,13 +386,11 @@ def gated(gate):
     return tf.tanh(filters) * tf.sigmoid(gates)
 
 
-def _initial_output(config: WaveNetConfig, outputs: int):
-    """Zeros, but for log-scales that start at -3 (of the amplified full scale) and spread means."""
-    if config.likelihood == "categorical":
-        return tf.zeros([outputs])
-    if config.likelihood == "gaussian":
-        return tf.constant([0.0, -3.0])
-    reach = 0.0 if config.linear_prediction else 0.5
-    spread = tf.linspace(-reach, reach, config.components)
-    log_scales = tf.linspace(-2.0, -5.0, config.components)
-    return tf.concat([tf.zeros([config.components]), spread, log_scales], 0)
+def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:
+    """The bias that the output starts from, [parameters]: means and scales, or zeros.
+
+    reach: how far from 0 means lie, of the amplified full scale.
+    """
+    if isinstance(likelihood, LocationScale):
+        return likelihood.initial_parameters(reach)
+    return tf.zeros([likelihood.num_parameters])

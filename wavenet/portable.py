@@ -151,7 +151,7 @@ def encoding_loss(network: Network) -> LossFn:
     loss = loss_function(network)
 
     def encoding(batch):
-        return loss({**batch, "levels": network.likelihood.encode(batch["waveform"])})
+        return loss({**batch, "levels": network.codec.encode(batch["waveform"])})
 
     return encoding
 

@@ -156,7 +156,6 @@ def batches(
 
     shard_index, num_shards: which equal part of their rows.
     """
-    likelihood = config.network.make_likelihood()
     return clips(
         corpus,
         "train",
@@ -164,7 +163,7 @@ def batches(
         batch_size=config.data.batch_size,
         seed=config.seed,
         features=config.data.features,
-        encode=likelihood.encode,
+        encode=config.network.make_codec().encode,
         start_step=start_step,
         shard_index=shard_index,
         num_shards=num_shards,

@@ -15,6 +15,7 @@ from typing import NamedTuple
 
 import tensorflow as tf
 
+from likelihoods.distribution import Distribution, LocationScale
 from likelihoods.initial import Initial
 from wavenet.conditioner import SIDE_FRAMES, Condition, Conditioner
 from wavenet.config import WaveNetConfig
@@ -41,7 +42,8 @@ class VocoderWaveNet(tf.Module):
         if not config.conditioner_units:
             raise ValueError("`conditioner_units` must be positive for a vocoder, got 0.")
         initial = Initial(seed)
-        self.config, self.likelihood = config, config.make_likelihood()
+        self.config, self.codec = config, config.make_codec()
+        self.likelihood = located(config.make_likelihood())
         self.dtype = tf.as_dtype(config.compute_dtype)
         self.front_dtype = tf.float64 if self.dtype == tf.float64 else tf.float32
         residual = config.residual_channels
@@ -66,9 +68,9 @@ class VocoderWaveNet(tf.Module):
         self.head1_bias = initial.zeros([units], "head1_bias")
         outputs = self.likelihood.num_parameters
         self.head2_kernel = initial.kernel([units, outputs], "head2_kernel", gain=0.1)
-        zeros = tf.zeros([config.components])
-        log_scales = tf.linspace(-3.0, 0.0, config.components)
-        self.head2_bias = tf.Variable(tf.concat([zeros, zeros, log_scales], 0), name="head2_bias")
+        logits, means, scales = self.likelihood.sections
+        bias = tf.concat([tf.zeros([logits + means]), tf.linspace(-3.0, 0.0, scales)], 0)
+        self.head2_bias = tf.Variable(bias, name="head2_bias")
 
     @property
     def gate_channels(self) -> int:
@@ -77,7 +79,7 @@ class VocoderWaveNet(tf.Module):
 
     def inputs(self, levels):
         """What the network reads for integer levels, float32 [...] in [-1, 1]."""
-        return self.likelihood.scale(levels)
+        return self.codec.scale(levels)
 
     def condition(self, frames=None, speaker=None, num_samples: int | None = None):
         """The condition of every sample, float32 [batch, time, channels].
@@ -267,10 +269,18 @@ class VocoderWaveNet(tf.Module):
         Args:
           raw: [..., parameters]. predicted, log_gain: [...].
         """
-        weights, means, log_scales = tf.split(raw, 3, -1)
+        weights, means, log_scales = tf.split(raw, self.likelihood.sections, -1)
         gain = log_gain[..., None]
         means = predicted[..., None] + tf.exp(gain) * means
         return tf.concat([weights, means, log_scales + gain], -1)
+
+
+def located(likelihood: Distribution) -> LocationScale:
+    """The distribution itself; ValueError for one without means and scales."""
+    if not isinstance(likelihood, LocationScale):
+        name = type(likelihood).__name__
+        raise ValueError(f"`likelihood` must have means and scales for a vocoder, got {name}.")
+    return likelihood
 
 
 class _Bottom(NamedTuple):

@@ -14,7 +14,7 @@ class GuidedTargets:
     guidance: float = 1.5
     """How far the teacher's distributions are moved away from those of no class in particular."""
     temperature: tuple[float, ...] = (1.0,)
-    """That divides their logarithms; one number, or one a scale, base first."""
+    """At which it is guided, 1 for its own; one number, or one a scale, base first."""
     kl: float = 1.0
     """Weight of KL(guided teacher || student)."""
     likelihood: float = 0.0

@@ -52,10 +52,29 @@ class Features:
         return tf.reduce_mean(values, [1, 2])
 
     def distance(self, drawn, images):
-        """The squared difference of the means of two batches' features, against their size."""
+        """Return how far two batches are apart, [], see `features_apart`."""
+        return features_apart(self.statistics(drawn, images))
+
+    def statistics(self, drawn, images) -> dict[str, tf.Tensor]:
+        """Return the means over batches that `features_apart` takes.
+
+        drawn, images: float32 [batch, height, width, channels] in [-1, 1].
+        """
         found, wanted = self(drawn), tf.stop_gradient(self(images))
-        apart = tf.reduce_mean(tf.square(tf.reduce_mean(found, 0) - tf.reduce_mean(wanted, 0)))
-        return apart / tf.maximum(tf.reduce_mean(tf.square(wanted)), LEAST)
+        return {
+            "features": tf.reduce_mean(found, 0),
+            "wanted_features": tf.reduce_mean(wanted, 0),
+            "feature_energy": tf.reduce_mean(tf.square(wanted)),
+        }
+
+
+def features_apart(means: dict[str, tf.Tensor]):
+    """Return the squared difference of the means of two batches' features, against their size, [].
+
+    means: of `Features.statistics`.
+    """
+    apart = tf.reduce_mean(tf.square(means["features"] - means["wanted_features"]))
+    return apart / tf.maximum(means["feature_energy"], LEAST)
 
 
 def folded(kernel, scale, offset, mean, variance) -> tuple[np.ndarray, np.ndarray]:

@@ -3,8 +3,10 @@
 The student draws whole images of noise and knows its density; one pass of the teacher on them says
 the distribution of every number given the numbers before it: `losses.kl_divergence`, as for sound.
 The teacher reads what a level can say, so numbers beyond the outer levels reach it as these; its
-density there goes on, because that of the numbers is what levels are rounded from. The divergence
-of the numbers bounds that of the levels.
+density there goes on, because that of the numbers is what levels are rounded from. That density is
+the teacher's own, smoothed over a bin (`LogisticMixture.log_density`): the divergence of the
+numbers bounds that of the levels from a teacher so smoothed, which is nearly the teacher where its
+scales are as wide as a bin.
 
 Reverse KL leaves out modes that a flow of one logistic a number cannot reach. The likelihood of
 images, a bound, does not: of real ones, or of images that the teacher draws, of which there are as
@@ -18,7 +20,7 @@ from typing import Any
 import tensorflow as tf
 
 from distill.images.config import FlowTargets
-from distill.images.features import Features
+from distill.images.features import Features, features_apart
 from distill.losses import kl_divergence
 from likelihoods import PixelMixture
 from likelihoods import noise as counter_noise
@@ -32,6 +34,7 @@ from pixelcnn.networks.outputs import guided_log_prob
 from pixelcnn.networks.pixelcnn import PixelCNN
 from pixelcnn.sampling.guidance import paired, unpaired
 from pixelcnn.sampling.pixelcnn_sampler import image_words, sample
+from replicator import Replicator
 
 LEAST_POWER = 1e-3  # power of a frequency below which images do not differ
 # Numbers of the seeds that are folded out of an example's.
@@ -79,7 +82,9 @@ class FlowLoss(ImageLoss):
         features: Features | None = None,
     ):
         super().__init__(student)
-        self.targets, self._features = targets, features
+        if targets.features and features is None:
+            raise ValueError("`features` must be given for their term.")
+        self.targets, self._features = targets, features if targets.features else None
         model = teacher.multiscale
         self._teacher: Any = teacher.pixelcnn if model is None else model.base
         if student.multiscale is None or not student.multiscale.has_flow:
@@ -96,13 +101,13 @@ class FlowLoss(ImageLoss):
         if targets.kl or targets.spectrum or targets.features:
             drawn = self._drawn(batch["seed"], levels.shape, condition, mode)
             kl, cross, own = self._divergence(drawn, batch["seed"], condition)
-            images = value_of(levels, self._model.output_config.levels)
-            apart = spectral_distance(drawn.output, images)
-            terms |= {"kl": (targets.kl, tf.reduce_mean(kl)), "spectrum": (targets.spectrum, apart)}
+            terms |= {"kl": (targets.kl, tf.reduce_mean(kl))}
             terms |= {"cross_entropy": (0.0, cross), "entropy": (0.0, own)}
-            if self._features is not None:
-                apart = self._features.distance(drawn.output, images)
-                terms["features"] = (targets.features, apart)
+            means = of_whole(self._statistics(drawn.output, levels), batch)
+            if targets.spectrum:
+                terms["spectrum"] = (targets.spectrum, spectra_apart(means))
+            if targets.features:
+                terms["features"] = (targets.features, features_apart(means))
         if targets.likelihood:
             nats = self._model.base.nats(levels, condition, mode, batch["seed"])
             code = -tf.reduce_mean(nats) / math.prod(levels.shape[1:])
@@ -114,6 +119,32 @@ class FlowLoss(ImageLoss):
         nothing = [0.0 * tf.reduce_sum(weight) for weight in self._kept]
         loss = tf.add_n([weight * value for weight, value in terms.values()] + nothing)
         return loss, {name: value for name, (_, value) in terms.items()}
+
+    def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
+        """Return what `ImageLoss.global_inputs` does, and the means over the whole batch.
+
+        Spectra and features are compared between means over the batch: those of a share would be
+        compared with more scatter. What the student draws is drawn here once more for its means.
+        """
+        known = super().global_inputs(batch, replicator)
+        targets = self.targets
+        if targets.spectrum or targets.features:
+            share = {**batch, **known}
+            levels, condition = self._at_base(share)
+            mode = self.density.training_mode(share)
+            drawn = self._drawn(share["seed"], levels.shape, condition, mode)
+            known |= replicator.all_reduce(self._statistics(drawn.output, levels), "mean")
+        return known
+
+    def _statistics(self, drawn, levels) -> dict[str, tf.Tensor]:
+        """Means over a batch, in which the terms that compare batches are not linear."""
+        images = value_of(levels, self._model.output_config.levels)
+        means: dict[str, tf.Tensor] = {}
+        if self.targets.spectrum:
+            means |= {"power": _power(drawn), "wanted_power": _power(images)}
+        if self._features is not None:
+            means |= self._features.statistics(drawn, images)
+        return means
 
     def divergences(self, batch: dict) -> dict[str, tf.Tensor]:
         """float32 [batch], nats: the divergence of the base, an estimate by one image each.
@@ -168,7 +199,8 @@ class FlowLoss(ImageLoss):
         """KL a number [batch], and the means of cross-entropy and entropy that it is made of."""
         numbers, count = math.prod(drawn.output.shape[1:]), self.targets.draws
         keys, rows = counter_noise.fold_in(seeds, DRAWS), tf.shape(seeds)[0]
-        draws = kl_divergence.standard_draws("logistic", keys, rows, numbers, count)
+        names = tf.zeros_like(seeds[:, 0])  # every image has a seed of its own
+        draws = kl_divergence.standard_draws("logistic", keys, rows, numbers, count, names)
         draws = tf.reshape(draws, [count, -1, *drawn.output.shape[1:]])
         given = conditionals(self._teacher, drawn.output, condition)
         cross = kl_divergence.cross_entropy(given, drawn, draws)
@@ -177,12 +209,29 @@ class FlowLoss(ImageLoss):
         return kl, tf.reduce_mean(cross), tf.reduce_mean(own)
 
 
-def spectral_distance(drawn, images):
-    """The mean square of the difference of log power spectra, each averaged over its batch, [].
+def of_whole(means: dict[str, tf.Tensor], batch: dict) -> dict[str, tf.Tensor]:
+    """Return a share's means with the values of the whole batch's and the gradients of its own.
 
-    drawn, images: float32 [batch, height, width, channels].
+    So what is made of them has the value of the whole in every share, and the mean over shares has
+    its gradient. batch: with the means of the whole, see `GlobalBatchLoss`; or the whole itself.
     """
-    ours, theirs = (tf.math.log(_power(x) + LEAST_POWER) for x in (drawn, images))
+    return {
+        name: mean + tf.stop_gradient(batch[name] - mean) if name in batch else mean
+        for name, mean in means.items()
+    }
+
+
+def spectral_distance(drawn, images):
+    """Return `spectra_apart` of two batches float32 [batch, height, width, channels]."""
+    return spectra_apart({"power": _power(drawn), "wanted_power": _power(images)})
+
+
+def spectra_apart(means: dict[str, tf.Tensor]):
+    """Return the mean square of the difference of log power spectra, [].
+
+    means: "power" and "wanted_power" [channels, rows, columns], averaged over batches.
+    """
+    ours, theirs = (tf.math.log(means[name] + LEAST_POWER) for name in ("power", "wanted_power"))
     return tf.reduce_mean(tf.square(ours - theirs))
 
 

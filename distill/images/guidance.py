@@ -17,7 +17,7 @@ from distill.images.config import GuidedTargets
 from pixelcnn.density import ImageDensity, ImageLoss
 from pixelcnn.networks.conditionals import Conditionals
 from pixelcnn.networks.mode import EXACT, Mode
-from pixelcnn.networks.outputs import SMALLEST, Hidden, both_sides, guided_nats
+from pixelcnn.networks.outputs import Hidden, both_sides, guided_nats
 from pixelcnn.sampling.guidance import paired
 from pixelcnn.sampling.multiscale_sampler import temperatures_of
 
@@ -112,15 +112,14 @@ def divergence(teacher: Conditionals, student: Conditionals, weight, temperature
 
     Args:
       teacher: of the images under their conditions, then of the same under the null condition.
-      student: of the images. weight: of the guidance. temperature: divides log q.
+      student: of the images. weight: of the guidance. temperature: of q, see `guided_nats`.
     """
     sides, channels = both_sides(teacher.hidden), tf.unstack(student.levels, axis=-1)
     each = 0.0
     for c in range(len(channels)):
         before = channels[:c]
-        moved = guided_nats(teacher.output, sides, before, weight)
-        target = tf.stop_gradient(tf.nn.log_softmax(moved / temperature))
-        own = student.output.level_probabilities(student.hidden, before)
-        apart = target - tf.math.log(tf.maximum(own, SMALLEST))
-        each += tf.reduce_sum(tf.exp(target) * apart, -1)
+        moved = guided_nats(teacher.output, sides, before, weight, temperature)
+        target = tf.stop_gradient(tf.nn.log_softmax(moved))
+        own = student.output.level_log_probs(student.hidden, before)
+        each += tf.reduce_sum(tf.exp(target) * (target - own), -1)
     return student.summed(each)

@@ -191,7 +191,7 @@ def _check(config: DistillConfig, teacher: ImageModel) -> None:
             "Only a model of classes can be guided, or of captions that training dropped, hence "
             "distilled so."
         )
-    if isinstance(config, FlowConfig) and teacher.config.output.likelihood != "logistic":
+    if isinstance(config, FlowConfig) and not teacher.config.output.has_density:
         raise UserError(
             "A softmax over levels has no gradient that could reach a flow; it needs a teacher "
             "with --output.likelihood logistic."

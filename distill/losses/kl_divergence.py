@@ -68,16 +68,20 @@ def entropy(drawn: FlowOutput, kind: str):
     return drawn.log_scale + ENTROPY[kind]
 
 
-def standard_draws(kind: str, seed, batch: int, length: int, count: int, first_row=0):
+def standard_draws(kind: str, seed, batch: int, length: int, count: int, rows=None):
     """float32 [count, batch, length], standard noise for `cross_entropy`.
 
     Logistic draws are stratified: draw m is the quantile (m + u) / count of one uniform u for each
     element, so that together they cover the distribution evenly. Their mean stays unbiased and
     wavers much less than that of independent ones.
 
-    first_row: int32 [] or a Python int, the number of the first row: of a share of a larger batch.
+    Args:
+      kind: "logistic" or "normal".
+      seed: as for `noise.bits`. batch, length: of what is drawn. count: of draws for each element.
+      rows: int32 [batch], names of the rows under their seed; None: their numbers. A share of a
+        larger batch names them as the whole does; rows with seeds of their own need one name.
     """
-    rows = tf.range(batch) + first_row
+    rows = tf.range(batch) if rows is None else rows
     if kind == "normal":
         lanes = [counter_noise.normal(seed, rows, 0, length, lane) for lane in range(count)]
         return tf.stack([lane[..., 0] for lane in lanes])
@@ -88,33 +92,26 @@ def standard_draws(kind: str, seed, batch: int, length: int, count: int, first_r
     return tf.math.log(u) - tf.math.log1p(-u)
 
 
-def gaussian_divergence(drawn: FlowOutput, mean, log_scale, regularisation: float = 4.0):
-    """KL(q || p) of normals with ClariNet's regularisation, nats [batch, elements...].
+def gaussian_divergence(drawn: FlowOutput, mean, log_scale):
+    """KL(q || p) of normals in closed form, nats [batch, elements...].
 
-    ln(sp / sq) + (sq^2 - sp^2 + (mp - mq)^2) / (2 sp^2)  + lambda (ln sp - ln sq)^2
-
-    Ping et al. 2018 (arXiv 1807.07281), equations 6 and 7.
+    ln(sp / sq) + (sq^2 - sp^2 + (mp - mq)^2) / (2 sp^2): Ping et al. 2018 (arXiv 1807.07281),
+    equation 6.
 
     Args:
       drawn: q, the student. mean, log_scale: p, the teacher, [batch, elements...].
-      regularisation: lambda.
     """
     ratio = log_scale - drawn.log_scale
     apart = tf.square((mean - drawn.location) * tf.exp(-log_scale))
-    kl = ratio + 0.5 * (tf.exp(-2.0 * ratio) - 1.0 + apart)
-    return kl + regularisation * tf.square(ratio)
+    return ratio + 0.5 * (tf.exp(-2.0 * ratio) - 1.0 + apart)
 
 
-def contrastive(other: Conditionals, drawn: FlowOutput, draws, kind: str, mask=None, counted=None):
-    """KL(P_S(c1) || P_T(c2)), nats []: how unlike the teacher of another condition the student is.
+def scales_apart(drawn: FlowOutput, log_scale):
+    """ClariNet's regularisation of that divergence, (ln sp - ln sq)^2, [batch, elements...].
 
-    Subtracted gamma = 0.3 times, so that the student does not ignore what it is conditioned on
-    (section 3.3 of the paper).
-
-    Args:
-      other: the teacher's conditionals given the output and c2; the rest as for `divergence`.
+    Added lambda times, beside the divergence (equation 7); arguments as for it.
     """
-    return divergence(other, drawn, draws, kind, mask, counted).kl
+    return tf.square(log_scale - drawn.log_scale)
 
 
 def mean_of(values, mask=None, counted=None):

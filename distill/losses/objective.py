@@ -12,8 +12,7 @@ from distill.losses.power import magnitude_loss, multi_loss, squared_loss
 from distill.losses.unit_classifier import UnitClassifier
 from distill.presets import LossConfig
 from distill.student import ParallelWaveNet
-from distill.teacher import WaveNetDensity
-from likelihoods import Gaussian
+from distill.teacher import Parametrised, WaveNetDensity
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput
 from replicator import Replicator
@@ -135,30 +134,41 @@ class Objective:
 
     def _divergence(self, drawn: FlowOutput, batch, seed) -> Terms:
         config, kind = self.config, self.student.noise_kind
-        mask, counted = batch["mask"], batch.get("counted")
-        rows, samples = _shape(batch)
         condition = self.teacher.condition(
-            self.frames(batch), self._speaker(batch), samples, self._side_frames
+            self.frames(batch), self._speaker(batch), _shape(batch)[1], self._side_frames
         )
-        conditionals = self.teacher.conditionals(drawn.output, condition)
-        if kind == "normal" and isinstance(conditionals.likelihood, Gaussian):
-            mean, log_scale = conditionals.likelihood.split(conditionals.parameters)
-            exact = kl_divergence.gaussian_divergence(drawn, mean, log_scale, config.regularisation)
-            own = kl_divergence.mean_of(kl_divergence.entropy(drawn, kind), mask, counted)
-            kl = kl_divergence.mean_of(exact, mask, counted)
-            return {"kl": (config.kl, kl), "entropy": (0.0, own)}
-        key = counter_noise.fold_in(seed, DRAWS)
-        first_row = batch.get("first_row", 0)
-        draws = kl_divergence.standard_draws(kind, key, rows, samples, config.draws, first_row)
-        kl, cross, own = kl_divergence.divergence(conditionals, drawn, draws, kind, mask, counted)
+        measure = functools.partial(self._measured, drawn, batch, seed)
+        given = self.teacher.conditionals(drawn.output, condition)
+        kl, cross, own = measure(given)
         terms = {"kl": (config.kl, kl), "cross_entropy": (0.0, cross), "entropy": (0.0, own)}
+        if kind == "normal" and given.normal is not None:
+            apart = kl_divergence.scales_apart(drawn, given.normal[1])
+            value = kl_divergence.mean_of(apart, batch["mask"], batch.get("counted"))
+            terms["regularisation"] = (config.kl * config.regularisation, value)
         if config.contrastive and condition is not None:
+            # A student that ignores its condition is as near to the teacher of another one
+            # (van den Oord et al. 2017, section 3.3).
             other = self.teacher.conditionals(
                 drawn.output, self._previous_condition(condition, batch)
             )
-            apart = kl_divergence.contrastive(other, drawn, draws, kind, mask, counted)
-            terms["contrastive"] = (-config.contrastive * config.kl, apart)
+            terms["contrastive"] = (-config.contrastive * config.kl, measure(other).kl)
         return terms
+
+    def _measured(
+        self, drawn: FlowOutput, batch, seed, given: Parametrised
+    ) -> kl_divergence.Divergence:
+        """The divergence of what is drawn: in closed form between normals, else from draws."""
+        kind, where = self.student.noise_kind, (batch["mask"], batch.get("counted"))
+        if kind == "normal" and given.normal is not None:
+            apart = kl_divergence.gaussian_divergence(drawn, *given.normal)
+            kl = kl_divergence.mean_of(apart, *where)
+            own = kl_divergence.mean_of(kl_divergence.entropy(drawn, kind), *where)
+            return kl_divergence.Divergence(kl, kl + own, own)
+        rows, samples = _shape(batch)
+        key = counter_noise.fold_in(seed, DRAWS)
+        names = tf.range(rows) + batch.get("first_row", 0)
+        draws = kl_divergence.standard_draws(kind, key, rows, samples, self.config.draws, names)
+        return kl_divergence.divergence(given, drawn, draws, kind, *where)
 
     def _previous_condition(self, condition, batch):
         """The teacher's condition of the row before each row of the whole batch."""

@@ -25,7 +25,8 @@ def feature_loss(
     """Mean squared difference of the hidden features, float32 [].
 
     Each layer's difference is divided by the mean square of the recorded features, so that layers
-    weigh alike, and layers are averaged: 0 for the same sound, 2 for features without relation.
+    weigh alike, and layers are averaged: 0 for the same sound, and for features f without relation
+    2 (1 - mean(f)^2 / mean(f^2)), which is below 2, since rectified ones have no mean of 0.
     The gradient reaches `sound` alone.
 
     Args:

@@ -2,7 +2,10 @@
 
 van den Oord et al. 2017, section 3.3: || phi(g(z, c)) - phi(y) ||^2 with phi(x) = |STFT(x)|^2. The
 windows are Hann windows: without one, its side lobes leave high-frequency noise unpunished. Every
-form is relative to the recording, so that quiet clips weigh as much as loud ones.
+form is relative to the recording, but for `SILENT`, which is added to its energy: clips of far more
+energy weigh alike, and one of less counts the less the quieter it is. `squared_loss` takes the
+energy of averaged power spectra, in which noise at -50 dB of full scale is quiet (0.008) and at
+-30 dB is not (80); `magnitude_loss` and `multi_loss` sum over frames, and both are loud there.
 """
 
 import tensorflow as tf

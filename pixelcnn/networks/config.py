@@ -101,6 +101,11 @@ class OutputConfig:
         require(self.likelihood in kinds, "likelihood", " or ".join(kinds), self.likelihood)
         check_levels(self.levels, 256)
 
+    @property
+    def has_density(self) -> bool:
+        """Whether the output is a density over real numbers, through which gradients flow."""
+        return self.likelihood == "logistic"
+
 
 @dataclasses.dataclass(frozen=True)
 class PixelCNNConfig:

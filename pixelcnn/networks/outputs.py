@@ -10,13 +10,12 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from likelihoods import PixelMixture, noise
-from likelihoods.categorical import sample_categorical
+from likelihoods.categorical import COLDEST, sample_categorical
 from likelihoods.initial import Initial
 from pixelcnn.networks.config import OutputConfig
 from pixelcnn.networks.layers import matmul
 
 NULL_FLOOR = 1e-5  # the least probability that guidance lets a level have without condition
-SMALLEST = 1e-30  # a probability whose logarithm is finite
 START_REACH = 0.25  # how far from the prediction the components start, of the half range
 
 
@@ -50,9 +49,12 @@ class MixtureOutput(tf.Module):
         """float32 [...], nats, of pixels int32 [..., channels]."""
         return self.likelihood.log_prob(self.parameters(hidden), levels)
 
-    def level_probabilities(self, hidden: Hidden, before: list):
-        """float32 [..., levels] of the next channel given those before it, int32 [...] each."""
-        return self.likelihood.level_probabilities(self.parameters(hidden), before)
+    def level_log_probs(self, hidden: Hidden, before: list, temperature=1.0):
+        """float32 [..., levels], nats, of the next channel given those before it, int32 [...] each.
+
+        temperature: of the distribution, as `sample` takes it.
+        """
+        return self.likelihood.level_log_probs(self.parameters(hidden), before, temperature)
 
     def sample(self, hidden: Hidden, words, temperature=1.0, guidance=None):
         """int32 [..., channels], pixels, from uint32 [..., noise_words].
@@ -110,9 +112,13 @@ class SoftmaxOutput(tf.Module):
             )
         return total
 
-    def level_probabilities(self, hidden: Hidden, before: list):
-        """float32 [..., levels] of the next channel given those before it, int32 [...] each."""
-        return tf.nn.softmax(self._logits(hidden, len(before), before))
+    def level_log_probs(self, hidden: Hidden, before: list, temperature=1.0):
+        """float32 [..., levels], nats, of the next channel given those before it, int32 [...] each.
+
+        temperature: of the distribution, as `sample` takes it.
+        """
+        cold = tf.maximum(temperature, COLDEST)[..., tf.newaxis]
+        return tf.nn.log_softmax(self._logits(hidden, len(before), before) / cold)
 
     def sample(self, hidden: Hidden, words, temperature=1.0, guidance=None):
         """int32 [..., channels], pixels, from uint32 [..., noise_words].
@@ -140,6 +146,7 @@ class SoftmaxOutput(tf.Module):
 
 
 Output = MixtureOutput | SoftmaxOutput
+OUTPUTS: dict[str, type[Output]] = {"logistic": MixtureOutput, "softmax": SoftmaxOutput}
 
 
 def sample_guided(output: Output, hidden: Hidden, words, temperature, weight):
@@ -149,14 +156,14 @@ def sample_guided(output: Output, hidden: Hidden, words, temperature, weight):
       output: what reads the hidden state.
       hidden: [2 batch, ...], under the conditions and then under the null condition.
       words: uint32 [2 batch, ..., noise words], twice the same.
-      temperature: divides the logarithm of that distribution. weight: at least 0.
+      temperature: see there; 0 takes the most probable level. weight: at least 0.
     """
     sides = both_sides(hidden)
     drawn: list[tf.Tensor] = []
     uniforms = noise.uniform_from_bits(tf.split(words, 2)[0])
     for c in range(hidden.prediction.shape[-1]):
-        moved = guided_nats(output, sides, drawn, weight)
-        drawn.append(sample_categorical(moved, uniforms[..., c], temperature))
+        moved = guided_nats(output, sides, drawn, weight, temperature)
+        drawn.append(sample_categorical(moved, uniforms[..., c], tf.sign(temperature)))
     return tf.tile(tf.stack(drawn, axis=-1), [2] + [1] * (words.shape.rank - 1))
 
 
@@ -178,31 +185,35 @@ def both_sides(hidden: Hidden) -> list[Hidden]:
     return [Hidden(*(tf.split(part, 2)[side] for part in hidden)) for side in range(2)]
 
 
-def guided_nats(output: Output, sides: list[Hidden], before: list, weight):
+def guided_nats(output: Output, sides: list[Hidden], before: list, weight, temperature=1.0):
     """float32 [..., levels], log q of the next channel moved away from the null condition.
 
     Level by level, p being the model's distribution, and up to a constant:
 
-        log q(x) = log p(x | condition) + weight (log p(x | condition) - log p(x | null))
+        log q(x) = log p_T(x | condition) + weight / T (log p(x | condition) - log p(x | null))
 
-    p(x | null) counts as at least `NULL_FLOOR`: in its far tails it says nothing, and would draw
-    samples to wherever it is narrower. q is no longer the model's own density.
+    p_T is the distribution that `output.sample` draws at temperature T, so that without a weight a
+    temperature is what it is without guidance. (Where p_T is p^(1/T), of a softmax, q at T is q
+    at 1 to the power 1/T.) p(x | null) counts as at least `NULL_FLOOR`: in its far tails it says
+    nothing, and would draw samples to wherever it is narrower. q is no longer the model's own
+    density.
 
     Args:
       output: what reads the hidden state. sides: under the conditions and under the null one.
       before: the levels int32 [...] of the channels before it. weight: at least 0.
+      temperature: T, one for all or [...]; 0 counts as 1e-6.
     Source: Ho and Salimans 2021, "Classifier-Free Diffusion Guidance" (arXiv 2207.12598), of
       conditionals in place of scores.
     """
-    given, null = (output.level_probabilities(side, before) for side in sides)
-    nats = tf.math.log(tf.maximum(given, SMALLEST))
-    return nats + weight * (nats - tf.math.log(tf.maximum(null, NULL_FLOOR)))
+    given, null = (output.level_log_probs(side, before) for side in sides)
+    cooled = output.level_log_probs(sides[0], before, temperature)
+    strength = weight / tf.maximum(temperature, COLDEST)[..., tf.newaxis]
+    return cooled + strength * (given - tf.maximum(null, math.log(NULL_FLOOR)))
 
 
 def make_output(config: OutputConfig, units: int, initial: Initial) -> Output:
     """The output that the configuration asks for."""
-    kind = MixtureOutput if config.likelihood == "logistic" else SoftmaxOutput
-    return kind(config, units, initial)
+    return OUTPUTS[config.likelihood](config, units, initial)
 
 
 def _spread(likelihood: PixelMixture):

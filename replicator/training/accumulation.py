@@ -113,14 +113,14 @@ class _MicrobatchCollectives:
     """The primitives over the microbatches of all replicas.
 
     The microbatches of a replica are traced one after another, so none can wait for the next.
-    `global_inputs` is therefore called twice for each: the first pass records the arguments of
-    every collective and returns placeholders; the second returns the results.
+    `global_inputs` is therefore called once more for every collective in it: each round records the
+    arguments of the first one that has no result yet, which may depend on the results before it.
     """
 
     def __init__(self, replicator, num_microbatches: int):
         self._replicator, self._num_microbatches = replicator, num_microbatches
         self.num_replicas = replicator.num_replicas * num_microbatches
-        self._recorded: list[list] = [[] for _ in range(num_microbatches)]
+        self._recorded: list[tuple] = []
         self._results: list = []
         self._index = self._calls = 0
 
@@ -133,15 +133,16 @@ class _MicrobatchCollectives:
         """What `loss_fn.global_inputs` gives for every microbatch of this replica."""
         if self._num_microbatches == 1:
             return [loss_fn.global_inputs(microbatches[0], self._replicator)]
-        self._call_each(loss_fn, microbatches)
-        for calls in zip(*self._recorded, strict=True):
-            reduce = calls[0][0]
-            stacked = tf.nest.map_structure(lambda *each: tf.stack(each), *[v for _, v in calls])
+        while True:
+            inputs = self._call_each(loss_fn, microbatches)
+            if not self._recorded:
+                return inputs
+            reduce, values = self._recorded[0][0], [value for _, value in self._recorded]
+            stacked = tf.nest.map_structure(lambda *each: tf.stack(each), *values)
             self._results.append(reduce(stacked))
-        return self._call_each(loss_fn, microbatches)
 
     def _call_each(self, loss_fn: GlobalBatchLoss, microbatches: list[Batch]) -> list[Batch]:
-        inputs = []
+        inputs, self._recorded = [], []
         for self._index, microbatch in enumerate(microbatches):
             self._calls = 0
             inputs.append(loss_fn.global_inputs(microbatch, self))
@@ -160,11 +161,12 @@ class _MicrobatchCollectives:
         )
 
     def _exchanged(self, value, reduce: Callable, placeholder: Callable):
-        self._calls += 1
-        if self._results:
+        number, self._calls = self._calls, self._calls + 1
+        if number < len(self._results):
             # A copy, because the caller may add keys to the nest.
-            return tf.nest.map_structure(tf.identity, self._results[self._calls - 1])
-        self._recorded[self._index].append((reduce, value))
+            return tf.nest.map_structure(tf.identity, self._results[number])
+        if number == len(self._results):
+            self._recorded.append((reduce, value))
         return tf.nest.map_structure(placeholder, value)
 
     def _mean_of_all(self, stacked):

@@ -48,6 +48,8 @@ class Engine:
             raise UserError(f"The engine `numba` takes the package {error.name}.") from error
         self._network, self._hop = loaded.network, loaded.hop_samples
         self._draws_levels = kind != STUDENT
+        if self._draws_levels and not self._generation.is_known(self._network):
+            raise UserError(f"The engine `numba` has no loop for the likelihood of {path}.")
 
     def whole(self, request: EngineRequest) -> np.ndarray:
         """Sounds, float32 [rows, num_samples]."""
@@ -98,7 +100,7 @@ class Engine:
         )
 
     def _sound(self, made: np.ndarray) -> np.ndarray:
-        return self._network.likelihood.decode(made).numpy() if self._draws_levels else made
+        return self._network.codec.decode(made).numpy() if self._draws_levels else made
 
 
 def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | None:

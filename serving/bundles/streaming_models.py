@@ -230,7 +230,7 @@ class StreamingTeacher:
         """`past`, `queues` [slots, channels]; `blocks` of a context stack: see `StreamingModel`."""
         config, network = self._network.config, self._network
         past: Filled = (tf.float32, (config.front_width,), 0)
-        if config.likelihood == "categorical":
+        if config.reads_levels:
             past = (tf.int32, (1,), config.levels)
         slots = (self._sampler.rings.slots, config.residual_channels)
         state: dict[str, Filled] = {"past": past, "queues": (storable(network.dtype), slots, 0)}
@@ -258,7 +258,7 @@ class StreamingTeacher:
         before = SamplerState(tf.constant(0), state["past"], self._queues(state), blocks)
         levels, _, after = self._sampler.chunk(before, channels, noise, source.temperature)
         stored = {"past": after.past, "blocks": after.blocks}
-        return network.likelihood.decode(levels), self._stored(stored, after.queues, samples)
+        return network.codec.decode(levels), self._stored(stored, after.queues, samples)
 
     def _queues(self, state: State) -> Any:
         """Those of a state as the sampler has them, [slots, batch, channels]."""
@@ -314,7 +314,7 @@ class StreamingVocoder(StreamingTeacher):
         levels, _, after = self._sampler.chunk(before, channels, noise, source.temperature)
         stored = {name: tf.transpose(getattr(after, name)) for name in PASTS}
         steps = samples // network.config.bunch_samples
-        return network.likelihood.decode(levels), self._stored(stored, after.queues, steps)
+        return network.codec.decode(levels), self._stored(stored, after.queues, steps)
 
 
 def streaming_model(

@@ -227,7 +227,8 @@ def test_a_gaussian_pair_uses_the_closed_form(data, tmp_path):
         "tiny", student, teacher, tmp_path / "teacher", data, tmp_path / "run", lambda line: None
     )
     line = read_metrics(tmp_path / "run")[-1]
-    assert "kl" in line and "cross_entropy" not in line
+    assert line["kl"] == pytest.approx(line["cross_entropy"] - line["entropy"], rel=1e-3)
+    assert line["regularisation"] > 0
 
 
 @pytest.mark.slow

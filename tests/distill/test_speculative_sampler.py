@@ -144,7 +144,7 @@ def test_xla_makes_the_same_sound(pair):
 def test_what_cannot_be_drafted_is_refused(pair, teacher):
     student, vocoder = pair
     softmax = WaveNet(dataclasses.replace(teacher.config, likelihood="categorical"))
-    with pytest.raises(ValueError, match="`network` must have a logistic or Gaussian output"):
+    with pytest.raises(ValueError, match="`network` must have an output with a density"):
         SpeculativeSampler(student, softmax)
     spec = dict(sample_rate_hz=4000, hop_samples=20, gain_db=0.0, features={}, speakers=[])
 

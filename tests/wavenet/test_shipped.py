@@ -40,7 +40,7 @@ def speech(teacher):
 @pytest.fixture(scope="module")
 def levels(teacher, speech):
     amplified = tf.constant(audio.amplify(speech, teacher.gain_db))
-    return teacher.network.likelihood.encode(amplified).numpy()[None]
+    return teacher.network.codec.encode(amplified).numpy()[None]
 
 
 def test_cached_conditionals_equal_teacher_forced_ones_on_speech(teacher, speech, levels):

@@ -39,7 +39,7 @@ class BlockPass:
         """The state before the first sample: silence."""
         config, network = self.network.config, self.network
         inputs = tf.zeros([batch, self.history], network.front_dtype)
-        if config.likelihood == "categorical":
+        if config.reads_levels:
             inputs = tf.fill([batch, self.history], config.levels)
         dtype = network.front_dtype if config.conditioner_units else network.dtype
         condition = tf.zeros([batch, self.history, config.gate_inputs], dtype)

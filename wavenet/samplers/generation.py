@@ -13,7 +13,7 @@ import tensorflow as tf
 from wavenet.networks import Network
 from wavenet.samplers import naive
 from wavenet.samplers.fixed_point import FixedPointSampler
-from wavenet.samplers.numba.sampler import NumbaSampler, NumbaVocoderSampler
+from wavenet.samplers.numba.sampler import is_known, sampler_for
 from wavenet.samplers.vocoder import VocoderSampler
 from wavenet.samplers.xla import XlaSampler
 from wavenet.speech_model import PassCount, Request
@@ -42,17 +42,19 @@ def stream(
       request: what to generate.
       backend: "numba" runs on this processor, "xla" on TensorFlow's device, "fixed-point" there,
         in passes over many samples, "naive" evaluates the whole network for every sample; "auto"
-        takes numba, or xla where there is an accelerator.
+        takes numba, or xla where there is an accelerator, or no loop of numba's for the network and
+        its distribution.
       chunk_samples: of a chunk; with a context stack, its block is taken instead.
       count: takes note of the passes of "fixed-point".
     """
     _check(network, request)
     if backend == "auto":
-        backend = "xla" if tf.config.list_physical_devices("GPU") else "numba"
+        accelerated = tf.config.list_physical_devices("GPU")
+        backend = "numba" if is_known(network) and not accelerated else "xla"
     if backend == "naive":
         yield _naive(network, request)
         return
-    sampler: Any = _numba_sampler(network) if backend == "numba" else _compiled(network, backend)
+    sampler: Any = sampler_for(network) if backend == "numba" else _compiled(network, backend)
     length = _chunk_length(network, request, chunk_samples)
     yield from _chunks(network, sampler, request, length, count)
 
@@ -113,13 +115,6 @@ def _chunk_length(network: Network, request: Request, wanted: int) -> int:
         return block
     length = min(wanted, max(64, 1 << (request.num_samples - 1).bit_length()))
     return -(-length // block) * block
-
-
-def _numba_sampler(network: Network) -> NumbaSampler | NumbaVocoderSampler:
-    """The compiled sampler of a network's present weights, on all cores."""
-    if isinstance(network, VocoderWaveNet):
-        return NumbaVocoderSampler(network)
-    return NumbaSampler(network)
 
 
 def _compiled(network: Network, backend: Backend):

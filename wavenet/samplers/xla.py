@@ -42,7 +42,7 @@ class XlaSampler:
         """The state before the first sample: silence, and empty queues."""
         config = self.network.config
         past = tf.zeros([batch, config.front_width])
-        if config.likelihood == "categorical":
+        if config.reads_levels:
             past = tf.fill([batch, 1], config.levels)
         queues = tf.zeros([self.rings.slots, batch, config.residual_channels], self.network.dtype)
         blocks = tf.zeros([batch, config.context_blocks, config.context_block_samples])
@@ -111,7 +111,7 @@ class XlaSampler:
         config, inputs = self.network.config, self.network.inputs(levels)
         hiddens = self.network.resumed(inputs, condition)[1]
         past = levels[:, -1:]
-        if config.likelihood != "categorical":
+        if not config.reads_levels:
             past = tf.concat([state.past, inputs * config.input_gain], 1)[:, -config.front_width :]
         return SamplerState(
             tf.shape(levels)[1], past, self.rings.fill(hiddens), self._blocks(state.blocks, levels)
@@ -241,13 +241,13 @@ class Step(LayerStep):
 
     def shift(self, past, level):
         """The past inputs once `level`, int32 [batch], is one of them."""
-        if self.network.config.likelihood == "categorical":
+        if self.network.config.reads_levels:
             return level[:, None]
         return tf.concat([past[:, 1:], self.network.wave(level)[:, None]], 1)
 
     def _front(self, past):
         network = self.network
-        if network.config.likelihood == "categorical":
+        if network.config.reads_levels:
             rows = tf.pad(network.front_kernel, [[0, 1], [0, 0]])  # the last row: no past yet
             return tf.cast(tf.gather(rows, past[:, 0]) + network.front_bias, network.dtype), None
         past = tf.cast(past, network.front_dtype)

@@ -25,7 +25,8 @@ from wavenet.features import MelConvention
 from wavenet.network import WaveNet
 from wavenet.networks import Network
 from wavenet.presets import PRESETS
-from wavenet.samplers import NaiveSampler, NumbaSampler, NumbaVocoderSampler, XlaSampler
+from wavenet.samplers import NaiveSampler, XlaSampler
+from wavenet.samplers.numba.sampler import sampler_for
 from wavenet.samplers.vocoder import VocoderSampler
 from wavenet.vocoder import VocoderWaveNet
 
@@ -121,11 +122,7 @@ def bound_speed(name: str, network: Network, batch: int) -> float:
     return bound.samples_per_second(name, batch)
 
 
-@functools.cache
-def _numba(network: Network, threads: int | None = None) -> NumbaSampler | NumbaVocoderSampler:
-    if isinstance(network, VocoderWaveNet):
-        return NumbaVocoderSampler(network, threads)
-    return NumbaSampler(network, threads)
+_numba = functools.cache(sampler_for)
 
 
 @functools.cache

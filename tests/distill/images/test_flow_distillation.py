@@ -16,6 +16,7 @@ from distill.images.features import Features
 from distill.images.flow import TEACHER, FlowLoss, conditionals, spectral_distance
 from likelihoods import PixelMixture
 from likelihoods import noise as counter_noise
+from likelihoods.levels import value_of
 from pixelcnn import card
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.data.dataset import ImageDataset
@@ -71,13 +72,13 @@ def test_densities_of_levels_are_their_tables():
     draws = np.random.default_rng(4)
     parameters = tf.constant(draws.normal(size=[5, likelihood.num_parameters]) * 0.7, tf.float32)
     pixels = tf.constant([[0, 10, 200], [255, 0, 3], [17, 255, 128], [80, 81, 82], [1, 254, 60]])
-    before, width = likelihood.decode(pixels), 2.0 / (LEVELS - 1)
+    before, width = value_of(pixels, LEVELS), 2.0 / (LEVELS - 1)
     other = tf.constant([[40, 41, 42]] * 5)
     for levels in (pixels, other):
-        nats = likelihood.log_densities(parameters, likelihood.decode(levels), before)
+        nats = likelihood.log_densities(parameters, value_of(levels, LEVELS), before)
         for c in range(3):
             known = [pixels[:, d] for d in range(c)]
-            table = likelihood.level_probabilities(parameters, known).numpy()
+            table = np.exp(likelihood.level_log_probs(parameters, known))
             found = width * np.exp(nats[:, c])
             for row, level in enumerate(levels[:, c].numpy()):
                 if 0 < level < LEVELS - 1:
@@ -162,7 +163,8 @@ def test_the_gradient_reaches_the_flow_alone():
 def test_terms_are_switched_alone():
     student, teacher, batch = density_of("student"), density_of("teacher"), batch_of()
     value, terms = FlowLoss(student, teacher, FlowTargets())(batch)
-    assert "likelihood" not in terms and float(value) == float(terms["kl"])
+    assert terms.keys() == {"kl", "cross_entropy", "entropy"}
+    assert float(value) == float(terms["kl"])
     value, terms = FlowLoss(student, teacher, FlowTargets(kl=0.0, likelihood=0.5))(batch)
     assert terms.keys() == {"likelihood"} and float(value) == 0.5 * float(terms["likelihood"])
     condition = student.conditioner(batch)
@@ -352,6 +354,6 @@ def test_a_teacher_reads_beyond_the_outer_levels_as_these():
         given.parameters, conditionals(network, clipped, Condition()).parameters
     )
     levels = image_of(1, 3, 3, 3, LEVELS)
-    on_levels = conditionals(network, network.output.likelihood.decode(levels), Condition())
+    on_levels = conditionals(network, value_of(levels, LEVELS), Condition())
     expected = network.output.parameters(network(levels, Condition()))
     np.testing.assert_allclose(on_levels.parameters, expected, atol=1e-5)

@@ -9,11 +9,13 @@ import pytest
 import tensorflow as tf
 from image_networks import QuickInitial, factor_config, image_of, output_of, perturbed
 from image_runs import CLASSES, images, opened, quickly, silent
+from scipy import special
 
 import onepass
 from distill.images import presets, training
 from distill.images.config import GuidedConfig, GuidedTargets
 from distill.images.guidance import GuidedLoss
+from likelihoods import PixelMixture
 from pixelcnn import card
 from pixelcnn.config import DataConfig, MultiscaleTrainConfig, PixelCNNTrainConfig
 from pixelcnn.density import ImageDensity
@@ -65,11 +67,11 @@ def test_a_student_that_equals_its_teacher_is_at_no_distance(kind, likelihood):
     assert (total(guided) > 0.05).all() and (total(other.divergences(batch_of())) > 0.5).all()
 
 
-def tables(density, condition, levels, part):
-    """float64 [pixels, channels, levels], what a density says, pixel after pixel of a part."""
+def tables(density, condition, levels, part, temperature=1.0):
+    """float64 nats [pixels, channels, levels] that a density says, pixel after pixel of a part."""
     given = density.conditionals(levels, condition)[part]
     values = tf.unstack(given.levels, axis=-1)
-    each = [given.output.level_probabilities(given.hidden, values[:c]) for c in range(3)]
+    each = [given.output.level_log_probs(given.hidden, values[:c], temperature) for c in range(3)]
     return np.float64(tf.stack(each, -2)).reshape(-1, 3, 256)
 
 
@@ -84,14 +86,33 @@ def test_the_distance_is_the_sum_over_guided_tables(kind):
     condition = teacher.conditioner(batch)
     null = condition._replace(vector=tf.fill([ROWS, 3], 1 / 3))
     for part, each in found.items():
-        given, none = (tables(teacher, c, batch["levels"], part) for c in (condition, null))
-        own = tables(student, condition, batch["levels"], part)
-        nats = 2.5 * np.log(np.maximum(given, 1e-30)) - 1.5 * np.log(np.maximum(none, NULL_FLOOR))
-        nats /= at[part.split(".")[0]]
-        q = np.exp(nats - nats.max(-1, keepdims=True))
-        q /= q.sum(-1, keepdims=True)
-        apart = np.log(np.maximum(q, 1e-300)) - np.log(np.maximum(own, 1e-30))
-        np.testing.assert_allclose(np.sum(each), np.sum(q * apart), rtol=1e-3)
+        levels, t = batch["levels"], at[part.split(".")[0]]
+        given, none = (tables(teacher, c, levels, part) for c in (condition, null))
+        own, cooled = (
+            tables(student, condition, levels, part),
+            tables(teacher, condition, levels, part, t),
+        )
+        nats = cooled + 1.5 / t * (given - np.maximum(none, np.log(NULL_FLOOR)))
+        target = nats - special.logsumexp(nats, axis=-1, keepdims=True)
+        expected = np.sum(np.exp(target) * (target - own))
+        np.testing.assert_allclose(np.sum(each), expected, rtol=1e-3)
+
+
+def test_a_student_that_rules_a_level_out_still_learns_it():
+    """Far in the upper tail a difference of sigmoids is 0; its logarithm has a gradient."""
+    mixture = PixelMixture(256, 1, 1)
+    parameters = tf.constant([[0.0, -0.9, -5.5], [0.0, 0.9, -5.5]])
+    with tf.GradientTape() as tape:
+        tape.watch(parameters)
+        table = mixture.level_log_probs(parameters, [])
+        far = table[0, 220] + table[1, 35]
+    scale, half = np.exp(-5.5), 1 / 255
+    edges = (2 * 220 / 255 - 1 - half + 0.9) / scale
+    expected = -edges + np.log(-np.expm1(-2 * half / scale))
+    np.testing.assert_allclose(table[0, 220], expected, rtol=1e-5)
+    np.testing.assert_allclose(table[1, ::-1], table[0], rtol=1e-5, atol=1e-5)
+    gradients = tape.gradient(far, parameters).numpy()[:, 1]
+    np.testing.assert_allclose(gradients, [1 / scale, -1 / scale], rtol=1e-3)
 
 
 def test_the_gradient_reaches_every_weight_of_the_student_alone():

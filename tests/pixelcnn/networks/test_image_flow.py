@@ -11,6 +11,7 @@ from likelihoods.levels import value_of
 from pixelcnn.networks.conditioning import NONE, Condition
 from pixelcnn.networks.config import MultiscaleConfig, PixelCNNConfig
 from pixelcnn.networks.image_flow import ImageFlow
+from pixelcnn.networks.mode import Mode
 from pixelcnn.networks.multiscale import Multiscale
 from pixelcnn.sampling.multiscale_sampler import SamplingInputs, multiscale_words, sample_scales
 
@@ -73,6 +74,21 @@ def test_the_inverse_gives_the_noise_back_and_the_density_is_that_of_its_noise()
     of_noise = -noise - 2.0 * tf.math.softplus(-noise) - flowed.log_scale
     found = flow.log_density(flowed.output, condition)
     np.testing.assert_allclose(found, np.sum(of_noise, (1, 2, 3)), rtol=1e-4)
+
+
+def test_an_image_whose_noise_is_not_found_has_no_density():
+    """Of two images one has its noise: the inverse of the other is put in error."""
+    flow, condition, noise = flow_of(), condition_of(2, HEIGHT, WIDTH, 2), noise_of(2)
+    values, inverse = flow(noise, condition).output, flow.inverse
+    error = tf.constant([0.0, 0.5])[:, None, None, None]
+    flow.inverse = lambda *given: inverse(*given) + error
+    try:
+        found = flow.log_density(values, condition)
+        training = flow.log_density(values, condition, Mode(seed=tf.constant([1, 2])))
+    finally:
+        flow.inverse = inverse
+    assert np.isfinite(found[0]) and np.isnan(found[1])
+    assert np.isfinite(training).all()
 
 
 @pytest.mark.slow

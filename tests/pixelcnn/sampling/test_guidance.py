@@ -7,6 +7,7 @@ import pytest
 import tensorflow as tf
 from image_networks import image_of, multiscale_of, output_of, pixelcnn_of
 from marks import some_slow
+from scipy import stats
 
 from likelihoods import noise
 from likelihoods.initial import Initial
@@ -14,7 +15,14 @@ from pixelcnn.data.batch_sampling import DROPPED
 from pixelcnn.data.captions import encode_caption
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.config import ConditioningConfig
-from pixelcnn.networks.outputs import NULL_FLOOR, Hidden, guided_log_prob, sample_guided
+from pixelcnn.networks.outputs import (
+    NULL_FLOOR,
+    Hidden,
+    both_sides,
+    guided_log_prob,
+    guided_nats,
+    sample_guided,
+)
 from pixelcnn.sampling.fixed_point_sampler import sample_by_fixed_point
 from pixelcnn.sampling.generation import SAMPLERS, counted, sample_multiscale, sample_pixelcnn
 from pixelcnn.sampling.multiscale_sampler import multiscale_words
@@ -100,7 +108,7 @@ def test_samples_follow_the_guided_distribution_of_every_channel(output):
     before: list[tf.Tensor] = []
     nats = 0.0
     for channel in range(output[1]):
-        given, null = np.float64(network.level_probabilities(one, before))
+        given, null = np.exp(np.float64(network.level_log_probs(one, before)))
         q = given * (given / np.maximum(null, NULL_FLOOR)) ** weight
         level = int(np.argmax(q))
         alike = np.all([levels[:count, c] == int(b[0]) for c, b in enumerate(before)] or [True], 0)
@@ -122,7 +130,7 @@ def test_the_tables_of_all_channels_are_the_density(output):
     total = 1.0
     for channel in range(output[1]):
         before = [pixels[:, c] for c in range(channel)]
-        table = network.level_probabilities(hidden, before)
+        table = np.exp(network.level_log_probs(hidden, before))
         np.testing.assert_allclose(tf.reduce_sum(table, -1), np.ones(8), atol=1e-5)
         total *= tf.gather(table, pixels[:, channel], batch_dims=1)
     expected = np.exp(network.log_prob(hidden, pixels))
@@ -132,20 +140,48 @@ def test_the_tables_of_all_channels_are_the_density(output):
 def test_without_weight_the_distribution_is_the_models_own():
     output = OUTPUTS[0]
     network, hidden = network_of(output).output, hidden_states(output, 2)
-    table = network.level_probabilities(Hidden(*(part[:2] for part in hidden)), [])
+    table = network.level_log_probs(Hidden(*(part[:2] for part in hidden)), [])
     words = tf.tile(noise.words(3, [0], 0, 2, network.noise_words)[0], [2, 1])
     cold = sample_guided(network, hidden, words, 0.0, 0.0)
     np.testing.assert_array_equal(cold[:2, 0], np.argmax(table, -1))
+
+
+@pytest.mark.parametrize("output", QUICK[:2])
+def test_a_temperature_is_the_same_with_and_without_guidance(output):
+    """At weight 0 a guided pixel has the law of an unguided one, at every temperature."""
+    network, count, temperature = network_of(output).output, 20_000, 0.7
+    one = hidden_states(output, 1)
+    many = Hidden(*(tf.repeat(part, count, 0) for part in one))
+    words = noise.words(3, [0], 0, 2 * count, network.noise_words)[0]
+    guided = sample_guided(network, many, words, temperature, 0.0)[:count]
+    own = network.sample(Hidden(*(part[:count] for part in many)), words[count:], temperature)
+    for channel in range(output[1]):
+        both = np.stack([np.bincount(x[:, channel], minlength=256) for x in (guided, own)])
+        table = both[:, both.sum(0) > 20]
+        assert stats.chi2_contingency(table).pvalue > 1e-3
+
+
+@pytest.mark.parametrize("output", QUICK[:2])
+def test_a_temperature_divides_what_guidance_adds(output):
+    """Of a softmax, whose own temperature divides its nats, it divides all of log q."""
+    network, hidden, weight = network_of(output).output, hidden_states(output, 2), 1.5
+    sides = both_sides(hidden)
+    warm, cold = (guided_nats(network, sides, [], weight, t) for t in (1.0, 0.5))
+    given, null = (network.level_log_probs(side, []) for side in sides)
+    added = weight * (given - np.maximum(null, np.log(NULL_FLOOR)))
+    np.testing.assert_allclose(warm, given + added, rtol=1e-5, atol=1e-4)
+    own = network.level_log_probs(sides[0], [], 0.5)
+    np.testing.assert_allclose(cold, own + 2 * added, rtol=1e-5, atol=1e-3)
 
 
 def test_levels_in_both_tails_gain_nothing():
     """A null that is narrower than the conditional would else send samples to its far tails."""
 
     class Tables:
-        def level_probabilities(self, hidden, before):
+        def level_log_probs(self, hidden, before, temperature=1.0):
             wide, narrow = (-0.5 * ((np.arange(256) - 128) / width) ** 2 for width in (20.0, 2.0))
             table = wide if float(hidden.prediction[0, 0]) == 1.0 else narrow
-            return tf.nn.softmax(tf.constant([table], tf.float32))
+            return tf.nn.log_softmax(tf.constant([table], tf.float32) / max(temperature, 1e-6))
 
     hidden = Hidden(tf.zeros([2, 1]), tf.constant([[1.0], [0.0]]))
     words = tf.tile(noise.words(3, [0], 0, 1, 1)[0], [2, 1])

@@ -1,14 +1,16 @@
 """The compiled sampler against the network it came from, and against its own laws."""
 
+import dataclasses
 import itertools
 
 import numpy as np
 import pytest
 import tensorflow as tf
 
+from likelihoods import LogisticMixture
 from wavenet.config import WaveNetConfig
 from wavenet.network import WaveNet
-from wavenet.samplers import NumbaSampler
+from wavenet.samplers import NumbaSampler, Request, generation
 from wavenet.samplers.numba.kernels import entry
 from wavenet.samplers.numba.state import Pace
 
@@ -306,3 +308,46 @@ def test_a_disk_that_refuses_keeps_no_kernel_from_running(monkeypatch):
     for name in ("load", "save"):
         monkeypatch.setattr(made._cache._cache_file, name, refused)
     assert made(21) == 42
+
+
+@dataclasses.dataclass(frozen=True)
+class Skewed(LogisticMixture):
+    """A distribution of its own, though a subclass of one that the loop knows."""
+
+    def sample(self, parameters, noise, temperature=1.0):
+        return super().sample(parameters, noise**3, temperature)
+
+
+def test_a_likelihood_that_no_loop_knows_is_refused_and_auto_takes_another_sampler():
+    network = WaveNet(NETWORKS["mixture"])
+    network.likelihood = Skewed(65536, 3)
+    with pytest.raises(ValueError, match=r"^`network` must be one of .* got WaveNet of Skewed"):
+        NumbaSampler(network)
+    request = Request(num_samples=8, seed=3)
+    own, auto = (generation.generate(network, request, name) for name in ("xla", "auto"))
+    np.testing.assert_array_equal(auto, own)
+
+
+def test_a_gaussian_mixture_with_linear_prediction_is_drawn_as_the_network_says():
+    config = dataclasses.replace(
+        NETWORKS["mixture"], likelihood="gaussian-mixture", compute_dtype="float64"
+    )
+    network, request = WaveNet(config, seed=2), Request(num_samples=12, seed=3)
+    levels = [generation.generate(network, request, name) for name in ("auto", "naive")]
+    np.testing.assert_array_equal(*levels)
+    parameters = network(network.inputs(tf.constant(levels[0])))
+    noise = network.likelihood.noise(3, [0], 0, 12)
+    np.testing.assert_array_equal(network.likelihood.sample(parameters, noise), levels[0])
+    with pytest.raises(ValueError, match="got WaveNet of GaussianMixture; sample it by xla"):
+        generation.generate(network, request, "numba")
+
+
+def test_temperature_zero_takes_the_larger_of_near_equal_logits():
+    network = WaveNet(NETWORKS["softmax"])
+    for weight in network.variables:
+        weight.assign(tf.zeros_like(weight))
+    network.head2_bias.assign(tf.constant([0.0] * 20 + [1e-7] + [0.0] * 11))
+    noise = np.linspace(0.01, 0.99, 40, dtype=np.float32)[None, :, None]
+    sampler = NumbaSampler(network)
+    levels = sampler.generate_chunk(sampler.initial_state(1), None, noise, 0.0)[0]
+    np.testing.assert_array_equal(levels, np.full([1, 40], 20))

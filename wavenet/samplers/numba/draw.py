@@ -26,10 +26,16 @@ def add_prediction(plan, outputs, history, prediction):
 
 @compiled
 def _choose(plan, outputs, row, count, chances, uniform, temperature):
-    """The smallest k with `uniform < cumsum(softmax(logits / temperature))[k]`."""
-    largest = outputs[row, 0]
+    """The smallest k with `uniform < cumsum(softmax(logits / temperature))[k]`.
+
+    At temperature 0 that of the largest logit.
+    """
+    largest, best = outputs[row, 0], 0
     for k in range(1, count):
-        largest = max(largest, outputs[row, k])
+        if outputs[row, k] > largest:
+            largest, best = outputs[row, k], k
+    if temperature <= 0:
+        return best
     inverse = np.float32(1.0) / max(temperature, np.float32(1e-6))
     for k in range(count):
         chances[k] = (outputs[row, k] - largest) * inverse

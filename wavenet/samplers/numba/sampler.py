@@ -12,6 +12,7 @@ import os
 import numpy as np
 import tensorflow as tf
 
+from likelihoods import Categorical, Gaussian, LogisticMixture
 from replicator.runs.field_rules import require
 from wavenet.network import WaveNet
 from wavenet.networks import Network
@@ -119,6 +120,7 @@ class NumbaSampler(CompiledSampler):
     """
 
     def __init__(self, network: WaveNet, threads: int | None = None):
+        check_known(network)
         super().__init__(network, samples.program_of(network), threads)
         self.network = network
         if network.context_stack is not None:
@@ -162,6 +164,7 @@ class NumbaVocoderSampler(CompiledSampler):
     """
 
     def __init__(self, network: VocoderWaveNet, threads: int | None = None):
+        check_known(network)
         super().__init__(network, bunches.program_of(network), threads)
         self.network = network
 
@@ -175,6 +178,46 @@ class NumbaVocoderSampler(CompiledSampler):
         return Conditions(
             made[..., : self.network.gate_channels], bunches.described(self.network, made)
         )
+
+
+SPECIALISED: dict[tuple[type, type], type[NumbaSampler] | type[NumbaVocoderSampler]] = {
+    (WaveNet, LogisticMixture): NumbaSampler,
+    (WaveNet, Gaussian): NumbaSampler,
+    (WaveNet, Categorical): NumbaSampler,
+    (VocoderWaveNet, LogisticMixture): NumbaVocoderSampler,
+}
+"""The networks and distributions that a loop is written for, by their very types: a subclass may
+compute or draw otherwise."""
+
+
+def is_known(network: Network) -> bool:
+    """Whether a loop is written for a network and its distribution."""
+    return (type(network), type(network.likelihood)) in SPECIALISED
+
+
+def check_known(network: Network) -> None:
+    """Returns nothing; raises ValueError for a network that no loop is written for."""
+    if not is_known(network):
+        known = ", ".join(f"{kind.__name__} of {of.__name__}" for kind, of in SPECIALISED)
+        given = f"{type(network).__name__} of {type(network.likelihood).__name__}"
+        raise ValueError(
+            f"`network` must be one of {known} for numba, got {given}; sample it by xla."
+        )
+
+
+def sampler_for(network: Network, threads: int | None = None) -> NumbaSampler | NumbaVocoderSampler:
+    """Return the compiled sampler of a network's present weights.
+
+    Args:
+      network: one that `is_known`.
+      threads: processor cores to use; by default all that this process may run on.
+
+    Raises:
+      ValueError: no loop is written for it.
+    """
+    check_known(network)
+    make = SPECIALISED[type(network), type(network.likelihood)]
+    return make(network, threads)
 
 
 def as_compiled(array, dtype) -> np.ndarray:

@@ -11,11 +11,18 @@ from pathlib import Path
 
 import numpy as np
 
-from likelihoods import Categorical, Gaussian
+from likelihoods import Categorical, Gaussian, LogisticMixture
+from likelihoods.distribution import LocationScale
 from wavenet.samplers.numba import kernels
 from wavenet.samplers.numba.kernels import LANES, aligned, pack_matrix, padded
 
 MIXTURE, GAUSSIAN, CATEGORICAL = range(3)
+LOOPS: dict[type, int] = {
+    LogisticMixture: MIXTURE,
+    Gaussian: GAUSSIAN,
+    Categorical: CATEGORICAL,
+}
+"""What `draw` knows a distribution by."""
 
 _SIZES = (  # true channels are `*_inputs`; padded ones come in vectors and in bytes
     *("rows", "layers", "width", "bunch", "front_width", "condition_inputs", "residual_inputs"),
@@ -121,6 +128,7 @@ def _whole_lines(size: int) -> int:
 def layer_sizes(network) -> dict[str, float]:
     """The sizes of a network's layers and of its likelihood."""
     config, likelihood = network.config, network.likelihood
+    is_located = isinstance(likelihood, LocationScale)
     channels = {
         "residual": config.residual_channels,
         "gate": config.gate_channels,
@@ -135,11 +143,11 @@ def layer_sizes(network) -> dict[str, float]:
         "residual_inputs": config.residual_channels,
         "gate_inputs": config.gate_channels,
         "skip_inputs": config.skip_channels,
-        "likelihood": _kind(likelihood),
+        "likelihood": LOOPS[type(likelihood)],
         "levels": likelihood.levels,
-        "components": getattr(likelihood, "components", 0),
+        "components": likelihood.sections[0] if is_located else 0,
         "num_parameters": likelihood.num_parameters,
-        "min_log_scale": getattr(likelihood, "min_log_scale", 0.0),
+        "min_log_scale": likelihood.min_log_scale if is_located else 0.0,
     }
     return sizes | in_vectors(channels)
 
@@ -150,15 +158,9 @@ def in_vectors(channels: dict[str, int]) -> dict[str, int]:
     return vectors | {f"{name}_bytes": padded(count) * 4 for name, count in channels.items()}
 
 
-def _kind(likelihood) -> int:
-    if isinstance(likelihood, Categorical):
-        return CATEGORICAL
-    return GAUSSIAN if isinstance(likelihood, Gaussian) else MIXTURE
-
-
 def _front_parts(network) -> dict[str, np.ndarray]:
     kernel = np.asarray(network.front_kernel)
-    if network.config.likelihood == "categorical":
+    if network.config.reads_levels:
         front = wide(kernel)
     else:
         front = pack_matrix(kernel * network.config.input_gain)
@@ -198,8 +200,8 @@ def _residual(network, layer) -> tuple[np.ndarray, np.ndarray]:
 def _head_parts(network) -> dict[str, np.ndarray]:
     kernel = np.asarray(network.head2_kernel, np.float64)
     bias = np.asarray(network.head2_bias, np.float64)
-    if network.config.likelihood != "categorical":
-        means = getattr(network.likelihood, "components", 1)
+    if isinstance(network.likelihood, LocationScale):
+        means = network.likelihood.sections[1]
         mean, log_scale = slice(-2 * means, -means), slice(-means, None)
         gain = network.config.input_gain
         if network.prediction_kernel is None:  # else means are in units of the scales

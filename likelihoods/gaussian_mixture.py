@@ -1,0 +1,38 @@
+"""A discretised mixture of Gaussians."""
+
+import dataclasses
+
+import tensorflow as tf
+
+from likelihoods import gaussian
+from likelihoods import noise as counter_noise
+from likelihoods.mixture import Mixture
+
+
+@dataclasses.dataclass(frozen=True)
+class GaussianMixture(Mixture):
+    """Mixture of normal densities, each integrated over the bins of the level grid.
+
+    Parameters, arguments and errors as for `Mixture`.
+
+    Source: Bishop 1994, "Mixture density networks", equation 22; the bins are those of `Gaussian`.
+    """
+
+    def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
+        """Log of what a normal puts on a level's bin, float32 [...]; the outer ones hold tails."""
+        if self.levels is None:
+            raise ValueError("`levels` must be given for the probability of a level, got None.")
+        return gaussian.log_mass(means, log_scales, levels, self.levels)
+
+    def component_log_density(
+        self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor
+    ) -> tf.Tensor:
+        """Log-density of a normal at real values, nats per unit, float32 [...]."""
+        return gaussian.log_normal(means, log_scales, values)
+
+    def noise(
+        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
+    ) -> tf.Tensor:
+        """float32 [rows, length, 2], a uniform and a normal; arguments as for `noise.bits`."""
+        uniform = counter_noise.uniform(seed, rows, start, length)[..., :1]
+        return tf.concat([uniform, counter_noise.normal(seed, rows, start, length, 1)[..., :1]], -1)

@@ -1,0 +1,126 @@
+"""Mixtures of one kind of component, over levels or over real numbers."""
+
+import abc
+import dataclasses
+
+import tensorflow as tf
+
+from likelihoods import levels as level_grid
+from likelihoods.categorical import sample_categorical
+from likelihoods.limits import check_components, check_levels
+
+
+@dataclasses.dataclass(frozen=True)
+class Mixture(abc.ABC):
+    """A weighted sum of densities that differ in place and scale; a subclass says which density.
+
+    The parameters [..., 3 * components] are [logits | means | log_scales]; means and scales are in
+    units in which the grid of levels spans [-1, 1]. Log-scales are held at or above
+    `min_log_scale`.
+
+    Args:
+      levels: number of levels; None: symbols are real numbers.
+      components: densities in the mixture.
+      min_log_scale: least log-scale.
+
+    Raises:
+      ValueError: fewer than 2 levels or more than 2^22, or no component.
+    """
+
+    levels: int | None = 65536
+    components: int = 10
+    min_log_scale: float = -16.0
+
+    def __post_init__(self) -> None:
+        if self.levels is not None:
+            check_levels(self.levels)
+        check_components(self.components)
+
+    @property
+    def num_parameters(self) -> int:
+        """A logit, a mean and a log-scale for each component."""
+        return 3 * self.components
+
+    @property
+    def sections(self) -> tuple[int, int, int]:
+        """How many parameters are logits, means and log-scales."""
+        return self.components, self.components, self.components
+
+    @property
+    def noise_channels(self) -> int:
+        """A uniform, which takes the component, and a number of the standard density."""
+        return 2
+
+    @abc.abstractmethod
+    def log_mass(self, means: tf.Tensor, log_scales: tf.Tensor, levels: tf.Tensor) -> tf.Tensor:
+        """Log of what a density puts on a level's bin, float32 [...]; all arguments [...]."""
+
+    @abc.abstractmethod
+    def component_log_density(
+        self, means: tf.Tensor, log_scales: tf.Tensor, values: tf.Tensor
+    ) -> tf.Tensor:
+        """Log of a density at real values, nats per unit, float32 [...]; all arguments [...]."""
+
+    def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
+        """float32 [...], nats, of `symbols` [...] under `parameters` [..., 3 * components]."""
+        if self.levels is None:
+            return self.log_density(tf.cast(parameters, tf.float32), symbols)
+        logits, means, log_scales = self.split(tf.cast(parameters, tf.float32))
+        log_mass = self.log_mass(means, log_scales, symbols[..., tf.newaxis])
+        return tf.reduce_logsumexp(tf.nn.log_softmax(logits) + log_mass, axis=-1)
+
+    def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """float32 [...], nats per unit, of real `values` [...]; differentiable in both."""
+        logits, means, log_scales = self.split(parameters)
+        each = self.component_log_density(means, log_scales, values[..., tf.newaxis])
+        return tf.reduce_logsumexp(tf.nn.log_softmax(logits) + each, axis=-1)
+
+    def sample(
+        self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
+    ) -> tf.Tensor:
+        """[...], the symbol of `mean_k + temperature scale_k noise[1]`.
+
+        Args:
+          parameters: [..., 3 * components].
+          noise: [..., 2], a uniform, which takes the component k, and a number of the density.
+          temperature: multiplies that number and divides the logits; 0 gives the mean of the
+            component with the largest logit.
+        """
+        logits, means, log_scales = self.split(parameters)
+        component = sample_categorical(logits, noise[..., 0], temperature)
+        mean, log_scale = take(means, component), take(log_scales, component)
+        return level_grid.sample_symbol(mean, log_scale, temperature * noise[..., 1], self.levels)
+
+    def mode(self, parameters: tf.Tensor) -> tf.Tensor:
+        """[...], the symbol at the mean of one component.
+
+        It is the component that puts the largest mass, weight included, on the level of its own
+        mean, or the largest density there. Overlap between components is not searched for a higher
+        one, nor are the outer levels, which hold whole tails.
+        """
+        logits, means, log_scales = self.split(parameters)
+        peaks = level_grid.symbol_of(means, self.levels)
+        measure = self.component_log_density if self.levels is None else self.log_mass
+        heights = tf.nn.log_softmax(logits) + measure(means, log_scales, peaks)
+        best = tf.argmax(heights, axis=-1, output_type=tf.int32)
+        return level_grid.symbol_of(take(means, best), self.levels)
+
+    def split(self, parameters: tf.Tensor) -> tuple[tf.Tensor, tf.Tensor, tf.Tensor]:
+        """Logits, means and log-scales, [..., components] each, the last one clamped."""
+        logits, means, log_scales = tf.split(level_grid.real(parameters), 3, axis=-1)
+        return logits, means, tf.maximum(log_scales, self.min_log_scale)
+
+    def initial_parameters(self, reach: float = 0.5) -> tf.Tensor:
+        """float32 [3 * components] to start training from: side by side, from wide to narrow.
+
+        reach: how far from 0 the outer means lie.
+        """
+        spread = tf.linspace(-reach, reach, self.components)
+        log_scales = tf.linspace(-2.0, -5.0, self.components)
+        return tf.concat([tf.zeros([self.components]), spread, log_scales], 0)
+
+
+def take(values: tf.Tensor, component: tf.Tensor) -> tf.Tensor:
+    """Return the chosen entry of the last axis, [...], of values [..., components]."""
+    chosen = tf.one_hot(component, values.shape[-1], dtype=values.dtype)
+    return tf.reduce_sum(values * chosen, axis=-1)

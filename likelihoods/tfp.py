@@ -1,0 +1,105 @@
+"""Distributions of TensorFlow Probability, or of anything that answers as those do."""
+
+import dataclasses
+from collections.abc import Callable
+from typing import Any
+
+import tensorflow as tf
+
+from likelihoods import levels as level_grid
+from likelihoods import noise as counter_noise
+
+
+@dataclasses.dataclass(frozen=True)
+class FromTFP:
+    """A distribution over real numbers, or over integers, made from parameters by a function.
+
+        FromTFP(lambda p: tfd.Laplace(p[..., 0], tf.nn.softplus(p[..., 1])), num_parameters=2)
+
+    A symbol is the quantile of one uniform; of a distribution that has none, a draw by `sample`,
+    place by place, each with a seed of its own. So batch, chunk and method change nothing.
+
+    Args:
+      make: from parameters [..., num_parameters] to a scalar distribution of batch shape [...],
+        with `log_prob`, and `quantile` or `sample(seed=)`. For integers its probabilities on
+        [0, levels) sum to 1.
+      num_parameters: output channels that a network must have.
+      levels: number of integers; None: symbols are real numbers.
+      has_quantile: whether to draw by `quantile`.
+    """
+
+    make: Callable[[tf.Tensor], Any]
+    num_parameters: int
+    levels: int | None = None
+    has_quantile: bool = True
+
+    @property
+    def noise_channels(self) -> int:
+        """A uniform, or the two words of a seed."""
+        return 1 if self.has_quantile else 2
+
+    def log_prob(self, parameters: tf.Tensor, symbols: tf.Tensor) -> tf.Tensor:
+        """float32 [...], nats, of `symbols` [...] under `parameters` [..., num_parameters]."""
+        values = tf.cast(symbols, level_grid.real(parameters).dtype)
+        return self._made(parameters).log_prob(values)
+
+    def sample(
+        self, parameters: tf.Tensor, noise: tf.Tensor, temperature: float | tf.Tensor = 1.0
+    ) -> tf.Tensor:
+        """[...], symbols.
+
+        Args:
+          parameters: [..., num_parameters].
+          noise: [..., noise_channels], of `noise`.
+          temperature: brings the uniform nearer to 1/2: 0 gives the median. Without a quantile it
+            has no meaning and must be 1.
+
+        Raises:
+          ValueError: a number other than 1 for a distribution without quantile.
+        """
+        if self.has_quantile:
+            uniform = tf.cast(noise[..., 0], level_grid.real(parameters).dtype)
+            scale = tf.cast(temperature, uniform.dtype)
+            return self._symbols(self._made(parameters).quantile(0.5 + scale * (uniform - 0.5)))
+        if isinstance(temperature, float | int) and temperature != 1:
+            raise ValueError(f"`temperature` must be 1 without a quantile, got {temperature}.")
+        shape = tf.shape(parameters)[:-1]
+        each = tf.map_fn(
+            lambda one: tf.cast(self._made(one[0]).sample(seed=one[1]), tf.float32),
+            (
+                tf.reshape(parameters, [-1, self.num_parameters]),
+                tf.reshape(noise, [-1, self.noise_channels]),
+            ),
+            fn_output_signature=tf.float32,
+        )
+        return self._symbols(tf.reshape(each, shape))
+
+    def mode(self, parameters: tf.Tensor) -> tf.Tensor:
+        """[...], what the distribution calls its mode."""
+        return self._symbols(self._made(parameters).mode())
+
+    def log_density(self, parameters: tf.Tensor, values: tf.Tensor) -> tf.Tensor:
+        """float32 [...], nats per unit, of real `values` [...]; ValueError for integers."""
+        if self.levels is not None:
+            raise ValueError(f"`levels` must be None for a density, got {self.levels}.")
+        return self.log_prob(parameters, values)
+
+    def noise(
+        self, seed: int | tf.Tensor, rows: tf.Tensor, start: int | tf.Tensor, length: int
+    ) -> tf.Tensor:
+        """float32 [rows, length, 1] uniforms, or int32 [rows, length, 2] seeds; see `noise.bits`.
+
+        A uniform is of a float32 in (0, 1), 2^-24 from either end at least.
+        """
+        if self.has_quantile:
+            return counter_noise.uniform(seed, rows, start, length)[..., :1]
+        return tf.bitcast(counter_noise.bits(seed, rows, start, length), tf.int32)
+
+    def _made(self, parameters: tf.Tensor) -> Any:
+        return self.make(level_grid.real(parameters))
+
+    def _symbols(self, values: tf.Tensor) -> tf.Tensor:
+        """Real symbols in float32; integers int32, within the levels."""
+        if self.levels is None:
+            return tf.cast(values, tf.float32)
+        return tf.cast(tf.clip_by_value(tf.round(values), 0, self.levels - 1), tf.int32)
