@@ -60,8 +60,7 @@ def fit(
       optimizer: an `OptimizerConfig` of the library's Adam, after whose training the weights are
         their Polyak average; or an optimiser of Keras.
       schedule: from the step, int32 [], to Adam's learning rate; None: as the optimiser says.
-      evaluate: a function from the model to a score, lower is better; or data as for `batches`, one
-        batch, whose loss is the score.
+      evaluate: a function from the model to a score, lower is better; or a batch, whose loss it is.
       evaluate_every: steps between two evaluations, each with a checkpoint.
       batch_size: rows drawn from arrays. seed: of the draw.
       workdir: for checkpoints, metrics.jsonl and TensorBoard events; a run there goes on exactly
@@ -71,18 +70,15 @@ def fit(
     Returns:
       How training ended: its step, reason and best score.
     Raises:
-      ValueError: data that is NaN or out of range.
-      UserError: training diverged, or the work directory has another run.
+      ValueError, UserError: bad data; training diverged; the work directory has another run.
     """
-    rank = 2 if model.order == "time" else 4
-    source = Batches(batches, model.codec, rank, batch_size, seed)
+    source = Batches(batches, model.codec, _rank(model), batch_size, seed)
     config = LoopConfig(
         num_steps=steps, evaluate_every_steps=evaluate_every, jit_compile=jit_compile
     )
     with contextlib.ExitStack() as stack:
         folder = workdir or stack.enter_context(tempfile.TemporaryDirectory())
-        scope = contextlib.nullcontext() if replicator is None else replicator.scope()
-        with scope:
+        with contextlib.nullcontext() if replicator is None else replicator.scope():
             state = _state(model, source, optimizer, schedule, steps, replicator)
         run = RunDirectory.create(
             Path(folder),
@@ -94,8 +90,9 @@ def fit(
         trainer = Trainer(run, state, _pure(loss, model), config, replicator)
         for line in trainer.resume():
             print(line)
-        score = _score(model, state, loss, evaluate, rank)
-        outcome = trainer.train(source.starting_at(trainer.step), score)
+        score = _score(model, state, loss, evaluate)
+        stream = source.starting_at if is_single_device(trainer.replicator) else source.dataset_from
+        outcome = trainer.train(stream(trainer.step), score)
         state.use_average()
     return outcome
 
@@ -135,13 +132,17 @@ def _pure(loss: Loss, model: Autoregressive):
     return loss_fn
 
 
-def _score(model, state: TrainState, loss: Loss, evaluate, rank: int):
+def _rank(model: Autoregressive) -> int:
+    return 2 if model.order == "time" else 4
+
+
+def _score(model, state: TrainState, loss: Loss, evaluate):
     """Return what the loop calls for a score, or None."""
     if evaluate is None:
         return None
     if not callable(evaluate):
         rows = next(iter(_leaves(evaluate))).shape[0]
-        batch = Batches([evaluate], model.codec, rank, rows, 0).example()
+        batch = Batches([evaluate], model.codec, _rank(model), rows, 0).example()
         compute = tf.function(lambda: _pure(loss, model)(batch)[0], autograph=False)
         evaluate = lambda _: float(compute())  # noqa: E731
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from autoregressive.elements import check_elements
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
-from autoregressive.networks import condition_spec, input_spec
+from autoregressive.networks import condition_spec, image_spec, input_spec
 from autoregressive.samplers import SAMPLERS, cached_chunk, specialised
 from autoregressive.symbols import RasterOrder, TimeOrder
 from likelihoods.codec import Codec, Integers, Linear, Reals
@@ -31,8 +31,8 @@ class Autoregressive:
         A Keras model with two inputs says so itself.
       order: "time" for elements [batch, time], "raster" for images [batch, height, width,
         channels].
-      inputs: what the network takes, where it is neither a Keras model nor float32 [batch, time,
-        1].
+      inputs: what the network takes, where it is no Keras model, nor float32 [batch, time, 1] or a
+        grey image: [None, None, 1], or [None, None, None, channels].
     Raises:
       ValueError: the network has another number of output channels than the distribution has
         parameters, or codec and distribution have different levels.
@@ -59,7 +59,9 @@ class Autoregressive:
             )
         self.symbol_network: Any
         if order == "raster":
-            self.symbol_network = RasterOrder(network, distribution, self.codec)
+            channels = getattr(distribution, "channels", None)
+            spec = image_spec(network, channels, inputs)
+            self.symbol_network = RasterOrder(network, distribution, self.codec, spec)
         else:
             given = tf.TensorSpec([None, None, condition_channels]) if condition_channels else None
             self.symbol_network = TimeOrder(
@@ -69,7 +71,7 @@ class Autoregressive:
                 input_spec(network, inputs),
                 condition_spec(network, given),
             )
-            self._check_parameters()
+        self._check_parameters()
         self._functions: dict[str, Any] = {}
 
     @property
@@ -84,17 +86,25 @@ class Autoregressive:
         return 0 if spec is None else spec.shape[-1]
 
     def _check_parameters(self) -> None:
-        symbols = tf.zeros([1, 4], tf.float32 if self.distribution.levels is None else tf.int32)
-        shape = self.symbol_network.parameters(symbols, self._no_condition(4)).shape
-        if shape.rank != 3 or shape[:2] != [1, 4]:
+        """Raise ValueError unless the output has the shape that the distribution needs."""
+        spec = self.symbol_network.inputs
+        sizes = [1, *(size or 4 for size in spec.shape[1 : 2 if self.order == "time" else 3])]
+        zeros = tf.zeros([*sizes, *spec.shape[len(sizes) :]], spec.dtype)
+        condition = self._no_condition(sizes[1])
+        shape = self.symbol_network.call(zeros, *([] if condition is None else [condition])).shape
+        axes = "batch, time" if self.order == "time" else "batch, height, width"
+        if shape.rank != len(sizes) + 1 or shape[:-1] != sizes:
             raise ValueError(
-                "`network` must return [batch, time, parameters], as long as its input; for [1, 4]"
-                f" elements it returns {shape}."
+                f"`network` must return [{axes}, parameters], as long as its input; for {sizes} it"
+                f" returns {shape}."
             )
-        if shape[-1] != self.distribution.num_parameters:
+        expected, each = self.distribution.num_parameters, ""
+        if self.order == "raster" and not hasattr(self.distribution, "channels"):
+            expected, each = expected * spec.shape[-1], f" and {spec.shape[-1]} channels"
+        if shape[-1] != expected:
             raise ValueError(
-                f"`network` must have {self.distribution.num_parameters} output channels for"
-                f" {type(self.distribution).__name__}, got {shape[-1]}."
+                f"`network` must have {expected} output channels for"
+                f" {type(self.distribution).__name__}{each}, got {shape[-1]}."
             )
 
     def _no_condition(self, time: int) -> tf.Tensor | None:

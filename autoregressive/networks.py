@@ -36,10 +36,9 @@ class SteppedNetwork(Protocol):
 
 
 def keras_inputs(network: Any) -> list[tf.TensorSpec]:
-    """Return what a functional or built sequential Keras model takes, [None, None, ...] each."""
+    """Return what a functional or built sequential Keras model takes, [None, ...] each."""
     try:
-        inputs = network.inputs
-        return [tf.TensorSpec([None, None, *x.shape[2:]], x.dtype) for x in inputs or ()]
+        return [tf.TensorSpec([None, *x.shape[1:]], x.dtype) for x in network.inputs or ()]
     except (AttributeError, ValueError):  # no Keras model, or one that no call has built
         return []
 
@@ -50,6 +49,21 @@ def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpe
     if given is not None:
         return given
     return own[0] if own else tf.TensorSpec([None, None, 1], tf.float32)
+
+
+def image_spec(
+    network: Any, channels: int | None, given: tf.TensorSpec | None = None
+) -> tf.TensorSpec:
+    """Return the images that a network takes: as given, or as Keras says, or float32.
+
+    channels: where neither says them; None: 1.
+    """
+    if given is not None:
+        return given
+    own = keras_inputs(network)
+    if own:
+        return own[0]
+    return tf.TensorSpec([None, None, None, channels or 1], tf.float32)
 
 
 def condition_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec | None:
@@ -74,7 +88,7 @@ def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[.
         return network(list(arguments), **options) if listed else network(*arguments, **options)
 
     if specs and getattr(network, "built", True) is False:
-        call(*(tf.zeros([1, 2, *spec.shape[2:]], spec.dtype) for spec in specs))
+        call(*(tf.zeros([size or 2 for size in spec.shape], spec.dtype) for spec in specs))
     return call
 
 

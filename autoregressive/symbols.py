@@ -119,20 +119,22 @@ class RasterOrder:
       distribution: of one pixel, where it has `channels`; else of one channel, and the network has
         parameters for each channel.
       codec: of the symbols.
+      inputs: of the network, [None, None, None, channels].
     """
 
     condition = None
 
-    def __init__(self, network: Any, distribution: Distribution, codec: Codec):
-        self.network, self._codec = network, codec
+    def __init__(
+        self, network: Any, distribution: Distribution, codec: Codec, inputs: tf.TensorSpec
+    ):
+        self.network, self._codec, self.inputs = network, codec, inputs
         self._whole_pixels = hasattr(distribution, "channels")
         self._num_parameters = distribution.num_parameters
-        self.inputs = tf.TensorSpec([None, None, None, None], tf.float32)
-        self.call = as_function(network, [])
+        self.call = as_function(network, [inputs])
 
     def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return [batch, height, width, p], or [batch, height, width, channels, p]."""
-        inputs = tf.cast(self._codec.scale(symbols), tf.float32)
+        inputs = tf.cast(self._codec.scale(symbols), self.inputs.dtype)
         outputs = self.call(inputs, *([] if condition is None else [condition]))
         if self._whole_pixels:
             return outputs

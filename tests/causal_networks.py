@@ -244,13 +244,31 @@ def delayed_sum():
     return network
 
 
+def taps():
+    """Convolutions written as slices of one padded tensor, some with their channels turned."""
+    kernel = variable([3, 2, 2], 4)
+
+    def network(x):
+        h = tf.concat([x, x * x], -1)
+        for d in (1, 3):
+            padded = tf.concat([tf.fill([tf.shape(h)[0], 2 * d, 2], 0.2), h], 1)
+            rows = [padded[:, j * d : j * d + tf.shape(h)[1]] for j in range(3)]
+            rows[1] = rows[1][..., ::-1]
+            h = tf.tanh(
+                tf.add_n([tf.matmul(r, k) for r, k in zip(rows, tf.unstack(kernel), strict=True)])
+            )
+        return h
+
+    return network
+
+
 CAUSAL = {
     make.__name__: make
     for make in (
         dilated_functional, sequential, Gated, Padded, Chomped, Receptive, gru,
         lstm_after_convolution, shifted_gru, stacked_cells, separable, grouped, normalised,
         embedding, two_inputs, Conditioned, scanned, nested, half_precision, einsum, spectral,
-        delayed_sum,
+        delayed_sum, taps,
     )
 }  # fmt: skip
 
@@ -404,9 +422,9 @@ def noisy():
 REFUSED = {
     future: "blur pads on both sides: output t depends on input t [+] 1",
     dilated_future: "blur pads on both sides: output t depends on input t [+] 2",
-    shortened: "short",
+    shortened: "short drops the first 2 of its rows: the output must be as long as the input",
     strided: "stride changes the rate of time",
-    repeated: "up",
+    repeated: "up gives the output another rate",
     pooled: "pool",
     bidirectional: "both|backward",
     attention: "attend has two axes that grow with time, as attention has",
@@ -421,7 +439,7 @@ REFUSED = {
     shifted_left: "next .*output t depends on input t [+] 2",
     rolled: "roll",
     unrolled: "depends on the length",
-    noisy: "noise draws random numbers of its own",
+    noisy: "noise/random_normal draws random numbers of its own",
 }
 
 

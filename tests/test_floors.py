@@ -15,7 +15,8 @@ FLOORS = (
     ("distill",),
     ("speech",),
     ("serving",),
-    ("examples", "onepass"),
+    ("onepass",),
+    ("examples",),
     ("tests",),
 )
 HEIGHT = {name: height for height, floor in enumerate(FLOORS) for name in floor}

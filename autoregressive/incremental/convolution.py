@@ -5,6 +5,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
+from autoregressive.incremental.replay import static_value
 from autoregressive.incremental.rowwise import rowwise
 from autoregressive.incremental.shifts import padded
 from autoregressive.incremental.streams import Call, Node, Part, Stream
@@ -64,7 +65,7 @@ def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
     """Rule of a `Dilated`; the node is its BatchToSpaceND, with the inputs of the convolution."""
     stream = node.only()
     axis = stream.axis
-    blocks = tf.get_static_value(whole.space.inputs[1])
+    blocks = static_value(whole.space.inputs[1])
     conv_axis = whole.conv_axis(axis)
     kernel = whole.inner.inputs[1].shape
     if stream.is_merged or blocks.prod() != blocks[axis - 1] or kernel[2 - conv_axis] != 1:
@@ -80,8 +81,8 @@ def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
 
 def _bounds(whole: Dilated, batch: tf.Operation, axis: int) -> tuple[int, int]:
     """Rows of zeros before and after, without those that only fill up the last block."""
-    paddings = tf.get_static_value(whole.space.inputs[2])[axis - 1]
-    crops = tf.get_static_value(batch.inputs[2])[axis - 1]
+    paddings = static_value(whole.space.inputs[2])[axis - 1]
+    crops = static_value(batch.inputs[2])[axis - 1]
     return int(paddings[0] - crops[0]), int(paddings[1] - crops[1])
 
 

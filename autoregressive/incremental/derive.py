@@ -28,6 +28,7 @@ class Incremental:
     ):
         self._function, self._names, self.specs = function, names, specs
         self._plans: dict[int, Plan] = {}
+        self._starts: dict[int, Callable[[], State]] = {}
         self._compiled = tf.function(self._step, autograph=False)
         verify(self.plan(1), function, [_sized(spec, 1) for spec in specs])
 
@@ -41,8 +42,9 @@ class Incremental:
 
     def initial_state(self, batch: int) -> State:
         """Return the state before the first time, tensors by name, for `batch` rows."""
-        plan = self.plan(batch)
-        return tf.function(plan.initial_state, autograph=False)()
+        if batch not in self._starts:
+            self._starts[batch] = tf.function(self.plan(batch).initial_state, autograph=False)
+        return self._starts[batch]()
 
     def step(
         self, inputs: tf.Tensor, state: State, condition: tf.Tensor | None = None
@@ -60,6 +62,10 @@ class Incremental:
         return self._step(inputs, state, condition)
 
     def _step(self, inputs: tf.Tensor, state: State, condition: tf.Tensor | None):
+        if None in inputs.shape[:2]:
+            raise ValueError(
+                f"`inputs` must have a static batch size and number of times, got {inputs.shape}."
+            )
         arguments = [inputs] if condition is None else [inputs, condition]
         return self.plan(inputs.shape[0]).step(arguments, state)
 

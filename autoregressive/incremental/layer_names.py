@@ -7,7 +7,10 @@ from autoregressive.incremental.replay import CALLS
 
 
 def layer_names(network: Any) -> frozenset[str]:
-    """Return the names of a Keras model's layers; none for other networks."""
+    """Return the names of a Keras model's layers, those of nested models, too.
+
+    network: of any kind; one that is no Keras model has no layers with names.
+    """
     flatten = getattr(network, "_flatten_layers", None)
     return frozenset(layer.name for layer in flatten()) if flatten else frozenset()
 

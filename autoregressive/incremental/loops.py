@@ -5,7 +5,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from autoregressive.incremental.replay import called_graph, run_graph
+from autoregressive.incremental.replay import called_graph, run_graph, static_value
 from autoregressive.incremental.streams import Call, Node, NotCausalError, Part, Refused, Stream
 
 LOOPS = ("While", "StatelessWhile")
@@ -195,4 +195,4 @@ def _counts(source: tf.Tensor, variable: tf.Tensor) -> bool:
         return False
     terms = [_source(tensor) for tensor in source.op.inputs]
     others = [term for term in terms if term.name != variable.name]
-    return len(others) == 1 and tf.get_static_value(others[0]) == 1
+    return len(others) == 1 and static_value(others[0]) == 1

@@ -7,7 +7,7 @@ import tensorflow as tf
 
 from autoregressive.incremental import convolution, loops, rings, rowwise, shifts
 from autoregressive.incremental.layer_names import layer_of
-from autoregressive.incremental.replay import captured, inlined, needed, run_graph
+from autoregressive.incremental.replay import captured, inlined, needed, run_graph, static_value
 from autoregressive.incremental.streams import (
     Call,
     Kind,
@@ -67,10 +67,15 @@ class Plan:
         self.kinds: dict[str, Kind] = dict.fromkeys(self.inputs, Stream(1, 0, 0))
         self.parts: list[tuple[tf.Operation, Part]] = []
         self.memory: dict[str, int] = {}
+        self.roots: dict[str, str] = {}
         for op, longer in self._pairs():
             self._plan(op, longer)
         self._check_output()
         self._remember()
+
+    def _root(self, name: str) -> str:
+        """Return the tensor that has the rows of another one, so that they are kept once."""
+        return self.roots.get(name, name)
 
     def _layer(self, op: tf.Operation) -> str:
         return layer_of(op.name, self._names)
@@ -101,6 +106,8 @@ class Plan:
         kinds = [self.kinds.get(tensor.name) for tensor in tensors]
         node = Node((op, longer), LENGTHS, kinds, self._layer(op))
         grows = any(node.moving(i) for i in range(len(op.outputs)))
+        if "Random" in op.type or op.type == "Multinomial":
+            raise node.refused("draws random numbers of its own; call it without dropout or noise")
         if op.type == "BatchToSpaceND" and any(kinds):
             whole = convolution.Dilated.ending_at(op), convolution.Dilated.ending_at(longer)
             part = convolution.dilated_convolution(node, *whole) if all(whole) else _no_rule(node)
@@ -113,8 +120,10 @@ class Plan:
         self.kinds.update(zip((x.name for x in op.outputs), part.kinds, strict=True))
         if part.run is not None:
             self.parts.append((op, part))
+        if part.is_alias:
+            self.roots[op.outputs[0].name] = self._root(tensors[0].name)
         for index, delays in part.delays.items():
-            name = tensors[index].name
+            name = self._root(tensors[index].name)
             self.memory[name] = max(self.memory.get(name, 0), *delays)
 
     def _sources(self, op: tf.Operation) -> list[tf.Tensor]:
@@ -124,7 +133,7 @@ class Plan:
 
     def _constant(self, node: Node) -> Part:
         """Rule of what does not grow and reads no time of the sequence."""
-        values = [tf.get_static_value(op.outputs[0]) for op in (node.op, node.longer)]
+        values = [static_value(op.outputs[0]) for op in (node.op, node.longer)]
         if not any(node.kinds) and (values[0] is None or np.array_equal(*values)):
             return Part([None] * len(node.op.outputs), rowwise.replayed(node))
         if values[0] is not None and np.array_equal(*values):
@@ -142,19 +151,23 @@ class Plan:
             raise NotCausalError(kind.reason)
         if kind is None:
             raise NotCausalError("the output does not depend on the input")
-        if kind.axis != 1 or kind.is_merged or output.shape[1] != LENGTHS[0]:
+        if kind.axis != 1 or kind.is_merged:
             raise UnsupportedNetworkError(
-                "the output must be [batch, time, parameters], as long as the input; for"
-                f" {LENGTHS[0]} inputs it has shape {output.shape}"
+                f"{kind.merged_by or layer} gives the output another rate or order than [batch,"
+                f" time, parameters]: for {LENGTHS[0]} inputs it has shape {output.shape}"
             )
-        offset = kind.offset or 0
+        offset, texts = kind.offset or 0, " and ".join(kind.ahead or (layer,))
+        if output.shape[1] != LENGTHS[0]:
+            raise UnsupportedNetworkError(
+                f"{texts}: the output must be as long as the input, for {LENGTHS[0]} inputs it has"
+                f" shape {output.shape}"
+            )
         if offset < 0:
-            texts = kind.ahead or (layer,)
-            raise NotCausalError(f"{' and '.join(texts)}: output t depends on input t + {-offset}")
+            raise NotCausalError(f"{texts}: output t depends on input t + {-offset}")
         if kind.end < -offset:
-            texts = kind.ahead or (layer,)
-            raise NotCausalError(f"{' and '.join(texts)}: the last outputs are made of padding")
-        self.memory[output.name] = max(self.memory.get(output.name, 0), offset)
+            raise NotCausalError(f"{texts}: the last outputs are made of padding")
+        root = self._root(output.name)
+        self.memory[root] = max(self.memory.get(root, 0), offset)
         self.lag = offset
 
     @property
@@ -235,6 +248,7 @@ class Plan:
         def past(name: str, delays: tuple[int, ...]) -> list[tf.Tensor]:
             if delays == (0,):
                 return [values[name]]
+            name = self._root(name)
             axis = self.kinds[name].axis
             return rings.delayed(state.get(name), values[name], position, delays, axis)
 
@@ -256,10 +270,6 @@ class Plan:
 
 
 def _no_rule(node: Node) -> Part:
-    if node.type.startswith("Random") or "Random" in node.type or node.type == "Multinomial":
-        raise node.refused(
-            "draws random numbers of its own; call it with training=False, or without dropout"
-        )
     node.refuse_kinds()
     raise node.unsupported("there is no rule for it")
 

@@ -2,18 +2,28 @@
 
 from collections.abc import Mapping, Sequence
 
+import numpy as np
 import tensorflow as tf
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
+# Arithmetic of sizes that is done ahead.
+FOLDED = frozenset(
+    """Add AddV2 BroadcastTo Cast ConcatV2 Equal ExpandDims Fill FloorDiv FloorMod GatherV2 Greater
+    Identity Less Max Maximum Min Minimum Mul Neg OnesLike Pack Prod Range Reshape SelectV2 Slice
+    Squeeze StridedSlice Sub Sum Tile Transpose ZerosLike""".split()  # noqa: SIM905
+)
 
 
-def run_op(op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str = "") -> list[tf.Tensor]:
+def run_op(
+    op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str | None = None
+) -> list[tf.Tensor]:
     """Return the outputs of the same operation on other inputs, in the default graph.
 
     Args:
       op: of any graph.
       inputs: as many as it has.
-      scope: put before its name.
+      scope: put before its name; None: the name has no scopes, so that it is never that of a node
+        which TensorFlow makes when it puts a called function in the call's place.
     """
     graph = tf.compat.v1.get_default_graph()
     attrs = {key: value for key, value in op.node_def.attr.items() if key[0] != "_"}
@@ -21,7 +31,7 @@ def run_op(op: tf.Operation, inputs: Sequence[tf.Tensor], scope: str = "") -> li
         if value.HasField("func"):
             graph._add_function_recursive(op.graph._get_function(value.func.name))
     dtypes = [output.dtype for output in op.outputs]
-    name = scope + op.name
+    name = op.name.split("/")[-1] if scope is None else scope + op.name
     return list(graph.create_op(op.type, list(inputs), dtypes, name=name, attrs=attrs).outputs)
 
 
@@ -43,14 +53,14 @@ def needed(fetches: Sequence[tf.Tensor]) -> list[tf.Operation]:
 
 
 def run_graph(
-    values: Mapping[str, tf.Tensor], fetches: Sequence[tf.Tensor], scope: str = ""
+    values: Mapping[str, tf.Tensor], fetches: Sequence[tf.Tensor], scope: str | None = None
 ) -> list[tf.Tensor]:
     """Return the fetched tensors of a graph, with calls of other functions put in their place.
 
     Args:
       values: of the graph's placeholders, by tensor name.
       fetches: tensors of one graph.
-      scope: put before the names of all operations.
+      scope: put before the names of all operations, see `run_op`.
     """
     known = dict(values)
     for op in needed(fetches):
@@ -61,11 +71,32 @@ def run_graph(
             body = called_graph(op, "f")
             names = [tensor.name for tensor in body.inputs]
             inner = dict(zip(names, inputs, strict=True))
-            outputs = run_graph(inner, body.outputs, f"{scope}{op.name}/")
+            inside = None if scope is None else f"{scope}{op.name}/"
+            outputs = run_graph(inner, body.outputs, inside)
         else:
             outputs = run_op(op, inputs, scope)
         known.update(zip((tensor.name for tensor in op.outputs), outputs, strict=True))
     return [known[tensor.name] for tensor in fetches]
+
+
+def static_value(tensor: tf.Tensor) -> np.ndarray | None:
+    """Return the value of a tensor that follows from constants and static shapes, or None.
+
+    More than `tf.get_static_value`, it does sums and products of sizes.
+    """
+    value = tf.get_static_value(tensor)
+    if value is not None or tensor.op.type not in FOLDED:
+        return value
+    inputs = [static_value(part) for part in tensor.op.inputs]
+    if any(part is None for part in inputs):
+        return None
+    constants = zip(inputs, tensor.op.inputs, strict=True)
+
+    def folded() -> tf.Tensor:
+        return run_op(tensor.op, [tf.constant(x, part.dtype) for x, part in constants])[0]
+
+    with tf.init_scope():
+        return tf.function(folded, autograph=False)().numpy()
 
 
 def captured(graph: tf.Graph) -> dict[str, tf.Tensor]:
@@ -80,6 +111,6 @@ def inlined(function: tf.types.experimental.ConcreteFunction, specs: Sequence[tf
 
     def run(*arguments: tf.Tensor) -> tf.Tensor:
         values = captured(graph) | dict(zip(names, arguments, strict=True))
-        return run_graph(values, graph.outputs)[0]
+        return run_graph(values, graph.outputs, scope="")[0]
 
     return tf.function(run, autograph=False).get_concrete_function(*specs)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from autoregressive.incremental.replay import run_op
+from autoregressive.incremental.replay import run_op, static_value
 from autoregressive.incremental.streams import Call, Kind, Node, Part, Stream
 
 _ELEMENTWISE = """
@@ -114,7 +114,8 @@ def reshape(node: Node) -> Part:
     inner, right = divmod(after[0] * stream.inner, after[1])
     if left or right:
         raise node.refused("mixes time with another axis (Reshape)")
-    kind = node.grown(0, stream, outer=outer, inner=inner)
+    merged_by = "" if outer * inner == 1 else stream.merged_by or node.layer
+    kind = node.grown(0, stream, outer=outer, inner=inner, merged_by=merged_by)
     shape, axis = node.op.outputs[0].shape.as_list(), axes[0]
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
@@ -152,7 +153,7 @@ def broadcast(node: Node) -> Part:
 def still(node: Node) -> Part:
     """Rule of what grows with the length and does not read the sequence: all its rows are equal."""
     if node.type == "Const":
-        value = tf.get_static_value(node.op.outputs[0])
+        value = static_value(node.op.outputs[0])
         axis = node.moving(0)[0]
         if (value != value.take([0], axis)).any():
             raise node.refused("depends on the position in the sequence")

@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.incremental.replay import static_value
 from autoregressive.incremental.rowwise import rowwise
 from autoregressive.incremental.streams import Call, Node, Part, Stream
 
@@ -29,9 +30,9 @@ def pad(node: Node) -> Part:
         raise node.unsupported("it pads a merged axis")
     moved = padded(node, stream, front, after)
     kind = node.grown(0, stream, offset=moved.offset, ahead=moved.ahead)
-    paddings = np.array(tf.get_static_value(node.op.inputs[1]))
+    paddings = np.array(static_value(node.op.inputs[1]))
     paddings[stream.axis] = 0
-    value = tf.get_static_value(node.op.inputs[2]) if node.type == "PadV2" else 0
+    value = static_value(node.op.inputs[2]) if node.type == "PadV2" else 0
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         return [
@@ -74,7 +75,7 @@ def slices(node: Node) -> Part:
     if not isinstance(stream, Stream):
         return rowwise(node)
     first = int(_time_entry(node, 1, stream.axis))
-    begin, sizes = (np.array(tf.get_static_value(x)) for x in node.op.inputs[1:3])
+    begin, sizes = (np.array(static_value(x)) for x in node.op.inputs[1:3])
     begin[stream.axis], sizes[stream.axis] = 0, -1
     return _sliced(node, stream, first, lambda rows: tf.slice(rows, begin, sizes))
 
@@ -99,10 +100,12 @@ def strided_slices(node: Node) -> Part:
             first = int(_time_entry(node, 1, entry))
         masks["begin_mask"] |= 1 << entry
         masks["end_mask"] |= 1 << entry
-    bounds = [tf.get_static_value(x) for x in node.op.inputs[1:4]]
+    bounds = [static_value(x) for x in node.op.inputs[1:4]]
     if any(bound is None for bound in bounds):
         raise node.unsupported("its bounds are computed")
-    return _sliced(node, stream, first, lambda rows: tf.strided_slice(rows, *bounds, **masks))
+    part = _sliced(node, stream, first, lambda rows: tf.strided_slice(rows, *bounds, **masks))
+    part.is_alias &= bool(np.all(bounds[2] == 1))
+    return part
 
 
 def _sliced(node: Node, stream: Stream, first: int, run) -> Part:
@@ -113,12 +116,20 @@ def _sliced(node: Node, stream: Stream, first: int, run) -> Part:
     if first > 0:
         ahead = (*ahead, f"{node.layer} drops the first {first} of its rows")
     kind = node.grown(0, stream, offset=offset, ahead=ahead)
-    return Part([kind], lambda inputs, call: [run(inputs[0][0])])
+    is_alias = isinstance(kind, Stream) and _others(node.op.inputs[0], stream.axis) == _others(
+        node.op.outputs[0], kind.axis
+    )
+    return Part([kind], lambda inputs, call: [run(inputs[0][0])], is_alias=is_alias)
+
+
+def _others(tensor: tf.Tensor, axis: int) -> list[int | None]:
+    """Return the sizes of a tensor with its time axis marked."""
+    return [None if i == axis else size for i, size in enumerate(tensor.shape)]
 
 
 def _time_entry(node: Node, index: int, entry: int):
     """Return an entry of a constant argument, which must not depend on the length."""
-    values = [tf.get_static_value(op.inputs[index]) for op in (node.op, node.longer)]
+    values = [static_value(op.inputs[index]) for op in (node.op, node.longer)]
     if any(value is None for value in values):
         raise node.unsupported("an argument that has to be a constant is computed")
     if np.any(values[0][entry] != values[1][entry]):
@@ -128,7 +139,7 @@ def _time_entry(node: Node, index: int, entry: int):
 
 def _entry(node: Node, axis: int) -> int | None:
     """Return the entry of a slice's specification that an axis has; None: all of the axis."""
-    count = len(tf.get_static_value(node.op.inputs[3]))
+    count = len(static_value(node.op.inputs[3]))
     new, ellipsis = (node.op.get_attr(f"{name}_mask") for name in ("new_axis", "ellipsis"))
     named = sum(not (new | ellipsis) >> i & 1 for i in range(count))
     dimension = 0

@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
+from autoregressive.incremental.replay import static_value
+
 # Rows after the present of a tensor that is the same at every time.
 ENDLESS = 1 << 40
 
@@ -30,6 +32,7 @@ class Stream:
       end: rows after the present that a longer input would not change; negative where the last
         rows of the present are missing.
       ahead: what looked ahead on the way, one text per layer.
+      merged_by: the layer that merged the axis with another one.
     """
 
     axis: int
@@ -38,6 +41,7 @@ class Stream:
     outer: int = 1
     inner: int = 1
     ahead: tuple[str, ...] = ()
+    merged_by: str = ""
 
     @property
     def is_merged(self) -> bool:
@@ -107,7 +111,7 @@ class Node:
 
     def static(self, index: int) -> Any:
         """Return the value of an input, a NumPy array that is the same at both lengths."""
-        values = [tf.get_static_value(op.inputs[index]) for op in (self.op, self.longer)]
+        values = [static_value(op.inputs[index]) for op in (self.op, self.longer)]
         if values[0] is None or values[1] is None:
             raise self.unsupported("an argument that has to be a constant is computed")
         if not np.array_equal(*values):
@@ -184,12 +188,14 @@ class Part:
       run: from the inputs, each as a list with a tensor per delay, to the outputs.
       delays: of every input that is a stream, by its index, in steps; (0,) where not given.
       loop: of a recurrent layer, what makes its first state.
+      is_alias: the rows are those of the first input, at the same times.
     """
 
     kinds: list[Kind]
     run: Run
     delays: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     loop: Any = None
+    is_alias: bool = False
 
 
 def moving_axes(short: tf.Tensor, long: tf.Tensor) -> list[int]:

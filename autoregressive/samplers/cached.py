@@ -39,9 +39,9 @@ def cached_chunk(
     symbols = tf.TensorArray(dtype, length, element_shape=[batch])
 
     def body(time, state, symbols):
-        now = None if condition is None else condition[:, time : time + 1]
+        now = None if condition is None else condition[:, time][:, tf.newaxis]
         parameters, after = network.step(state, now)
-        drawn = distribution.sample(parameters, noise[:, time : time + 1], temperature)
+        drawn = distribution.sample(parameters, noise[:, time][:, tf.newaxis], temperature)
         drawn = tf.cast(tf.reshape(drawn, [batch, 1]), dtype)
         state = {"input": network.read(drawn), "network": after}
         return time + 1, state, symbols.write(time, drawn[:, 0])

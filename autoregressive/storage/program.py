@@ -6,7 +6,6 @@ from typing import Any
 import tensorflow as tf
 
 from autoregressive.model import Autoregressive
-from autoregressive.symbols import RasterOrder
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
 
@@ -35,16 +34,19 @@ class Program(tf.Module):
                 self.initial_states.append(state)
                 self.steps.append(step)
                 traced += [state.get_concrete_function(), step.get_concrete_function()]
-        self._add_distribution(model.distribution, model.order)
+        dtype = traced[0].outputs[0].dtype
+        self._add_distribution(model.distribution, model.order, dtype)
         self._add_codec(model.codec, model.distribution.levels, model.order)
         # What the functions read has to be found from here.
         self.weights = list({v.ref(): v for f in traced for v in f.variables}.values())
 
-    def _add_distribution(self, distribution: Distribution, order: str) -> None:
+    def _add_distribution(
+        self, distribution: Distribution, order: str, parameters_dtype: tf.DType
+    ) -> None:
         channels = hasattr(distribution, "channels")
         axes = 2 if order == "time" else 3 if channels else 4
         dtype = tf.float32 if distribution.levels is None else tf.int32
-        parameters = tf.TensorSpec([None] * axes + [distribution.num_parameters])
+        parameters = tf.TensorSpec([None] * axes + [distribution.num_parameters], parameters_dtype)
         event = [distribution.channels] if channels else []
         symbols = tf.TensorSpec([None] * axes + event, dtype)
         noise = tf.TensorSpec([None] * axes + [distribution.noise_channels])
@@ -52,7 +54,7 @@ class Program(tf.Module):
         key, rows = tf.TensorSpec([2], tf.uint32), tf.TensorSpec([None], tf.int32)
         self.log_prob = _function(distribution.log_prob, [parameters, symbols])
         self.draw = _function(distribution.sample, [parameters, noise, tf.TensorSpec([])])
-        self.mode = _function(distribution.mode, [parameters])
+        self.mode = _function(lambda x: distribution.mode(tf.cast(x, tf.float32)), [parameters])
         self.noise = _function(distribution.noise, [key, rows, scalar, scalar])
 
     def _add_codec(self, codec: Codec, levels: int | None, order: str) -> None:
@@ -67,9 +69,6 @@ class Program(tf.Module):
 def network_specs(model: Autoregressive) -> list[tf.TensorSpec]:
     """Return the network's arguments, of any batch and length."""
     network = model.symbol_network
-    if isinstance(network, RasterOrder):
-        channels = getattr(model.distribution, "channels", None)
-        return [tf.TensorSpec([None, None, None, channels])]
     return [network.inputs] if network.condition is None else [network.inputs, network.condition]
 
 

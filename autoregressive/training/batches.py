@@ -43,7 +43,11 @@ class Batches:
                 )
 
     def example(self) -> Batch:
-        """Return the first batch."""
+        """Return the first batch, which an iterator still gives afterwards."""
+        if isinstance(self._source, Iterator):
+            first = next(self._source)
+            self._source = itertools.chain([first], self._source)
+            return next(self._numbered([first]))
         return next(iter(self.starting_at(0)))
 
     def starting_at(self, step: int) -> Iterable[Batch]:
@@ -55,6 +59,14 @@ class Batches:
         if callable(self._source):
             return self._numbered(map(self._source, itertools.count(step)))
         return self._numbered(itertools.islice(_endless(self._source), step, None))
+
+    def dataset_from(self, step: int) -> tf.data.Dataset:
+        """Return the batches from a step on as a `tf.data.Dataset`, which replicas share."""
+        batches = self.starting_at(step)
+        if isinstance(batches, tf.data.Dataset):
+            return batches
+        signature = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in self.example().items()}
+        return tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
 
     def _numbered(self, batches: Iterable) -> Iterator[Batch]:
         for batch in batches:

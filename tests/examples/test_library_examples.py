@@ -1,7 +1,9 @@
 """The scripts that show the library, at smoke size: short, and they say what they promise."""
 
+import re
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from examples import fast_sampling, own_distribution, own_images, own_network
@@ -33,3 +35,16 @@ def test_fast_sampling_times_both(capsys):
 def test_own_images_has_an_interval(capsys):
     own_images.main(steps=2, size=6, num=16)
     assert "bits per dimension" in capsys.readouterr().out
+
+
+def test_the_reference_page_does_what_it_says(tmp_path, monkeypatch):
+    page = (ROOT / "docs" / "reference" / "autoregressive.md").read_text()
+    code = re.search(r"```python\n(.*?)```", page, re.S)[1]
+    for full, smoke in (("steps=2000", "steps=1"), ("length=16000", "length=8")):
+        assert full in code
+        code = code.replace(full, smoke)
+    monkeypatch.chdir(tmp_path)
+    names = {"waveforms": np.zeros([4, 32], np.float32)}
+    exec(code, names)
+    drawn = names["model"].sample(num=2, length=8, seed=1)
+    np.testing.assert_array_equal(names["onepass"].load("mine").sample(2, 8, seed=1), drawn)
