@@ -63,8 +63,7 @@ def fit(
       evaluate: a function from the model to a score, lower is better; or a batch, whose loss it is.
       evaluate_every: steps between two evaluations, each with a checkpoint.
       batch_size: rows drawn from arrays. seed: of the draw.
-      workdir: for checkpoints, metrics.jsonl and TensorBoard events; a run there goes on exactly
-        where its newest checkpoint is. None: nothing is kept but the weights.
+      workdir: for checkpoints, metrics and events; a run there is resumed exactly. None: none.
       replicator: in whose scope the network was made; None: one device.
       jit_compile: compile the step with XLA.
     Returns:
@@ -90,9 +89,8 @@ def fit(
         trainer = Trainer(run, state, _pure(loss, model), config, replicator)
         for line in trainer.resume():
             print(line)
-        score = _score(model, state, loss, evaluate)
         stream = source.starting_at if is_single_device(trainer.replicator) else source.dataset_from
-        outcome = trainer.train(stream(trainer.step), score)
+        outcome = trainer.train(stream(trainer.step), _score(model, state, loss, evaluate))
         state.use_average()
     return outcome
 

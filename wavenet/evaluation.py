@@ -4,11 +4,11 @@ import dataclasses
 import math
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import tensorflow as tf
 
+from likelihoods import Codec
 from replicator.runs.errors import UserError
 from replicator.runs.folders import counted
 from replicator.runs.intervals import in_words as measure_in_words
@@ -75,7 +75,7 @@ def evaluate(
     bits, samples = _bits(model, items)
     mean_bits = weighted_mean(bits, samples)
     spread = items[:: max(1, len(items) // copies)][:copies]
-    sixteen_bit = codes_16_bit_samples(model.network.likelihood)
+    sixteen_bit = codes_16_bit_samples(model.network.codec)
     compared = _compared(model, spread, seed, temperatures, on_sounds)
     measures = {"bits_per_sample": dataclasses.asdict(mean_bits), **compared.pop("measures")}
     return {
@@ -199,14 +199,14 @@ def _flac_in_words(bits: float, flac: float | None) -> str:
     return f"  FLAC at its best   {flac:.3f}   on the same 16-bit samples ({compared})"
 
 
-def codes_16_bit_samples(likelihood: Any) -> bool:
+def codes_16_bit_samples(codec: Codec) -> bool:
     """Return whether levels are those of 16-bit PCM, so that bits compare with a lossless codec's.
 
     A coarser or companded grid loses what the codec keeps: its bits are of something else.
     """
-    lowest = likelihood.decode(tf.range(4)).numpy().astype(np.float64)
+    lowest = codec.decode(tf.range(4)).numpy().astype(np.float64)
     steps = np.diff(lowest) * SIXTEEN_BITS
-    return likelihood.levels == SIXTEEN_BITS and bool(np.all(np.abs(steps - 2.0) < 0.1))
+    return codec.levels == SIXTEEN_BITS and bool(np.all(np.abs(steps - 2.0) < 0.1))
 
 
 def heading(figures: dict) -> str:
