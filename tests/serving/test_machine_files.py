@@ -134,6 +134,7 @@ def server(tmp_path_factory):
 
 TOKEN = "a-token-of-some-length"
 BEARER = {"Authorization": f"Bearer {TOKEN}"}
+TESTED = "X-Tested-Address"  # that a client at 127.0.0.1 has, for nginx
 SLOW = json.dumps({"frames": [[0.5] * 3] * 600, "format": "l16"})  # minutes of work
 
 
@@ -183,7 +184,8 @@ def proxy(server, tmp_path_factory):
     )
     (folder / "all.conf").write_text(
         f"daemon off; pid {folder}/pid; error_log {folder}/log; events {{}}\n"
-        f"http {{ access_log off;\n{paths}{text} }}"
+        f"http {{ access_log off; set_real_ip_from 127.0.0.1; real_ip_header {TESTED};\n"
+        f"{paths}{text} }}"
     )
     process = subprocess.Popen(["nginx", "-p", str(folder), "-c", str(folder / "all.conf")])
     try:
@@ -264,11 +266,12 @@ def test_nginx_passes_on_sound_while_it_is_made(proxy, tls):
     connection.close()
 
 
-def statuses(proxy, count, source):
-    """How a number of requests from an address end."""
+def statuses(proxy, count, source, network=None):
+    """How a number of requests from an address, or each from another of a network, end."""
     found = []
-    for _ in range(count):
-        connection, answer = through(proxy, "GET", "/v1/models", source=source)
+    for number in range(count):
+        headers = {TESTED: f"{network}{number + 1:x}"} if network else {}
+        connection, answer = through(proxy, "GET", "/v1/models", source=source, **headers)
         found.append(answer.status)
         connection.close()
     return found
@@ -287,6 +290,12 @@ def test_nginx_limits_how_often_an_address_asks(proxy):
     found = statuses(proxy, 45, "127.0.0.5")
     assert found[:41] == [200] * 41 and set(found[41:]) == {429}
     assert statuses(proxy, 1, "127.0.0.6") == [200]
+
+
+def test_nginx_takes_a_customer_with_many_addresses_for_one(proxy):
+    found = statuses(proxy, 45, "127.0.0.1", "2001:db8:0:1::")
+    assert found[:41] == [200] * 41 and set(found[41:]) == {429}
+    assert statuses(proxy, 1, "127.0.0.1", "2001:db8:0:2::") == [200]
 
 
 STALLED = "POST /v2/models/voice/infer HTTP/1.1\r\nHost: models.example\r\n"
