@@ -51,7 +51,7 @@ def watched_output() -> Iterator[Output]:
     """A context in which standard output is an `Output`; what waits in it is written at its end."""
     _open_closed()
     before, output = sys.stdout, Output(sys.stdout)
-    sys.stdout = output  # type: ignore[assignment]
+    sys.stdout = output
     try:
         yield output
     finally:

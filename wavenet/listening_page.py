@@ -18,8 +18,10 @@ RECORDINGS = 5  # on a page
 OPUS_RATES_HZ = (8_000, 12_000, 16_000, 24_000, 48_000)
 # The order of a page: what is to be reached, who taught, the model, its peers, and controls last.
 BEFORE_PEERS = ("recording", "teacher", "model", "student")
-CONTROLS = ("world", "griffin_lim_mel_consistent", "griffin_lim", "draft", "source_filter")
-CONTROLS += ("untrained",)
+CONTROLS = (
+    *("world", "griffin_lim_mel_consistent", "griffin_lim"),
+    *("draft", "source_filter", "untrained"),
+)
 WIDTH, HEIGHT = 360, 128  # of a spectrogram, in pixels
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; margin: 1rem auto; max-width: 72rem; padding: 0 1rem }
