@@ -49,7 +49,7 @@ def best_or_newest(run: RunDirectory) -> Arrays:
     best, damaged = checkpoints.best_step(), []
     if best is not None:
         try:
-            arrays = read_npz(checkpoints.path(best))
+            found = read_npz(checkpoints.path(best))
         except UserError:
             damaged = [checkpoints.path(best)]
         else:
@@ -58,7 +58,7 @@ def best_or_newest(run: RunDirectory) -> Arrays:
                 _say(
                     f"{run.path}: step {best} is used; step {newest} was not evaluated on dev yet."
                 )
-            return arrays
+            return found
     arrays, newer = checkpoints.newest()
     if arrays is None:
         raise UserError(f"{run.path} has no checkpoint yet; training makes one.")
