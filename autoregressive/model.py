@@ -229,7 +229,7 @@ class Autoregressive:
         for start in range(0, length, chunk):
             stop = min(start + chunk, length)
             noise = self.distribution.noise(seed, tf.range(num), start, stop - start)
-            part = None if condition is None else _tensor(condition)[:, start:stop]
+            part = None if condition is None else tf.convert_to_tensor(condition)[:, start:stop]
             symbols, state = function(noise, part, scale, state)
             yield self.codec.decode(symbols).numpy()
 
