@@ -121,7 +121,8 @@ class Autoregressive:
             condition = self._no_condition(4)
             example = (zeros,) if condition is None else (zeros, condition)
         function = tf.function(self.symbol_network.parameters, autograph=False)
-        return list(function.get_concrete_function(*example).trainable_variables)
+        read = function.get_concrete_function(*example).trainable_variables
+        return list({id(v): v for v in map(_of_all_replicas, read)}.values())
 
     def symbols(self, elements: Any) -> tf.Tensor:
         """Return the symbols of elements, after a check.
@@ -229,7 +230,7 @@ class Autoregressive:
         for start in range(0, length, chunk):
             stop = min(start + chunk, length)
             noise = self.distribution.noise(seed, tf.range(num), start, stop - start)
-            part = None if condition is None else _tensor(condition)[:, start:stop]
+            part = None if condition is None else tf.convert_to_tensor(condition)[:, start:stop]
             symbols, state = function(noise, part, scale, state)
             yield self.codec.decode(symbols).numpy()
 
@@ -294,6 +295,12 @@ def _default_codec(distribution: Distribution, order: str) -> Codec:
     if distribution.levels is None:
         return Reals()
     return (Linear if order == "time" else Integers)(distribution.levels)
+
+
+def _of_all_replicas(variable: tf.Variable) -> tf.Variable:
+    """Return the variable that a replica's copy belongs to; of one device the variable itself."""
+    container = getattr(variable, "_distributed_container", None)
+    return variable if container is None or container() is None else container()
 
 
 def _tensor(condition: Any) -> tf.Tensor | None:

@@ -10,7 +10,7 @@ import numpy as np
 import tyro
 
 import onepass
-from likelihoods.codec import MuLaw
+from onepass import likelihoods
 
 layers = keras.layers
 
@@ -38,8 +38,8 @@ def main(num_layers: int = 24, channels: int = 32, length: int = 16000) -> None:
     """
     network = wavenet(num_layers, channels, 256)  # yours: keras.models.load_model("mine.keras")
 
-    distribution = onepass.likelihoods.Categorical(256)
-    model = onepass.Autoregressive(network, distribution, codec=MuLaw(256))
+    distribution, codec = likelihoods.Categorical(256), likelihoods.MuLaw(256)
+    model = onepass.Autoregressive(network, distribution, codec=codec)
     sound = model.sample(num=1, length=length, seed=1)
 
     start = time.monotonic()

@@ -9,12 +9,12 @@ import tensorflow as tf
 import tyro
 
 import onepass
-from likelihoods.distribution import Tabulated
+from onepass import likelihoods
 
 LEVELS = 64
 
 
-class Laplace(Tabulated):
+class Laplace(likelihoods.Tabulated):
     """A Laplace density, cut into levels: parameters [..., 2] are its centre and log-scale."""
 
     levels, num_parameters = LEVELS, 2

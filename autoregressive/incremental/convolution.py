@@ -3,11 +3,12 @@
 import dataclasses
 from collections.abc import Sequence
 
+import numpy as np
 import tensorflow as tf
 
-from autoregressive.incremental.replay import static_value
 from autoregressive.incremental.rowwise import rowwise
 from autoregressive.incremental.shifts import padded
+from autoregressive.incremental.sizes import static_value
 from autoregressive.incremental.streams import Call, Node, Part, Stream
 
 CONVOLUTIONS = ("Conv2D", "DepthwiseConv2dNative")
@@ -65,13 +66,14 @@ def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
     """Rule of a `Dilated`; the node is its BatchToSpaceND, with the inputs of the convolution."""
     stream = node.only()
     axis = stream.axis
-    blocks = static_value(whole.space.inputs[1])
+    blocks = _known(node, whole.space.inputs[1])
     conv_axis = whole.conv_axis(axis)
     kernel = whole.inner.inputs[1].shape
     if stream.is_merged or blocks.prod() != blocks[axis - 1] or kernel[2 - conv_axis] != 1:
         raise node.unsupported("it is dilated in an axis besides time")
     dilation = int(blocks[axis - 1] * whole.inner.get_attr("dilations")[conv_axis])
-    bounds = [_bounds(part, op, axis) for part, op in ((whole, node.op), (longer, node.longer))]
+    pairs = (whole, node.op), (longer, node.longer)
+    bounds = [_bounds(node, part, op, axis) for part, op in pairs]
     if bounds[0] != bounds[1]:
         raise node.refused("depends on the length of its input")
     stream, delays = _windows(node, stream, kernel[conv_axis - 1], dilation, bounds[0])
@@ -79,10 +81,17 @@ def dilated_convolution(node: Node, whole: Dilated, longer: Dilated) -> Part:
     return Part([kind], _flat(whole.inner.type, conv_axis - 1), {0: delays})
 
 
-def _bounds(whole: Dilated, batch: tf.Operation, axis: int) -> tuple[int, int]:
+def _known(node: Node, tensor: tf.Tensor) -> np.ndarray:
+    value = static_value(tensor)
+    if value is None:
+        raise node.unsupported("an argument that has to be a constant is computed")
+    return value
+
+
+def _bounds(node: Node, whole: Dilated, batch: tf.Operation, axis: int) -> tuple[int, int]:
     """Rows of zeros before and after, without those that only fill up the last block."""
-    paddings = static_value(whole.space.inputs[2])[axis - 1]
-    crops = static_value(batch.inputs[2])[axis - 1]
+    paddings = _known(node, whole.space.inputs[2])[axis - 1]
+    crops = _known(node, batch.inputs[2])[axis - 1]
     return int(paddings[0] - crops[0]), int(paddings[1] - crops[1])
 
 

@@ -5,8 +5,17 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from autoregressive.incremental.replay import called_graph, run_graph, static_value
-from autoregressive.incremental.streams import Call, Node, NotCausalError, Part, Refused, Stream
+from autoregressive.incremental.replay import called_graph, run_graph
+from autoregressive.incremental.sizes import static_value
+from autoregressive.incremental.streams import (
+    Call,
+    Kind,
+    Node,
+    NotCausalError,
+    Part,
+    Refused,
+    Stream,
+)
 
 LOOPS = ("While", "StatelessWhile")
 ADDITIONS = ("Add", "AddV2")
@@ -102,14 +111,16 @@ class Body:
 def loop(node: Node) -> Part:
     """Rule of `tf.while_loop` over time, as Keras' recurrent layers and `tf.scan` make it."""
     body = _body(node)
-    streams = [node.kinds[index] for index in body.reads]
+    streams = [
+        kind for i, kind in enumerate(node.kinds) if i in body.reads and isinstance(kind, Stream)
+    ]
     if any(stream.offset is None or stream.offset < 0 for stream in streams):
         raise node.unsupported("the first times were dropped before it")
     if len({stream.offset for stream in streams}) > 1:
         raise node.unsupported("it reads sequences of different delay")
     ahead = tuple(dict.fromkeys(text for stream in streams for text in stream.ahead))
     stream = Stream(0, streams[0].offset, min(s.end for s in streams), ahead=ahead)
-    kinds = [stream if i in body.writes else None for i in range(len(node.kinds))]
+    kinds: list[Kind] = [stream if i in body.writes else None for i in range(len(node.kinds))]
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         fixed = [delays[0] for delays in inputs]

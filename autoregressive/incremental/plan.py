@@ -2,12 +2,12 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
 import tensorflow as tf
 
 from autoregressive.incremental import convolution, loops, rings, rowwise, shifts
 from autoregressive.incremental.layer_names import layer_of
-from autoregressive.incremental.replay import captured, inlined, needed, run_graph, static_value
+from autoregressive.incremental.replay import captured, inlined, needed, run_graph
+from autoregressive.incremental.sizes import same, static_value
 from autoregressive.incremental.streams import (
     Call,
     Kind,
@@ -77,6 +77,12 @@ class Plan:
         """Return the tensor that has the rows of another one, so that they are kept once."""
         return self.roots.get(name, name)
 
+    def _stream(self, name: str) -> Stream:
+        kind = self.kinds[name]
+        if not isinstance(kind, Stream):
+            raise TypeError(f"{name} must have a time axis, it is {kind}.")
+        return kind
+
     def _layer(self, op: tf.Operation) -> str:
         return layer_of(op.name, self._names)
 
@@ -109,8 +115,9 @@ class Plan:
         if "Random" in op.type or op.type == "Multinomial":
             raise node.refused("draws random numbers of its own; call it without dropout or noise")
         if op.type == "BatchToSpaceND" and any(kinds):
-            whole = convolution.Dilated.ending_at(op), convolution.Dilated.ending_at(longer)
-            part = convolution.dilated_convolution(node, *whole) if all(whole) else _no_rule(node)
+            short, long = (convolution.Dilated.ending_at(x) for x in (op, longer))
+            whole = short is not None and long is not None
+            part = convolution.dilated_convolution(node, short, long) if whole else _no_rule(node)
         elif not node.streams() and op.type not in loops.LOOPS:
             part = rowwise.still(node) if grows else self._constant(node)
         elif op.type in SHAPES:
@@ -118,7 +125,7 @@ class Plan:
         else:
             part = rule(node) if rule else _no_rule(node)
         self.kinds.update(zip((x.name for x in op.outputs), part.kinds, strict=True))
-        if part.run is not None:
+        if part.run is not None:  # what has no value is refused where it is read
             self.parts.append((op, part))
         if part.is_alias:
             self.roots[op.outputs[0].name] = self._root(tensors[0].name)
@@ -133,16 +140,17 @@ class Plan:
 
     def _constant(self, node: Node) -> Part:
         """Rule of what does not grow and reads no time of the sequence."""
-        values = [static_value(op.outputs[0]) for op in (node.op, node.longer)]
-        if not any(node.kinds) and (values[0] is None or np.array_equal(*values)):
-            return Part([None] * len(node.op.outputs), rowwise.replayed(node))
-        if values[0] is not None and np.array_equal(*values):
-            return Part([None], lambda inputs, call: [tf.constant(values[0])])
+        outputs = node.op.outputs
+        if not any(node.kinds) and node.type != "Const":
+            return Part([None] * len(outputs), rowwise.replayed(node))
+        short, long = (static_value(op.outputs[0]) for op in (node.op, node.longer))
+        if same(short, long):
+            return Part([None], lambda inputs, call: [tf.constant(short, outputs[0].dtype)])
         if node.type in rowwise.LIKE:
             return Part([None], lambda inputs, call: [rowwise.filled(node)])
         reasons = [kind.reason for kind in node.kinds if isinstance(kind, Refused)]
         reason = reasons[0] if reasons else f"{node.layer} depends on the length of its input"
-        return Part([Refused(reason)] * len(node.op.outputs), None)
+        return Part([Refused(reason)] * len(outputs), None)
 
     def _check_output(self) -> None:
         output = self.graphs[0].outputs[0]
@@ -208,7 +216,7 @@ class Plan:
         return run_graph(captured(graph) | zeros, fetches) if fetches else []
 
     def _past(self, name: str, whole: tf.Tensor, rows: int) -> tf.Tensor:
-        kind = self.kinds[name]
+        kind = self._stream(name)
         shape = [size for i, size in enumerate(whole.shape) if i != kind.axis]
         offset = min(max(kind.offset or 0, 0), rows)
         first = (kind.offset or 0) - offset
@@ -221,7 +229,7 @@ class Plan:
     def _first_states(self, part: Part, variables: list[tf.Tensor], op: tf.Operation) -> State:
         body = part.loop
         states = [variables[index] for index in body.states]
-        offset = self.kinds[op.inputs[body.reads[0]].name].offset
+        offset = self._stream(op.inputs[body.reads[0]].name).offset
         if offset:
             rows = [self._rows_of(op.inputs[index], offset) for index in body.reads]
             _, states = body.scan(variables, rows, states)
@@ -249,7 +257,7 @@ class Plan:
             if delays == (0,):
                 return [values[name]]
             name = self._root(name)
-            axis = self.kinds[name].axis
+            axis = self._stream(name).axis
             return rings.delayed(state.get(name), values[name], position, delays, axis)
 
         for op, part in self.parts:
@@ -258,10 +266,10 @@ class Plan:
                 past(name, part.delays.get(i, (0,))) if name in values else [None]
                 for i, name in enumerate(names)
             ]
-            outputs = part.run(inputs, call)
+            outputs = part.run(inputs, call) if part.run else []
             values.update(zip((x.name for x in op.outputs), outputs, strict=True))
         pushed = {
-            name: rings.pushed(state[name], values[name], position, self.kinds[name].axis)
+            name: rings.pushed(state[name], values[name], position, self._stream(name).axis)
             for name in self.memory
         }
         output = self.graphs[0].outputs[0].name

@@ -1,17 +1,10 @@
 """Run the operations of a traced graph again, inside another graph."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Container, Mapping, Sequence
 
-import numpy as np
 import tensorflow as tf
 
 CALLS = ("PartitionedCall", "StatefulPartitionedCall")
-# Arithmetic of sizes that is done ahead.
-FOLDED = frozenset(
-    """Add AddV2 BroadcastTo Cast ConcatV2 Equal ExpandDims Fill FloorDiv FloorMod GatherV2 Greater
-    Identity Less Max Maximum Min Minimum Mul Neg OnesLike Pack Prod Range Reshape SelectV2 Slice
-    Squeeze StridedSlice Sub Sum Tile Transpose ZerosLike""".split()  # noqa: SIM905
-)
 
 
 def run_op(
@@ -40,14 +33,19 @@ def called_graph(op: tf.Operation, attribute: str) -> tf.Graph:
     return op.graph._get_function(op.get_attr(attribute).name).graph
 
 
-def needed(fetches: Sequence[tf.Tensor]) -> list[tf.Operation]:
-    """Return the operations that the tensors of one graph are computed by, in order."""
-    found, waiting = set(), [tensor.op for tensor in fetches]
+def needed(fetches: Sequence[tf.Tensor], known: Container[str] = ()) -> list[tf.Operation]:
+    """Return the operations that the tensors of one graph are computed by, in order.
+
+    Args:
+      fetches: tensors of one graph.
+      known: names of tensors that need not be computed.
+    """
+    found, waiting = set(), [tensor for tensor in fetches if tensor.name not in known]
     while waiting:
-        op = waiting.pop()
+        op = waiting.pop().op
         if op not in found:
             found.add(op)
-            waiting.extend(tensor.op for tensor in op.inputs)
+            waiting.extend(tensor for tensor in op.inputs if tensor.name not in known)
     graph = fetches[0].graph if fetches else None
     return [op for op in graph.get_operations() if op in found] if graph else []
 
@@ -63,9 +61,7 @@ def run_graph(
       scope: put before the names of all operations, see `run_op`.
     """
     known = dict(values)
-    for op in needed(fetches):
-        if all(output.name in known for output in op.outputs):
-            continue
+    for op in needed(fetches, known):
         inputs = [known[tensor.name] for tensor in op.inputs]
         if op.type in CALLS:
             body = called_graph(op, "f")
@@ -77,26 +73,6 @@ def run_graph(
             outputs = run_op(op, inputs, scope)
         known.update(zip((tensor.name for tensor in op.outputs), outputs, strict=True))
     return [known[tensor.name] for tensor in fetches]
-
-
-def static_value(tensor: tf.Tensor) -> np.ndarray | None:
-    """Return the value of a tensor that follows from constants and static shapes, or None.
-
-    More than `tf.get_static_value`, it does sums and products of sizes.
-    """
-    value = tf.get_static_value(tensor)
-    if value is not None or tensor.op.type not in FOLDED:
-        return value
-    inputs = [static_value(part) for part in tensor.op.inputs]
-    if any(part is None for part in inputs):
-        return None
-    constants = zip(inputs, tensor.op.inputs, strict=True)
-
-    def folded() -> tf.Tensor:
-        return run_op(tensor.op, [tf.constant(x, part.dtype) for x, part in constants])[0]
-
-    with tf.init_scope():
-        return tf.function(folded, autograph=False)().numpy()
 
 
 def captured(graph: tf.Graph) -> dict[str, tf.Tensor]:

@@ -4,7 +4,8 @@ from collections.abc import Sequence
 
 import tensorflow as tf
 
-from autoregressive.incremental.replay import run_op, static_value
+from autoregressive.incremental.replay import run_op
+from autoregressive.incremental.sizes import static_value
 from autoregressive.incremental.streams import Call, Kind, Node, Part, Stream
 
 _ELEMENTWISE = """

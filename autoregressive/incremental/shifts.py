@@ -5,7 +5,6 @@ import dataclasses
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.incremental.replay import static_value
 from autoregressive.incremental.rowwise import rowwise
 from autoregressive.incremental.streams import Call, Node, Part, Stream
 
@@ -25,14 +24,17 @@ def padded(node: Node, stream: Stream, front: int, after: int) -> Stream:
 def pad(node: Node) -> Part:
     """Rule of a pad with a constant."""
     stream = node.only()
-    front, after = (int(n) for n in _time_entry(node, 1, stream.axis))
+    short, long = (value[stream.axis] for value in node.bounds(1))
+    if not np.array_equal(short, long):
+        raise node.refused("depends on the length of its input")
+    front, after = (int(rows) for rows in short)
     if stream.is_merged and (front or after):
         raise node.unsupported("it pads a merged axis")
     moved = padded(node, stream, front, after)
     kind = node.grown(0, stream, offset=moved.offset, ahead=moved.ahead)
-    paddings = np.array(static_value(node.op.inputs[1]))
+    paddings = node.bounds(1)[0].copy()
     paddings[stream.axis] = 0
-    value = static_value(node.op.inputs[2]) if node.type == "PadV2" else 0
+    value = node.static(2) if node.type == "PadV2" else 0
 
     def run(inputs: list[list[tf.Tensor]], call: Call) -> list[tf.Tensor]:
         return [
@@ -47,7 +49,7 @@ def pad(node: Node) -> Part:
 def mirror_pad(node: Node) -> Part:
     """Rule of a pad with mirrored rows, which time must not have."""
     stream = node.only()
-    if np.any(_time_entry(node, 1, stream.axis)):
+    if node.bounds(1)[0][stream.axis].any():
         raise node.refused("mirrors the start of the sequence, which reads times to come")
     return rowwise(node)
 
@@ -62,7 +64,7 @@ def concatenation(node: Node) -> Part:
     live = [index for index, kind in enumerate(node.kinds) if isinstance(kind, Stream)]
     if len(live) != 1:
         raise node.unsupported("it joins two sequences end to end")
-    stream = node.kinds[live[0]]
+    stream = node.streams()[0]
     rows = [tensor.shape[axis] for tensor in node.op.inputs[:-1]]
     moved = padded(node, stream, sum(rows[: live[0]]), sum(rows[live[0] + 1 :]))
     kind = node.grown(0, stream, offset=moved.offset, ahead=moved.ahead)
@@ -74,8 +76,8 @@ def slices(node: Node) -> Part:
     stream = node.kinds[0]
     if not isinstance(stream, Stream):
         return rowwise(node)
-    first = int(_time_entry(node, 1, stream.axis))
-    begin, sizes = (np.array(static_value(x)) for x in node.op.inputs[1:3])
+    first = node.entry(1, stream.axis)
+    begin, sizes = (node.bounds(index)[0].copy() for index in (1, 2))
     begin[stream.axis], sizes[stream.axis] = 0, -1
     return _sliced(node, stream, first, lambda rows: tf.slice(rows, begin, sizes))
 
@@ -94,15 +96,13 @@ def strided_slices(node: Node) -> Part:
     if entry is not None:
         if masks["shrink_axis_mask"] >> entry & 1:
             raise node.refused("reads one fixed time of the sequence")
-        if int(_time_entry(node, 3, entry)) != 1:
+        if node.entry(3, entry) != 1:
             raise node.refused("changes the rate of time (strided slice)")
         if not masks["begin_mask"] >> entry & 1:
-            first = int(_time_entry(node, 1, entry))
+            first = node.entry(1, entry)
         masks["begin_mask"] |= 1 << entry
         masks["end_mask"] |= 1 << entry
-    bounds = [static_value(x) for x in node.op.inputs[1:4]]
-    if any(bound is None for bound in bounds):
-        raise node.unsupported("its bounds are computed")
+    bounds = [node.bounds(index)[0] for index in (1, 2, 3)]
     part = _sliced(node, stream, first, lambda rows: tf.strided_slice(rows, *bounds, **masks))
     part.is_alias &= bool(np.all(bounds[2] == 1))
     return part
@@ -127,19 +127,9 @@ def _others(tensor: tf.Tensor, axis: int) -> list[int | None]:
     return [None if i == axis else size for i, size in enumerate(tensor.shape)]
 
 
-def _time_entry(node: Node, index: int, entry: int):
-    """Return an entry of a constant argument, which must not depend on the length."""
-    values = [static_value(op.inputs[index]) for op in (node.op, node.longer)]
-    if any(value is None for value in values):
-        raise node.unsupported("an argument that has to be a constant is computed")
-    if np.any(values[0][entry] != values[1][entry]):
-        raise node.refused("depends on the length of its input")
-    return values[0][entry]
-
-
 def _entry(node: Node, axis: int) -> int | None:
     """Return the entry of a slice's specification that an axis has; None: all of the axis."""
-    count = len(static_value(node.op.inputs[3]))
+    count = len(node.bounds(3)[0])
     new, ellipsis = (node.op.get_attr(f"{name}_mask") for name in ("new_axis", "ellipsis"))
     named = sum(not (new | ellipsis) >> i & 1 for i in range(count))
     dimension = 0

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.incremental.replay import static_value
+from autoregressive.incremental.sizes import static_value
 
 # Rows after the present of a tensor that is the same at every time.
 ENDLESS = 1 << 40
@@ -109,14 +109,26 @@ class Node:
             if isinstance(kind, Refused) and i not in but:
                 raise NotCausalError(kind.reason)
 
-    def static(self, index: int) -> Any:
-        """Return the value of an input, a NumPy array that is the same at both lengths."""
+    def bounds(self, index: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the value of an input at both lengths; it must not depend on the sequence."""
         values = [static_value(op.inputs[index]) for op in (self.op, self.longer)]
         if values[0] is None or values[1] is None:
             raise self.unsupported("an argument that has to be a constant is computed")
-        if not np.array_equal(*values):
+        return values[0], values[1]
+
+    def static(self, index: int) -> np.ndarray:
+        """Return the value of an input, which must be the same at both lengths."""
+        short, long = self.bounds(index)
+        if not np.array_equal(short, long):
             raise self.refused("depends on the length of its input")
-        return values[0]
+        return short
+
+    def entry(self, index: int, place: int) -> int:
+        """Return one entry of an input, which must be the same at both lengths."""
+        short, long = (int(value[place]) for value in self.bounds(index))
+        if short != long:
+            raise self.refused("depends on the length of its input")
+        return short
 
     def moving(self, output: int) -> list[int]:
         """Return the axes of an output that grow with the length."""
@@ -192,7 +204,7 @@ class Part:
     """
 
     kinds: list[Kind]
-    run: Run
+    run: Run | None
     delays: dict[int, tuple[int, ...]] = dataclasses.field(default_factory=dict)
     loop: Any = None
     is_alias: bool = False

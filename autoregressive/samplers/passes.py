@@ -16,8 +16,9 @@ def empty_symbols(distribution: Distribution, noise: tf.Tensor) -> tf.Tensor:
     """
     dtype = tf.float32 if distribution.levels is None else tf.int32
     shape = tf.shape(noise)[:-1]
-    if hasattr(distribution, "channels"):
-        shape = tf.concat([shape, [distribution.channels]], 0)
+    channels = getattr(distribution, "channels", None)
+    if channels is not None:
+        shape = tf.concat([shape, [channels]], 0)
     return tf.zeros(shape, dtype)
 
 

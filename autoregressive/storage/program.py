@@ -43,13 +43,14 @@ class Program(tf.Module):
     def _add_distribution(
         self, distribution: Distribution, order: str, parameters_dtype: tf.DType
     ) -> None:
-        channels = hasattr(distribution, "channels")
+        channels = getattr(distribution, "channels", None)
         axes = 2 if order == "time" else 3 if channels else 4
         dtype = tf.float32 if distribution.levels is None else tf.int32
         parameters = tf.TensorSpec([None] * axes + [distribution.num_parameters], parameters_dtype)
-        event = [distribution.channels] if channels else []
+        event = [channels] if channels else []
         symbols = tf.TensorSpec([None] * axes + event, dtype)
-        noise = tf.TensorSpec([None] * axes + [distribution.noise_channels])
+        drawn = distribution.noise(0, tf.range(1), 0, 1)
+        noise = tf.TensorSpec([None] * axes + [distribution.noise_channels], drawn.dtype)
         scalar = tf.TensorSpec([], tf.int32)
         key, rows = tf.TensorSpec([2], tf.uint32), tf.TensorSpec([None], tf.int32)
         self.log_prob = _function(distribution.log_prob, [parameters, symbols])

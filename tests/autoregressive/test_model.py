@@ -8,7 +8,7 @@ import tensorflow as tf
 from autoregressive.model import Autoregressive
 from autoregressive.samplers import registry
 from likelihoods import Categorical, Gaussian, LogisticMixture
-from likelihoods.codec import MuLaw
+from likelihoods.codec import MuLaw, Reals
 
 FLOAT64 = tf.TensorSpec([None, None, 1], tf.float64)
 TIME = 30
@@ -117,6 +117,24 @@ def test_a_condition_reaches_every_sampler():
     assert (model.sample(2, 12, 1, -condition) != drawn[0]).any()
     with pytest.raises(ValueError, match="`condition` must be given"):
         model.log_prob(drawn[0])
+
+
+def test_real_values_have_a_density_in_their_own_unit():
+    distribution = Gaussian(levels=None)
+    network = Dilated(2)
+    unit, tenth = (
+        Autoregressive(network, distribution, codec=Reals(unit=u), inputs=FLOAT64)
+        for u in (1.0, 0.1)
+    )
+    drawn = unit.sample(2, 10, seed=1, method="naive")
+    np.testing.assert_allclose(unit.sample(2, 10, seed=1, method="cached"), drawn, rtol=1e-4)
+    np.testing.assert_allclose(0.1 * drawn, tenth.sample(2, 10, seed=1), rtol=1e-4)
+    density = unit.log_prob(drawn)
+    np.testing.assert_allclose(tenth.log_prob(0.1 * drawn), density + np.log(10.0), rtol=1e-4)
+    mean, log_scale = (x.numpy() for x in distribution.normal(unit.conditionals(drawn)))
+    z = (drawn - mean) / np.exp(log_scale)
+    normal = -0.5 * z**2 - log_scale - 0.5 * np.log(2 * np.pi)
+    np.testing.assert_allclose(density, normal, rtol=1e-4, atol=1e-4)
 
 
 def test_an_embedding_reads_the_levels():

@@ -1,0 +1,77 @@
+"""Values that follow from constants and static shapes: where to slice, how much to pad."""
+
+import operator
+import weakref
+from collections.abc import Callable
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.incremental.replay import run_op
+
+ARITHMETIC: dict[str, Callable[..., np.ndarray]] = {
+    "Add": operator.add,
+    "AddV2": operator.add,
+    "FloorDiv": operator.floordiv,
+    "FloorMod": operator.mod,
+    "Identity": np.asarray,
+    "Maximum": np.maximum,
+    "Minimum": np.minimum,
+    "Mul": operator.mul,
+    "Neg": operator.neg,
+    "Sub": operator.sub,
+}
+# What else is done ahead, by TensorFlow itself.
+FOLDED = frozenset(
+    (
+        *("BroadcastTo", "Cast", "ConcatV2", "Equal", "ExpandDims", "Fill", "GatherV2", "Greater"),
+        *(
+            "Less",
+            "Max",
+            "Min",
+            "OnesLike",
+            "Pack",
+            "Prod",
+            "Range",
+            "Reshape",
+            "SelectV2",
+            "Slice",
+        ),
+        *("Squeeze", "StridedSlice", "Sum", "Tile", "Transpose", "ZerosLike"),
+    )
+)
+_KNOWN: weakref.WeakKeyDictionary = weakref.WeakKeyDictionary()
+
+
+def static_value(tensor: tf.Tensor) -> np.ndarray | None:
+    """Return the value of a tensor that is known when the graph is traced, or None.
+
+    More than `tf.get_static_value`, it does sums and products of sizes.
+    """
+    known = _KNOWN.setdefault(tensor.graph, {})
+    if tensor.name not in known:
+        value = tf.get_static_value(tensor)
+        known[tensor.name] = _folded(tensor) if value is None else np.asarray(value)
+    return known[tensor.name]
+
+
+def _folded(tensor: tf.Tensor) -> np.ndarray | None:
+    op = tensor.op
+    if op.type not in ARITHMETIC and op.type not in FOLDED:
+        return None
+    inputs = [static_value(part) for part in op.inputs]
+    if any(value is None for value in inputs):
+        return None
+    if op.type in ARITHMETIC:
+        return np.asarray(ARITHMETIC[op.type](*inputs), tensor.dtype.as_numpy_dtype)
+    with tf.init_scope():
+        return tf.function(lambda: run_op(op, _constants(op, inputs))[0], autograph=False)().numpy()
+
+
+def _constants(op: tf.Operation, values: list) -> list[tf.Tensor]:
+    return [tf.constant(value, x.dtype) for value, x in zip(values, op.inputs, strict=True)]
+
+
+def same(first: np.ndarray | None, second: np.ndarray | None) -> bool:
+    """Return whether both values are known and equal."""
+    return first is not None and second is not None and np.array_equal(first, second)
