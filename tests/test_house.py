@@ -9,6 +9,7 @@ ROOT = Path(__file__).resolve().parent.parent
 PLACES = (
     "likelihoods",
     "replicator",
+    "compression",
     "wavenet",
     "pixelcnn",
     "distill",

@@ -29,8 +29,8 @@ RETIRED = {
     "workshop": "worker pool",
 }
 FOLDERS = {
-    *("likelihoods", "replicator", "wavenet", "pixelcnn", "distill", "speech", "serving"),
-    *("onepass", "examples", "tests"),
+    *("likelihoods", "replicator", "compression", "wavenet", "pixelcnn", "distill", "speech"),
+    *("serving", "onepass", "examples", "tests"),
 }
 # Fields of stored configurations, which keep their names.
 STORED = {"picture_channels"}
