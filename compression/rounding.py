@@ -28,7 +28,7 @@ COARSER = 6  # places in STEPS from a step to one that is about four times as la
 # Bits that odds too near a border are counted as where a step is chosen: more than the log2(e) that
 # choices take for each, because good choices make up for coarse steps.
 NEAR_BITS = 6.0
-MOST_CHOICE_BITS = 10
+MOST_CHOICE_BITS = 12
 SHIFTS = 64  # of a grid against its step
 _BINS = 2 * math.ceil(REACH * 1024 / STEPS[0]) + 3
 _SMALLEST = 2.0**-7  # of 1 - |t| / REACH: no bit is rarer than 2^-21

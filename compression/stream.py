@@ -1,8 +1,8 @@
-"""Levels in a range-coded stream, by distributions that encoder and decoder know nearly alike.
+"""Levels in an entropy-coded stream, by distributions that encoder and decoder know nearly alike.
 
 The rounding of odds (`rounding`) makes integers of them on which both agree, and `constriction`
 (Bamler 2022, "Understanding Entropy Coding With Asymmetric Numeral Systems", arXiv 2201.01741)
-codes by these. A stream is
+codes by these with asymmetric numeral systems. A stream is
 
     choice bits, uint8 | pixels in a group, uint16 | a step for each class and bit, 4 bits each |
     words, uint32: the choice of every group, then the bits of all pixels
@@ -26,8 +26,8 @@ _HEAD = struct.Struct("<BH")
 _TRIED = 1 << 14  # odds of a class and bit, for the choice of a step
 # Odds of a group that lie too near a border, in the mean: the more, the better choices pay, and the
 # longer it takes to find one that fits, which one in e^n does.
-_NEAR_IN_GROUP = 2.8
-_SPARE_CHOICE_BITS = 5  # so that a few fit, of which one has a short code
+_NEAR_IN_GROUP = 3.2
+_SPARE_CHOICE_BITS = 7  # so that a few fit, of which one has a short code
 _LARGEST_GROUP = 2**16 - 1
 
 
@@ -116,9 +116,10 @@ class Encoder:
         each = choices[place // (group * bits)]
         flat = (odds.t.ravel(), steps.ravel(), each, place % (group * bits))
         order, ones = self._coding_order(), rounded(*flat, choice_bits)
-        coder = _constriction().stream.queue.RangeEncoder()
-        coder.encode(choices.astype(np.int32), _choice_model(choice_bits))
-        coder.encode(odds.bit.ravel()[order].astype(np.int32), _bit_model(), ones[order])
+        # A stack, whose last symbols are read first; a range coder would lose 1e-4 bits a symbol.
+        coder = _constriction().stream.stack.AnsCoder()
+        coder.encode_reverse(odds.bit.ravel()[order].astype(np.int32), _bit_model(), ones[order])
+        coder.encode_reverse(choices.astype(np.int32), _choice_model(choice_bits))
         words = coder.get_compressed().astype("<u4").tobytes()
         return _HEAD.pack(choice_bits, group) + _packed(table) + words
 
@@ -168,7 +169,10 @@ class Decoder:
         table = _unpacked(stream[_HEAD.size : _HEAD.size + size])
         self._table = table[: layout.classes * layout.bits].reshape(layout.classes, layout.bits)
         words = np.frombuffer(stream, "<u4", offset=_HEAD.size + size).astype(np.uint32)
-        self._coder = _constriction().stream.queue.RangeDecoder(words)
+        try:
+            self._coder = _constriction().stream.stack.AnsCoder(words)
+        except ValueError as error:
+            raise UserError("The compressed file is damaged: a part of it ends wrongly.") from error
         groups = -(-layout.pixels // self._group)
         self._choices = self._coder.decode(_choice_model(self._bits), groups).astype(np.int64)
 

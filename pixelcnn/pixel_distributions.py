@@ -15,7 +15,7 @@ from pixelcnn.networks.outputs import Hidden, MixtureOutput, Output, SoftmaxOutp
 
 # Of the root mean square of an output, which is a sum whose terms may cancel: what it is taken to
 # be at least when it is asked how far it may be off.
-LEAST_SHARE = 0.05
+LEAST_SHARE = 0.03
 
 
 def tolerance_of(outputs: np.ndarray, tolerance: float) -> np.ndarray:
