@@ -19,6 +19,7 @@ import numpy as np
 
 REACH = 3.0  # |t| is less than this
 FLOOR = 1e-5  # share of a distribution that is spread over all levels, so that each has a code
+CURVATURE = 1.01  # of a margin: what its derivatives, taken at one place, leave out
 ROUNDING = 1e-9  # of float64 arithmetic, in t
 LARGEST_LOG_ODDS = 14.0
 
@@ -138,7 +139,7 @@ def _split_mixture(
 ):
     half, whole, levels, normal = sizes
     components = means.shape[1]
-    slopes = np.empty((components, 6))
+    moves = np.empty((components, 6))
     for i in range(len(low)):
         first, middle, last = low[i], low[i] + half, low[i] + 2 * half
         largest = log_weights[i, 0]
@@ -152,19 +153,20 @@ def _split_mixture(
             c = _at(last, levels, means[i, k], inverse, normal)
             above, below = weight * _between(b, c), weight * _between(a, b)
             total, upper, lower = total + weight, upper + above, lower + below
-            slopes[k, 0], slopes[k, 1] = above, below
-            slopes[k, 2] = weight * inverse * (b[2] - c[2])
-            slopes[k, 3] = weight * inverse * (a[2] - b[2])
-            slopes[k, 4] = weight * (b[3] * b[2] - c[3] * c[2])
-            slopes[k, 5] = weight * (a[3] * a[2] - b[3] * b[2])
+            share = FLOOR * weight * half / whole
+            moves[k, 0], moves[k, 1] = above + share, below + share
+            moves[k, 2] = weight * inverse * (b[2] - c[2])
+            moves[k, 3] = weight * inverse * (a[2] - b[2])
+            moves[k, 4] = weight * (b[3] * b[2] - c[3] * c[2])
+            moves[k, 5] = weight * (a[3] * a[2] - b[3] * b[2])
         spread = FLOOR * total * half / whole
         upper, lower, off = upper + spread, lower + spread, 0.0
         for k in range(components):
-            off += abs(slopes[k, 0] / upper - slopes[k, 1] / lower) * weight_off[i, k]
-            off += abs(slopes[k, 2] / upper - slopes[k, 3] / lower) * mean_off[i, k]
-            off += abs(slopes[k, 4] / upper - slopes[k, 5] / lower) * scale_off[i, k]
+            off += abs(moves[k, 0] / upper - moves[k, 1] / lower) * weight_off[i, k]
+            off += abs(moves[k, 2] / upper - moves[k, 3] / lower) * mean_off[i, k]
+            off += abs(moves[k, 4] / upper - moves[k, 5] / lower) * scale_off[i, k]
         t[i], slope = _warped(upper, lower)
-        margin[i] = 1.005 * slope * off + ROUNDING
+        margin[i] = CURVATURE * slope * off + ROUNDING
 
 
 @compiled
@@ -172,18 +174,20 @@ def _split_categorical(logits, tolerance, low, half, whole, t, margin):
     levels = logits.shape[1]
     for i in range(len(low)):
         largest = logits[i].max()
-        total, masses, moves = 0.0, np.zeros(2), np.zeros(2)
+        total, all_moves, masses, moves = 0.0, 0.0, np.zeros(2), np.zeros(2)
         for level in range(levels):
-            total += math.exp(logits[i, level] - largest)
-        for side in range(2):
-            start = min(low[i] + side * half, levels)
-            for level in range(start, min(start + half, levels)):
-                mass = math.exp(logits[i, level] - largest)
+            mass = math.exp(logits[i, level] - largest)
+            total += mass
+            all_moves += mass * tolerance[i, level]
+            side = (level - low[i]) // half
+            if 0 <= side < 2:
                 masses[side] += mass
                 moves[side] += mass * tolerance[i, level]
-            masses[side] += FLOOR * total * half / whole
+        masses += FLOOR * total * half / whole
+        moves += FLOOR * all_moves * half / whole
         t[i], slope = _warped(masses[1], masses[0])
-        margin[i] = 1.005 * slope * (moves[0] / masses[0] + moves[1] / masses[1]) + ROUNDING
+        off = moves[0] / masses[0] + moves[1] / masses[1]
+        margin[i] = CURVATURE * slope * off + ROUNDING
 
 
 @compiled
