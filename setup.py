@@ -9,6 +9,7 @@ FLOORS = (
     "likelihoods",
     "replicator",
     "autoregressive",
+    "compression",
     "wavenet",
     "pixelcnn",
     "distill",
@@ -42,9 +43,11 @@ QUALITY = [
 # Opinion scores predicted by DNSMOS and PLCMOS; speechmos does not say what it needs.
 LISTENING = ["onnxruntime>=1.20", "speechmos>=0.0.1.1"]
 SIGN = ["cryptography>=44"]
+COMPRESS = ["constriction>=0.5,<0.6"]
 JXL = ["pillow-jxl-plugin>=1.3"]
 DOCS = ["mkdocs-material>=9.5", "mkdocstrings[python]>=0.27"]
 TEST = [
+    *COMPRESS,
     *EXAMPLES,
     *JXL,
     *LISTENING,
@@ -100,6 +103,7 @@ setup(
     ],
     extras_require={
         "client": CLIENT,
+        "compress": COMPRESS,
         "docs": DOCS,
         "examples": EXAMPLES,
         "jax": ["jax"],

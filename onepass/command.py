@@ -24,6 +24,8 @@ VERBS = {
     "distill": "a fast student of it: onepass distill PRESET --teacher RUN --workdir RUN",
     "evaluate": "figures of a trained model: onepass evaluate RUN [--data DIR] [--json]",
     "sample": "sounds or images from a trained model: onepass sample RUN --out DIR",
+    "compress": "lossless files by a model: onepass compress MODEL FILES... --out FILE.onepass",
+    "decompress": "what is in one: onepass decompress MODEL FILE.onepass --out DIR",
     "export": "a bundle to serve: onepass export RUN --out MODELS/NAME/1",
     "serve": "answer over HTTP and gRPC: onepass serve MODELS [--host --port ...]",
     "bench": "measure side by side: onepass bench audio|images|scaling|serving",
@@ -167,6 +169,20 @@ def _sample(rest: list[str]) -> int:
     return _of_kind("sample", "--out DIR [--num N] [--seed S]", rest)
 
 
+def _compress(rest: list[str]) -> int:
+    from onepass.compress_arguments import CompressArguments
+
+    given = parse_for_tensorflow(CompressArguments, rest, "onepass compress")
+    return importlib.import_module("onepass.compression_command").compress(given)
+
+
+def _decompress(rest: list[str]) -> int:
+    from onepass.compress_arguments import DecompressArguments
+
+    given = parse_for_tensorflow(DecompressArguments, rest, "onepass decompress")
+    return importlib.import_module("onepass.compression_command").decompress(given)
+
+
 def _export(rest: list[str]) -> int:
     return importlib.import_module("serving.bundles.command").run_export(rest, parse_for_tensorflow)
 
@@ -272,6 +288,8 @@ RUN: dict[str, Callable[[list[str]], int]] = {
     "distill": _distill,
     "evaluate": _evaluate,
     "sample": _sample,
+    "compress": _compress,
+    "decompress": _decompress,
     "export": _export,
     "serve": _serve,
     "bench": _bench,

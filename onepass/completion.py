@@ -10,6 +10,7 @@ from typing import Annotated, Any, Union
 import tyro
 
 from onepass.command import BENCHES
+from onepass.compress_arguments import CompressArguments, DecompressArguments
 from onepass.quickstart_arguments import QuickstartArguments
 
 
@@ -36,6 +37,8 @@ def tree() -> Any:
             "distill": _union(_distillations()),
             "evaluate": _of_models("EvaluateArguments"),
             "sample": _of_models("SampleArguments"),
+            "compress": CompressArguments,
+            "decompress": DecompressArguments,
             "export": ExportArguments,
             "serve": ServeArguments,
             "bench": _union(benches),

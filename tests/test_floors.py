@@ -10,7 +10,7 @@ ROOT = Path(__file__).resolve().parent.parent
 # From the ground up. Folders of one floor do not know each other; `tests` may know everything.
 FLOORS = (
     ("likelihoods", "replicator"),
-    ("autoregressive",),
+    ("autoregressive", "compression"),
     ("wavenet", "pixelcnn"),
     ("distill",),
     ("speech",),

@@ -10,6 +10,7 @@ PLACES = (
     "likelihoods",
     "replicator",
     "autoregressive",
+    "compression",
     "wavenet",
     "pixelcnn",
     "distill",

@@ -29,17 +29,8 @@ RETIRED = {
     "workshop": "worker pool",
 }
 FOLDERS = {
-    *(
-        "likelihoods",
-        "replicator",
-        "autoregressive",
-        "wavenet",
-        "pixelcnn",
-        "distill",
-        "speech",
-        "serving",
-    ),
-    *("onepass", "examples", "tests"),
+    *("likelihoods", "replicator", "autoregressive", "compression", "wavenet", "pixelcnn"),
+    *("distill", "speech", "serving", "onepass", "examples", "tests"),
 }
 # Fields of stored configurations, which keep their names.
 STORED = {"picture_channels"}

@@ -4,11 +4,12 @@ import dataclasses
 import functools
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 import tensorflow as tf
 
+from replicator.runs.errors import UserError
 from replicator.runs.model_folder import assign_weights, stored_model
 from replicator.runs.stored_config import checked_config
 from wavenet import shipped
@@ -21,6 +22,9 @@ from wavenet.presets import DataConfig, TrainConfig
 from wavenet.samplers.generation import CHUNK_SAMPLES, Backend, stream
 from wavenet.speech_model import PassCount, Request, TrainedSpeechModel, spec_of_speech
 from wavenet.training import KIND, config_from
+
+if TYPE_CHECKING:
+    from wavenet.compression import SoundCodec
 
 SHIPPED = shipped.TEACHER
 
@@ -127,6 +131,60 @@ class SpeechModel(TrainedSpeechModel):
         gain_db = condition.gain_db if isinstance(condition, RecordedFrames) else self.gain_db
         levels = self._levels(audio.amplify(waveform, gain_db))
         return self._density.log_prob(levels, condition, self.speaker_number(speaker))
+
+    def compress(
+        self,
+        recordings: np.ndarray | list[np.ndarray],
+        *,
+        speaker: str | None = None,
+        tolerance: float = 1e-5,
+    ) -> bytes:
+        """Return a file from which `decompress` gives exactly these recordings.
+
+        Args:
+          recordings: int16 [samples] each, at `sample_rate_hz`, for a model of 65,536 levels; for
+            one of fewer, its levels, uint8 or uint16. They are compressed as loud as they are.
+          speaker: a name, for models with speakers; it is stored in the file.
+          tolerance: how far the network's outputs may differ, relative, on the processor that
+            decodes. Below it decoding is exact; above it the file is refused there.
+
+        Raises UserError for a model that reads frames, or for other recordings.
+        """
+        from wavenet.compression import SIXTEEN_BIT, compress
+
+        levels = []
+        for recording in map(np.asarray, recordings):
+            top = int(recording.max(initial=0)) if recording.dtype.kind == "u" else -1
+            whole = recording.dtype == np.int16 and self._codec.levels == SIXTEEN_BIT
+            if recording.ndim != 1 or not (whole or 0 <= top < self._codec.levels):
+                raise UserError(
+                    f"A recording must be int16 [samples] for {SIXTEEN_BIT} levels, or unsigned "
+                    f"levels below {self._codec.levels}, got {recording.dtype} "
+                    f"{list(recording.shape)}."
+                )
+            levels.append(recording.astype(np.int32) + (SIXTEEN_BIT // 2 if whole else 0))
+        return compress(self._codec, levels, self.speaker_number(speaker), tolerance)
+
+    def decompress(self, data: bytes) -> list[np.ndarray]:
+        """Return the recordings of a file from `compress`, as they were given to it.
+
+        A model of 65,536 levels gives int16, one of fewer uint8 or uint16 levels.
+
+        Raises UserError, in one line, for a file that is damaged, cut short or of another model.
+        """
+        from wavenet.compression import SIXTEEN_BIT, decompress
+
+        recordings = decompress(self._codec, data)
+        if self._codec.levels == SIXTEEN_BIT:
+            return [(levels - SIXTEEN_BIT // 2).astype(np.int16) for levels in recordings]
+        dtype = np.uint8 if self._codec.levels <= 256 else np.uint16
+        return [levels.astype(dtype) for levels in recordings]
+
+    @functools.cached_property
+    def _codec(self) -> "SoundCodec":
+        from wavenet.compression import SoundCodec
+
+        return SoundCodec(self.network)
 
     @functools.cached_property
     def _density(self) -> Density:

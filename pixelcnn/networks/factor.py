@@ -135,8 +135,8 @@ class Factor(tf.Module):
             x = recomputed(functools.partial(block, drop=drop), x, vector)
         x = tf.nn.relu(matmul(tf.nn.relu(x), self.out_kernel) + cast_like(self.out_bias, x))
         own = condition.map[:, (self.group - 1) // 2 :: 2, (self.group - 1) % 2 :: 2]
-        prediction = convolved(padded, self.prediction, self.strides)
-        return Hidden(x, prediction + matmul(own, self.map_prediction))
+        prediction = convolved(mode.for_prediction(padded), self.prediction, self.strides)
+        return Hidden(x, prediction + matmul(mode.for_prediction(own), self.map_prediction))
 
     def log_prob(self, levels, groups: list, condition: Condition, mode: Mode = EXACT):
         """float32 [batch], nats, of a whole group; arguments as for a call.

@@ -20,12 +20,18 @@ class Mode(NamedTuple):
 
     dtype: what convolutions compute in. seed: int32 [2] of dropout; None drops nothing.
 
-    share: of the batch that the mask of the seed is for; None: the whole of it.
+    share: of the batch that the mask of the seed is for; None: the whole of it. linear: what the
+    linear prediction of a pixel computes in; None: in the precision of its input.
     """
 
     dtype: tf.DType = tf.float32
     seed: tf.Tensor | None = None
     share: BatchSlice | None = None
+    linear: tf.DType | None = None
+
+    def for_prediction(self, x):
+        """Returns what a linear prediction reads, in its precision."""
+        return x if self.linear is None else tf.cast(x, self.linear)
 
     def dropout(self, units, rate: float, place: int):
         """Returns the units after dropout: a share `rate` of them zero, the rest scaled up.

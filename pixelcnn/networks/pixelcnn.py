@@ -199,7 +199,7 @@ class PixelCNN(tf.Module):
             rate = self.config.dropout
             drop = [functools.partial(mode.dropout, rate=rate, place=2 * i + n) for n in range(2)]
             v, h = recomputed(functools.partial(layer, drop=drop), v, h, condition)
-        prediction = above.prediction + left.prediction + self.map_predicted(condition)
+        prediction = above.prediction + left.prediction + self.map_predicted(condition, mode)
         return Hidden(self.head(h), prediction)
 
     def prediction(self, levels, condition: Condition):
@@ -246,16 +246,18 @@ class PixelCNN(tf.Module):
     def above(self, rows, mode: Mode = EXACT) -> Hidden:
         """First v and first part of h, [..., 2 units], of padded input rows; their prediction."""
         units = convolved(tf.cast(rows, mode.dtype), self.above_kernel)
-        return Hidden(units, convolved(rows, self.above_prediction))
+        return Hidden(units, convolved(mode.for_prediction(rows), self.above_prediction))
 
     def left(self, columns, mode: Mode = EXACT) -> Hidden:
         """The other part of the first h, [..., units], of the pixels to the left."""
         units = convolved(tf.cast(columns, mode.dtype), self.left_kernel)
-        return Hidden(units, convolved(columns, self.left_prediction))
+        return Hidden(units, convolved(mode.for_prediction(columns), self.left_prediction))
 
-    def map_predicted(self, condition: Condition):
+    def map_predicted(self, condition: Condition, mode: Mode = EXACT):
         """Returns the term of the linear prediction that reads the condition's map, or 0."""
-        return 0.0 if self.map_prediction is None else matmul(condition.map, self.map_prediction)
+        if self.map_prediction is None:
+            return 0.0
+        return matmul(mode.for_prediction(condition.map), self.map_prediction)
 
     def head(self, h):
         """The units that the output reads."""

@@ -13,6 +13,7 @@ from typing import NamedTuple
 import tensorflow as tf
 
 from pixelcnn.networks.conditioning import Condition
+from pixelcnn.networks.mode import EXACT, Mode
 from pixelcnn.networks.outputs import Hidden
 from pixelcnn.networks.pixelcnn import FRONT_COLUMNS, FRONT_REACH, FRONT_ROWS, PixelCNN, gated
 
@@ -26,7 +27,7 @@ class Scan(NamedTuple):
     width: of the images. condition: vector [batch, channels], map [batch, height, width, channels],
     with coordinates where the network has them. pixel: gives the values of a pixel. read: what the
     network sees of them, [..., channels]. dtype: of the values. prediction: float32 [batch, height,
-    width, channels], added to the network's own.
+    width, channels], added to the network's own. mode: the precision of the prediction.
     """
 
     network: PixelCNN
@@ -36,6 +37,7 @@ class Scan(NamedTuple):
     read: Callable = tf.identity
     dtype: tf.DType = tf.int32
     prediction: tf.Tensor | None = None
+    mode: Mode = EXACT
 
 
 def scanned(scan: Scan, batch, height: int):
@@ -58,7 +60,7 @@ def scanned(scan: Scan, batch, height: int):
     return tf.transpose(rows.stack(), [1, 0, 2, 3])
 
 
-class _Row(NamedTuple):
+class ScanRow(NamedTuple):
     """The vertical stack of one row, as the pixels of that row read it; axis 1 is the column.
 
     h: [batch, width, units], the first h but for the pixels to the left. across: [layers, batch,
@@ -77,14 +79,14 @@ def _row(scan: Scan, y, inputs, above):
     up as it looks, [batch, dilation, width, units] each.
     """
     network, (batch, width) = scan.network, (tf.shape(inputs)[0], scan.width)
-    row, queues = _vertical_row(scan, y, inputs, above)
+    row, queues = vertical_row(scan, y, inputs, above)
     left = tf.zeros([batch, FRONT_COLUMNS, inputs.shape[-1]])
     units = network.config.units
     columns = [tf.zeros([batch, layer.dilation, units]) for layer in network.layers]
     drawn = tf.TensorArray(scan.dtype, width, element_shape=[None, network.output_config.channels])
 
     def pixel(x, left, columns, drawn):
-        hidden, columns = _pixel(network, row, x, left, columns)
+        hidden, columns = next_pixel(network, row, x, left, columns, scan.mode)
         values = scan.pixel(y, x, hidden)
         fresh = network.inputs(scan.read(values))[:, tf.newaxis]
         return x + 1, tf.concat([left[:, 1:], fresh], 1), columns, drawn.write(x, values)
@@ -95,10 +97,10 @@ def _row(scan: Scan, y, inputs, above):
     return tf.transpose(drawn.stack(), [1, 0, 2]), queues
 
 
-def _vertical_row(scan: Scan, y, inputs, above):
-    """Returns the vertical stack of row y as a `_Row`, and its queues for the next row."""
+def vertical_row(scan: Scan, y, inputs, above) -> tuple[ScanRow, list[tf.Tensor]]:
+    """Returns the vertical stack of row y, and its queues for the next row; see `_row`."""
     network, units = scan.network, scan.network.config.units
-    front = network.above(inputs)
+    front = network.above(inputs, scan.mode)
     v, h = front.units[..., :units], front.units[..., units:]
     condition = _row_of(scan.condition, y)
     queues, across = [], []
@@ -107,19 +109,21 @@ def _vertical_row(scan: Scan, y, inputs, above):
         a_v = layer.vertical(tf.concat([queue[:, :1], v], 1), layer.condition(condition), 1)
         across.append(layer.across(a_v)[:, 0])
         v = layer.next_vertical(v, gated(a_v))
-    prediction = front.prediction + network.map_predicted(condition)
+    prediction = front.prediction + network.map_predicted(condition, scan.mode)
     if scan.prediction is not None:
         prediction += scan.prediction[:, y][:, tf.newaxis]
-    return _Row(h[:, 0], tf.stack(across), prediction[:, 0]), queues
+    return ScanRow(h[:, 0], tf.stack(across), prediction[:, 0]), queues
 
 
-def _pixel(network: PixelCNN, row: _Row, x, left, columns):
+def next_pixel(
+    network: PixelCNN, row: ScanRow, x, left, columns, mode: Mode = EXACT
+) -> tuple[Hidden, list[tf.Tensor]]:
     """Returns the hidden state of the pixel in column x, and the queues of the horizontal stack.
 
     left: inputs of the pixels to its left. columns: the h that each layer read in the columns
     before, as far back as it looks, [batch, dilation, units] each.
     """
-    front = network.left(left[:, tf.newaxis])
+    front = network.left(left[:, tf.newaxis], mode)
     h = row.h[:, x] + front.units[:, 0, 0]
     across, queues = row.across[:, :, x], []
     for i, layer in enumerate(network.layers):

@@ -1,0 +1,230 @@
+"""Rounding of odds to a few values, so that two processors that nearly agree round alike.
+
+Each bit's odds t (`splits`) are rounded to a grid of some step. Where t lies within its margin of
+the border between two values, another processor may round it to the other one, and all that
+follows is noise. So elements are coded in groups, and a group has a choice between grids that are
+shifted against each other; the encoder takes one on which no odds of the group lie so near a
+border, of these the one with the shortest code, and writes which. On any processor whose outputs
+are within the tolerance the choice then rounds to the same integers: no chance is left.
+
+A few choices have steps four times as large, for a group that no other choice fits, and the last
+one gives every bit the probability 1/2, which needs no agreement.
+"""
+
+import functools
+import math
+
+import numba
+import numpy as np
+
+from compression.splits import REACH, compiled, parallel
+
+PRECISION = 24  # bits of an integer probability
+# In 1024ths of t. Coarse steps cost bits, fine ones leave few shifts that fit a group.
+STEPS = np.array([
+    64, 96, 128, 160, 204, 256, 324, 408, 512, 648, 816, 1024, 1290, 1625, 2048, 3072
+])  # fmt: skip
+COARSER = 6  # places in STEPS from a step to one that is about four times as large
+# Bits that odds too near a border are counted as where a step is chosen: more than the log2(e) that
+# choices take for each, because good choices make up for coarse steps.
+NEAR_BITS = 6.0
+MOST_CHOICE_BITS = 12
+SHIFTS = 64  # of a grid against its step
+_BINS = 2 * math.ceil(REACH * 1024 / STEPS[0]) + 3
+_SMALLEST = 2.0**-7  # of 1 - |t| / REACH: no bit is rarer than 2^-21
+
+
+class Grids:
+    """The values that odds are rounded to, by step, shift and bin.
+
+    probabilities: of the bit 1, float64, whole numbers of 2^-24. costs: bits of a 0 and of a 1.
+    """
+
+    def __init__(self) -> None:
+        step = STEPS[:, None, None] / 1024.0
+        shift = (np.arange(SHIFTS) / SHIFTS)[None, :, None]
+        centre = np.arange(_BINS) - _BINS // 2 + shift
+        # Products, sums and a quotient alone, which are the same on every processor.
+        low = np.maximum((centre - 0.5) * step, -REACH)
+        high = np.minimum((centre + 0.5) * step, REACH)
+        middle = np.clip(0.5 * (low + high), -REACH, REACH)
+        small = np.maximum(1.0 - np.abs(middle) / REACH, _SMALLEST)
+        odds = small * small * small
+        rare = np.rint(odds / (1.0 + odds) * 2.0**PRECISION)
+        ones = np.where(middle < 0.0, rare, 2.0**PRECISION - rare)
+        self.probabilities = ones / 2.0**PRECISION
+        costs = np.stack([1.0 - self.probabilities, self.probabilities], -1)
+        self.costs = -np.log2(costs).astype(np.float32)
+
+
+@functools.cache
+def grids() -> Grids:
+    """The grids, which are the same for all files."""
+    return Grids()
+
+
+@compiled
+def _shift(choice, place):
+    """The shift, in 64ths of a step, of the grid for a bit by its place in its group."""
+    word = np.uint32(choice + 1) * np.uint32(2654435761) ^ np.uint32(place + 1) * np.uint32(40503)
+    word = (word ^ word >> np.uint32(15)) * np.uint32(2246822519)
+    return np.int64((word ^ word >> np.uint32(13)) & np.uint32(SHIFTS - 1))
+
+
+@compiled
+def _bin(t, step, shift):
+    """The bin of t, and how far its nearer border lies, in t; a border beyond REACH is none."""
+    position = t / step - shift
+    bin_ = math.floor(position + 0.5)
+    distance = math.inf
+    for border in (bin_ - 0.5, bin_ + 0.5):
+        at = (border + shift) * step
+        if -REACH < at < REACH:
+            distance = min(distance, abs(t - at))
+    return int(bin_), distance
+
+
+@compiled
+def _trial(t, margin, bit, step, which, costs):
+    """Bits that a step costs, and how many odds lie too near a border, over some shifts."""
+    bits, near = 0.0, 0.0
+    for i in range(len(t)):
+        for choice in range(4):
+            shift = _shift(choice, i)
+            bin_, distance = _bin(t[i], step, shift / SHIFTS)
+            bits += costs[which, shift, bin_ + costs.shape[2] // 2, bit[i]]
+            near += distance <= margin[i]
+    return bits / 4, near / 4
+
+
+@compiled
+def _refused(t, margin, step):
+    """The shifts of a step, as bits of a word, at which t lies too near a border."""
+    word = np.uint64(0)
+    for shift in range(SHIFTS):
+        if _bin(t, step, shift / SHIFTS)[1] <= margin:
+            word |= np.uint64(1) << np.uint64(shift)
+    return word
+
+
+@compiled
+def _near_any(t, margin, step):
+    """Whether t lies too near a border at any shift: borders are multiples of a 64th of the step,
+    from half a step on."""
+    position = t / step * SHIFTS
+    return abs(position - math.floor(position + 0.5)) * step <= (margin * SHIFTS)
+
+
+@compiled
+def _fits(choice, places, refused, count):
+    """Whether the shifts of a choice are refused by none of the odds that refuse some."""
+    for r in range(count):
+        if refused[r] >> np.uint64(_shift(choice, places[r])) & np.uint64(1):
+            return False
+    return True
+
+
+@parallel
+def _search(t, margin, bit, steps, group, counts, costs, chosen, totals):
+    """Fills `chosen` with the best choice of each group, and `totals` with the bits it takes.
+
+    t, margin, bit, steps: [bits]; steps are places in STEPS. group: bits in a group. counts:
+    choices with the steps themselves, with coarser steps, and in all.
+    """
+    sizes, middle = _step_sizes(), costs.shape[2] // 2
+    for g in numba.prange(len(chosen)):
+        first, count = g * group, min(group, len(t) - g * group)
+        best, found = float(count), counts[2] - 1
+        places, refused = np.empty(count, np.int64), np.empty(count, np.uint64)
+        position, which = np.empty(count), np.empty(count, np.int64)
+        for coarse in range(2):
+            risky = 0
+            for j in range(count):
+                odds, off = t[first + j], margin[first + j]
+                which[j] = min(steps[first + j] + COARSER * coarse, len(sizes) - 1)
+                step = sizes[which[j]]
+                position[j] = odds / step + 0.5
+                if _near_any(odds, off, step):
+                    places[risky], refused[risky] = j, _refused(odds, off, step)
+                    risky += 1
+            start, end = (counts[0], counts[0] + counts[1]) if coarse else (0, counts[0])
+            for choice in range(start, end):
+                if not _fits(choice, places, refused, risky):
+                    continue
+                bits = 0.0
+                for j in range(count):
+                    shift = _shift(choice, j)
+                    bin_ = math.floor(position[j] - shift / SHIFTS) + middle
+                    bits += costs[which[j], shift, bin_, bit[first + j]]
+                if bits < best:
+                    best, found = bits, choice
+            if found < counts[2] - 1:
+                break
+        chosen[g], totals[g] = found, best
+
+
+@numba.njit(inline="always")
+def _step_sizes():
+    return STEPS / 1024.0
+
+
+@compiled
+def _rounded(t, steps, choices, places, counts, probabilities, ones):
+    """Fills `ones` with the rounded probability of the bit 1 of every t [elements]."""
+    sizes = _step_sizes()
+    for i in range(len(t)):
+        choice = choices[i]
+        if choice == counts[2] - 1:
+            ones[i] = 0.5
+            continue
+        which = min(steps[i] + (COARSER if choice >= counts[0] else 0), len(sizes) - 1)
+        shift = _shift(choice, places[i])
+        bin_, _ = _bin(t[i], sizes[which], shift / SHIFTS)
+        ones[i] = probabilities[which, shift, bin_ + probabilities.shape[2] // 2]
+
+
+def counts_of(choice_bits: int) -> tuple[int, int, int]:
+    """Choices with the steps themselves, with coarser steps, and in all, of 2^choice_bits."""
+    whole = 1 << choice_bits
+    coarse = whole // 8
+    return whole - coarse - 1, coarse, whole
+
+
+def rounded(
+    t: np.ndarray, steps: np.ndarray, choices: np.ndarray, places: np.ndarray, choice_bits: int
+) -> np.ndarray:
+    """Returns the probability of the bit 1, whole numbers of 2^-24, of odds t [bits].
+
+    steps: place in STEPS. choices: of the group of each. places: of each among the bits of its
+    group. All [bits].
+    """
+    ones = np.empty(len(t))
+    counts = counts_of(choice_bits)
+    _rounded(t, steps, choices, places, counts, grids().probabilities, ones)
+    return ones
+
+
+def best_step(t: np.ndarray, margin: np.ndarray, bit: np.ndarray) -> int:
+    """Returns the place in STEPS of the step at which odds [odds] take fewest bits in all."""
+    if not len(t):
+        return 0
+    found = []
+    for which, step in enumerate(STEPS / 1024.0):
+        bits, near = _trial(t, margin, bit, step, which, grids().costs)
+        found.append(bits + NEAR_BITS * near)
+    return int(np.argmin(found))
+
+
+def choose(
+    t: np.ndarray, margin: np.ndarray, bit: np.ndarray, steps: np.ndarray, group: int, bits: int
+) -> tuple[np.ndarray, float]:
+    """Returns the choice of every group, int64, and how many bits all of it takes.
+
+    Args:
+      t, margin, bit, steps: [elements, depth]. group: elements in a group.
+      bits: of a choice.
+    """
+    chosen = np.zeros(-(-len(t) // group), np.int64)
+    totals, flat = np.zeros(len(chosen)), (array.ravel() for array in (t, margin, bit, steps))
+    _search(*flat, group * t.shape[1], counts_of(bits), grids().costs, chosen, totals)
+    return chosen, totals.sum() + bits * len(chosen)

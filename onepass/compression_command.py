@@ -1,0 +1,117 @@
+"""The verbs `compress` and `decompress`: files of images or sound, and one compressed file."""
+
+import dataclasses
+import time
+from pathlib import Path, PurePosixPath
+from typing import Any
+
+import numpy as np
+import soundfile
+from PIL import Image, UnidentifiedImageError
+
+from compression.container import read, read_file
+from onepass.compress_arguments import CompressArguments, DecompressArguments
+from onepass.models import load
+from pixelcnn.sampling.grids import write_png
+from replicator.runs.atomic_files import replacing
+from replicator.runs.errors import UserError
+from replicator.runs.folders import make_folder
+from wavenet.data import audio
+
+
+def compress(given: CompressArguments) -> int:
+    """Return the exit status of `onepass compress ...`."""
+    model, makes_images = _model(given.model)
+    if not given.files:
+        raise UserError("Name the files to compress.")
+    start = time.perf_counter()
+    if makes_images:
+        images = np.stack([_image(path, model) for path in given.files])
+        condition = list(given.condition) or None
+        options = {"batch": given.batch, "tolerance": given.tolerance}
+        data, raw = model.compress(images, condition, **options), images.size
+    else:
+        if len(given.condition) > 1:
+            raise UserError("All recordings must be of one speaker.")
+        recordings = [_recording(path, model) for path in given.files]
+        speaker = given.condition[0] if given.condition else None
+        data = model.compress(recordings, speaker=speaker, tolerance=given.tolerance)
+        raw = sum(recording.nbytes for recording in recordings)
+    found = read(data)
+    described = {**found.description, "names": [path.name for path in given.files]}
+    data = dataclasses.replace(found, description=described).to_bytes()
+    with replacing(given.out) as temporary:
+        temporary.write_bytes(data)
+    seconds = time.perf_counter() - start
+    print(
+        f"{given.out}: {len(given.files)} files, {raw:,} bytes of pixels or samples in "
+        f"{len(data):,}, {8 * len(data) / raw:.3f} bits a byte, in {seconds:.1f} s"
+    )
+    return 0
+
+
+def decompress(given: DecompressArguments) -> int:
+    """Return the exit status of `onepass decompress ...`."""
+    data = read_file(given.file)
+    described = read(data).description
+    model, makes_images = _model(given.model)
+    start = time.perf_counter()
+    elements = model.decompress(data)
+    names = described.get("names") or [f"{i:05d}" for i in range(len(elements))]
+    make_folder(given.out)
+    for name, each in zip(names, elements, strict=True):
+        # A name in a file is a stranger's: its last part alone says where to write.
+        plain = PurePosixPath(str(name).replace("\\", "/")).name or "unnamed"
+        path = given.out / plain
+        if makes_images:
+            write_png(path.with_suffix(".png"), each)
+        else:
+            suffix = ".wav" if path.suffix.lower() == ".wav" else ".flac"
+            audio.write(path.with_suffix(suffix), each, model.sample_rate_hz)
+    print(f"{given.out}: {len(elements)} files in {time.perf_counter() - start:.1f} s")
+    return 0
+
+
+def _model(path: Path) -> tuple[Any, bool]:
+    """The model, and whether it makes images; UserError where it cannot compress."""
+    from pixelcnn.model import ImageModel
+
+    model = load(path)
+    if not hasattr(model, "compress"):
+        raise UserError(f"{path} has no exact conditionals to compress by.")
+    return model, isinstance(model, ImageModel)
+
+
+def _image(path: Path, model: Any) -> np.ndarray:
+    """The pixels of a file, uint8 [size, size, channels], where none of them would be changed."""
+    try:
+        with Image.open(path) as opened:
+            mode, size = opened.mode, opened.size
+            pixels = np.asarray(opened)
+    except FileNotFoundError as error:
+        raise UserError(f"{path}: no such file.") from error
+    except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
+        raise UserError(f"{path} is no image that can be read.") from error
+    wanted = "L" if model.channels == 1 else "RGB"
+    if mode != wanted or size != (model.size, model.size):
+        raise UserError(
+            f"{path} must be {model.size}x{model.size} pixels of mode {wanted}, got "
+            f"{size[0]}x{size[1]} of mode {mode}."
+        )
+    return pixels.reshape(model.size, model.size, model.channels)
+
+
+def _recording(path: Path, model: Any) -> np.ndarray:
+    """The samples of a file, int16 [samples], where none of them would be changed."""
+    try:
+        with soundfile.SoundFile(path) as file:
+            subtype, rate_hz, channels = file.subtype, file.samplerate, file.channels
+            samples = file.read(dtype="int16")
+    except (soundfile.SoundFileError, OSError) as error:
+        raise UserError(f"{path} is no recording that can be read.") from error
+    if (subtype, rate_hz, channels) != ("PCM_16", model.sample_rate_hz, 1):
+        raise UserError(
+            f"{path} must be mono PCM_16 at {model.sample_rate_hz} Hz, got {channels} channels of "
+            f"{subtype} at {rate_hz} Hz."
+        )
+    return samples

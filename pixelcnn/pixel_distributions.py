@@ -1,0 +1,115 @@
+"""The distributions of pixels as a code needs them: channel by channel, in float64, with margins.
+
+What a network computes in float32, the hidden units of a pixel, differs from processor to processor
+in its last digits. All else, from the last layer and the linear prediction on, is float64.
+"""
+
+import math
+from typing import Any
+
+import numpy as np
+
+from compression.splits import Categorical, Mixture
+from likelihoods.pixels import PAIRS
+from pixelcnn.networks.outputs import Hidden, MixtureOutput, Output, SoftmaxOutput
+
+# Of the root mean square of an output, which is a sum whose terms may cancel: what it is taken to
+# be at least when it is asked how far it may be off.
+LEAST_SHARE = 0.03
+
+
+def tolerance_of(outputs: np.ndarray, tolerance: float) -> np.ndarray:
+    """Returns how far outputs [..., parameters] may be off: relative to each, or to its like."""
+    like = np.sqrt(np.mean(np.square(outputs), tuple(range(outputs.ndim - 1))))
+    return tolerance * (np.abs(outputs) + LEAST_SHARE * like)
+
+
+class MixturePixels:
+    """The mixtures of some pixels, whose channels must be asked for in turn.
+
+    Args:
+      output: the last layer.
+      hidden: float [pixels, units] and [pixels, channels].
+      tolerance: relative, of the last layer's outputs.
+    """
+
+    def __init__(self, output: MixtureOutput, hidden: Hidden, tolerance: float):
+        self.likelihood = output.likelihood
+        self.prediction = np.asarray(hidden.prediction, np.float64)
+        outputs = self.outputs(output, np.asarray(hidden.units, np.float64))
+        shape = [len(outputs), -1, self.likelihood.components]
+        self.parameters = (outputs + output.bias.numpy().astype(np.float64)).reshape(shape)
+        self.off = tolerance_of(outputs, tolerance).reshape(shape)
+        self._before: list[np.ndarray] = []
+        self._mixture: Mixture | None = None
+
+    @staticmethod
+    def outputs(output: MixtureOutput, units: np.ndarray) -> np.ndarray:
+        """The last layer's outputs without the bias, float64 [pixels, parameters]."""
+        return units @ output.kernel.numpy().astype(np.float64)
+
+    def next_channel(self, before: np.ndarray | None) -> Mixture:
+        """Returns the next channel's distribution; before: levels [pixels] of the last channel."""
+        likelihood, half = self.likelihood, 0.5 * (self.likelihood.levels - 1)
+        channel, count = len(self._before), likelihood.channels
+        weights, weight_off = self.parameters[:, 0], self.off[:, 0]
+        if self._mixture is not None and before is not None:
+            channel += 1
+            self._before.append(before / half - 1.0)
+            weights, weight_off = self._mixture.given(before)
+        means, off = self.parameters[:, 1 + channel], self.off[:, 1 + channel].copy()
+        means = means + self.prediction[:, channel, None]
+        for i, (moved, by) in enumerate(PAIRS[count]):
+            if moved == channel:
+                raw, value = self.parameters[:, 1 + 2 * count + i], self._before[by][:, None]
+                slope = np.tanh(raw)
+                means = means + slope * value
+                off += (1.0 - slope**2) * self.off[:, 1 + 2 * count + i] * np.abs(value)
+        scales = self.parameters[:, 1 + count + channel]
+        clipped = np.maximum(scales, likelihood.min_log_scale) + math.log(half)
+        tolerances = (weight_off, half * off, self.off[:, 1 + count + channel])
+        arrays = (weights, half * (means + 1.0), clipped)
+        self._mixture = Mixture(
+            likelihood.levels, *map(_whole, arrays), tuple(map(_whole, tolerances))
+        )
+        return self._mixture
+
+
+class SoftmaxPixels:
+    """The softmaxes of some pixels; arguments and use as for `MixturePixels`."""
+
+    def __init__(self, output: SoftmaxOutput, hidden: Hidden, tolerance: float):
+        self.output, self.tolerance = output, tolerance
+        parts = [np.asarray(part, np.float64) for part in hidden]
+        self.inputs, self._before = np.concatenate(parts, -1), list[np.ndarray]()
+
+    @staticmethod
+    def outputs(output: SoftmaxOutput, channel: int, inside: np.ndarray) -> np.ndarray:
+        """The last layer's outputs for a channel without bias, float64 [pixels, levels]."""
+        return np.maximum(inside, 0.0) @ output.kernels[channel].numpy().astype(np.float64)
+
+    def next_channel(self, before: np.ndarray | None) -> Categorical:
+        """Returns the next channel's distribution; before: levels [pixels] of the last channel."""
+        if before is not None:
+            self._before.append(before)
+        output, channel = self.output, len(self._before)
+        inside = self.inputs @ output.hidden_kernels[channel].numpy().astype(np.float64)
+        inside += output.hidden_biases[channel].numpy()
+        for levels, embedding in zip(self._before, output.embeddings[channel], strict=True):
+            inside += embedding.numpy()[0][levels]
+        outputs = self.outputs(output, channel, inside)
+        logits = outputs + output.biases[channel].numpy()
+        return Categorical(logits, tolerance_of(outputs, self.tolerance))
+
+
+Pixels = MixturePixels | SoftmaxPixels
+
+
+def pixels_of(output: Output, hidden: Hidden, tolerance: float) -> Pixels:
+    """Returns the distributions of pixels; arguments as for `MixturePixels`."""
+    kind: Any = MixturePixels if isinstance(output, MixtureOutput) else SoftmaxPixels
+    return kind(output, hidden, tolerance)
+
+
+def _whole(array: np.ndarray) -> np.ndarray:
+    return np.ascontiguousarray(array, np.float64)

@@ -1,0 +1,125 @@
+"""`onepass compress` and `onepass decompress`, from files to files."""
+
+import numpy as np
+import pytest
+import soundfile
+from image_densities import images_for, model_of
+from PIL import Image
+
+from compression.container import Container, read
+from onepass import compression_command
+from onepass.command import main
+
+
+@pytest.fixture(scope="module")
+def model():
+    return model_of("PixelCNN")
+
+
+@pytest.fixture
+def here(tmp_path, monkeypatch, model):
+    """A folder with images a.png to c.png, where every name names the model."""
+    monkeypatch.setattr(compression_command, "load", lambda path: model)
+    for name, image in zip("abc", images_for(model, 3), strict=True):
+        Image.fromarray(image[..., 0]).save(tmp_path / f"{name}.png")
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def mistake(capsys, *words):
+    """The one line on standard error of a command that ends with status 2."""
+    assert main([str(word) for word in words]) == 2
+    printed = capsys.readouterr().err
+    assert printed.count("\n") == 1
+    return printed
+
+
+def test_files_come_back_as_they_were(here, model):
+    words = ["compress", "m", "a.png", "b.png", "c.png", "--out", "x.onepass"]
+    assert main([*words, "--condition", "cat", "dog", "1"]) == 0
+    assert main(["decompress", "m", "x.onepass", "--out", "back"]) == 0
+    names = sorted(path.name for path in (here / "back").iterdir())
+    assert names == ["a.png", "b.png", "c.png"]
+    for name, image in zip(names, images_for(model, 3), strict=True):
+        np.testing.assert_array_equal(np.asarray(Image.open(here / "back" / name)), image[..., 0])
+
+
+def test_a_damaged_cut_or_missing_file_is_refused_and_nothing_is_written(here, capsys):
+    main(["compress", "m", "a.png", "--condition", "1", "--out", "x.onepass"])
+    data = (here / "x.onepass").read_bytes()
+    changed = bytearray(data)
+    changed[-20] ^= 1
+    for name, content in (("cut", data[:-3]), ("changed", bytes(changed)), ("other", b"hello")):
+        (here / name).write_bytes(content)
+        assert "compress" in mistake(capsys, "decompress", "m", name, "--out", "back")
+    assert "gone" in mistake(capsys, "decompress", "m", "gone", "--out", "back")
+    assert not (here / "back").exists()
+
+
+def test_a_name_in_a_file_cannot_leave_the_folder(here, model):
+    main(["compress", "m", "a.png", "--condition", "1", "--out", "x.onepass"])
+    found = read((here / "x.onepass").read_bytes())
+    evil = Container(**(vars(found) | {"description": found.description | {"names": ["../../e"]}}))
+    (here / "x.onepass").write_bytes(evil.to_bytes())
+    assert main(["decompress", "m", "x.onepass", "--out", "back"]) == 0
+    assert [path.name for path in (here / "back").iterdir()] == ["e.png"]
+
+
+@pytest.mark.parametrize(
+    ("image", "said"),
+    [
+        (Image.new("L", (9, 8)), "must be 8x8 pixels of mode L, got 9x8 of mode L"),
+        (Image.new("RGB", (8, 8)), "got 8x8 of mode RGB"),
+        (Image.new("LA", (8, 8)), "got 8x8 of mode LA"),
+        (Image.new("I;16", (8, 8)), "got 8x8 of mode I;16"),
+    ],
+)
+def test_an_image_that_would_be_changed_is_refused(here, capsys, image, said):
+    image.save(here / "d.png")
+    line = mistake(capsys, "compress", "m", "d.png", "--condition", "1", "--out", "x.onepass")
+    assert said in line and "d.png" in line
+    assert not (here / "x.onepass").exists()
+
+
+def test_files_that_are_no_images_are_named(here, capsys):
+    (here / "t.png").write_text("text")
+    for name in ("t.png", "gone.png"):
+        words = ("compress", "m", name, "--condition", "1", "--out", "x.onepass")
+        assert name in mistake(capsys, *words)
+    assert "class" in mistake(capsys, "compress", "m", "a.png", "--out", "x.onepass")
+
+
+class _Sounds:
+    """Stands in for a WaveNet: keeps the recordings as they are."""
+
+    sample_rate_hz = 8000
+
+    def compress(self, recordings, *, speaker, tolerance):
+        self.kept = recordings
+        shape = (len(recordings), 1, 1, 1)
+        return Container("sound", bytes(16), 65536, 0, shape, {}, ()).to_bytes()
+
+    def decompress(self, data):
+        return self.kept
+
+
+def test_recordings_keep_every_sample(tmp_path, monkeypatch, capsys):
+    sounds, draws = _Sounds(), np.random.default_rng(0)
+    monkeypatch.setattr(compression_command, "load", lambda path: sounds)
+    monkeypatch.chdir(tmp_path)
+    samples = draws.integers(-32768, 32768, 50).astype(np.int16)
+    soundfile.write("a.wav", samples, 8000, subtype="PCM_16")
+    soundfile.write("b.flac", samples[:20], 8000, subtype="PCM_16")
+    assert main(["compress", "m", "a.wav", "b.flac", "--out", "x.onepass"]) == 0
+    assert main(["decompress", "m", "x.onepass", "--out", "back"]) == 0
+    np.testing.assert_array_equal(soundfile.read("back/a.wav", dtype="int16")[0], samples)
+    np.testing.assert_array_equal(soundfile.read("back/b.flac", dtype="int16")[0], samples[:20])
+    soundfile.write("c.wav", samples, 16000, subtype="PCM_16")
+    line = mistake(capsys, "compress", "m", "c.wav", "--out", "y.onepass")
+    assert "mono PCM_16 at 8000 Hz, got 1 channels of PCM_16 at 16000 Hz" in line
+
+
+def test_a_model_without_conditionals_is_refused(tmp_path, monkeypatch, capsys):
+    monkeypatch.setattr(compression_command, "load", lambda path: object())
+    line = mistake(capsys, "compress", "shipped", "a.wav", "--out", tmp_path / "x.onepass")
+    assert "shipped has no exact conditionals" in line

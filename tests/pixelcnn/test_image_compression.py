@@ -1,0 +1,161 @@
+"""Compressed images come back exactly from whatever nearly equal network, or not at all."""
+
+import dataclasses
+import math
+
+import numpy as np
+import pytest
+import tensorflow as tf
+from image_densities import ARCHITECTURES, conditions_for, images_for, model_of
+
+from compression import container
+from pixelcnn import pixel_distributions
+from pixelcnn.compression import ImageCodec
+from pixelcnn.networks.outputs import Hidden
+from pixelcnn.pixel_distributions import MixturePixels, SoftmaxPixels
+from replicator.runs.errors import UserError
+
+
+def refused(call, *arguments, **options):
+    """The one line that a call is refused with."""
+    with pytest.raises(UserError) as caught:
+        call(*arguments, **options)
+    assert "\n" not in str(caught.value)
+    return str(caught.value)
+
+
+def off(outputs, relative, draws):
+    """Numbers each moved by up to a relative amount, most of them by all of it."""
+    return outputs * (1.0 + relative * np.clip(draws.normal(size=outputs.shape), -1.0, 1.0))
+
+
+def all_off(outputs, relative, draws):
+    """The function of a last layer, whose outputs are off."""
+    return lambda *arguments: off(outputs(*arguments), relative, draws)
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_images_come_back_exactly_although_outputs_are_off_by_a_hundred_thousandth(
+    architecture, monkeypatch
+):
+    model = model_of(architecture)
+    images = images_for(model, 5)
+    data = model.compress(images, conditions_for(model, 5), batch=3)
+    draws = np.random.default_rng(7)
+    for kind in (MixturePixels, SoftmaxPixels):
+        monkeypatch.setattr(kind, "outputs", staticmethod(all_off(kind.outputs, 1e-5, draws)))
+    found = model.decompress(data)
+    assert found.dtype == np.uint8
+    np.testing.assert_array_equal(found, images)
+
+
+def test_without_a_tolerance_the_same_outputs_are_refused_not_decoded_to_noise(monkeypatch):
+    model = model_of("multiscale A, colour")
+    images = images_for(model, 24)
+    data = model.compress(images, 1, tolerance=0.0)
+    np.testing.assert_array_equal(model.decompress(data), images)
+    moved = all_off(MixturePixels.outputs, 1e-3, np.random.default_rng(7))
+    monkeypatch.setattr(MixturePixels, "outputs", staticmethod(moved))
+    assert "differ from those it was made with" in refused(model.decompress, data)
+
+
+@pytest.mark.parametrize("architecture", ["PixelCNN", "multiscale A, colour"])
+def test_hidden_units_may_be_off_by_what_float32_leaves_open(architecture, monkeypatch):
+    model, draws = model_of(architecture), np.random.default_rng(5)
+    images = images_for(model, 4)
+    data = model.compress(images, 0)
+    levels = ImageCodec._levels
+
+    def moved(codec, decoder, name, hidden):
+        units = off(np.asarray(hidden.units, np.float64), 3e-7, draws)
+        return levels(codec, decoder, name, Hidden(units, hidden.prediction))
+
+    monkeypatch.setattr(ImageCodec, "_levels", moved)
+    np.testing.assert_array_equal(model.decompress(data), images)
+
+
+def test_a_stream_takes_the_bits_of_the_model_and_half_a_per_cent():
+    model = model_of("multiscale A, colour")
+    shape, layout = (300, 8, 8, 3), model.codec._layout((300, 8, 8, 3))
+    words = np.random.default_rng(0).integers(1, 2**32, 40000, np.uint32).tobytes()
+    table = bytes(layout.classes * layout.bits // 2)
+    # Random bits decode to samples of the model.
+    drawn = model.codec.decode(
+        b"\x01\xff\xff" + table + words, shape, {"label": np.ones(300, np.int32)}
+    )
+    images = drawn.astype(np.uint8)
+    bits = -model.log_prob(images, 1).astype(np.float64).sum() / math.log(2)
+    found = container.read(model.compress(images, 1, batch=300))
+    assert 0.999 < 8 * sum(map(len, found.streams)) / bits < 1.005
+
+
+def test_a_multiscale_model_decodes_in_three_passes_a_doubling_besides_its_base():
+    model = model_of("multiscale A, colour")
+    model.decompress(model.compress(images_for(model, 2), 1))
+    assert (model.codec.passes, model.codec.steps) == (3, 4 * 4)
+
+
+def test_an_image_decodes_the_same_in_any_batch():
+    model = model_of("PixelCNN")
+    images = images_for(model, 7)
+    for batch in (1, 3, 7):
+        np.testing.assert_array_equal(
+            model.decompress(model.compress(images, 2, batch=batch)), images
+        )
+
+
+def test_one_thread_decodes_what_several_encoded():
+    model = model_of("PixelCNN")
+    images = images_for(model, 3)
+    data = model.compress(images, 2)
+    with tf.device("CPU:0"):
+        codec = ImageCodec(model.density)
+        codec._conditionals = codec._hidden  # eagerly, other kernels
+        found = container.read(data)
+        rows = {"label": np.full(3, 2, np.int32)}
+        again = codec.decode(found.streams[0], images.shape, rows)
+    np.testing.assert_array_equal(again, images)
+
+
+def test_another_model_refuses_the_file():
+    model, other = model_of("PixelCNN"), model_of("PixelCNN", seed=1)
+    data = model.compress(images_for(model, 2), 0)
+    assert "needs the model" in refused(other.decompress, data)
+    moved = model_of("PixelCNN")
+    moved.density.trainable_variables[0].assign_add(
+        1e-6 * tf.ones_like(moved.density.trainable_variables[0])
+    )
+    assert "needs the model" in refused(moved.decompress, data)
+
+
+def test_the_condition_is_in_the_file():
+    model = model_of("PixelCNN")
+    data = model.compress(images_for(model, 3), ["cat", 2, "eel"])
+    assert container.read(data).description["condition"] == [0, 2, 2]
+    assert container.read(model.compress(images_for(model, 3), "dog")).description["condition"] == [
+        1
+    ]
+
+
+def test_what_cannot_be_compressed_is_refused():
+    model = model_of("PixelCNN")
+    images = images_for(model, 2)
+    assert "must be uint8 [num, 8, 8, 1]" in refused(model.compress, images[:, :4], 0)
+    assert "got float64" in refused(model.compress, images / 255.0, 0)
+    assert "1 or 2 conditions, got 3" in refused(model.compress, images, [0, 1, 2])
+    assert "no class" in refused(model.compress, images, "bird")
+    assert "got tolerance 1" in refused(model.compress, images, 0, tolerance=1.0)
+    assert "got batch 0" in refused(model.compress, images, 0, batch=0)
+    flow = model_of("multiscale A, colour")
+    flow.density.multiscale.config = dataclasses.replace(
+        flow.density.multiscale.config, base_flows=(1,)
+    )
+    assert "is a flow" in refused(flow.compress, images_for(flow, 1), 0)
+
+
+def test_tolerances_are_of_each_output_and_no_less_than_of_its_like():
+    outputs = np.array([[1.0, 0.0], [-3.0, 2.0]])
+    found = pixel_distributions.tolerance_of(outputs, 1e-5)
+    like = np.sqrt([5.0, 2.0])
+    expected = 1e-5 * (np.abs(outputs) + pixel_distributions.LEAST_SHARE * like)
+    np.testing.assert_allclose(found, expected, rtol=1e-12)

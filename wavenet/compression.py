@@ -1,0 +1,154 @@
+"""A lossless code for 16-bit sound by a WaveNet's exact conditionals, decoded by its cached step.
+
+One parallel pass gives the distributions of a whole recording to the encoder. The decoder takes
+them from the step of the cached sampler, sample by sample, and feeds back what it reads.
+"""
+
+from typing import Any
+
+import numpy as np
+import tensorflow as tf
+
+from compression.container import Container, check_decoded, checksum_of, digest_of, read_for
+from compression.splits import Categorical, Mixture
+from compression.stream import Decoder, Encoder, Layout, depth_of, odds_of
+from likelihoods import Categorical as Softmax
+from likelihoods import Gaussian
+from replicator.runs.errors import UserError
+from replicator.runs.model_folder import variable_names
+from wavenet.density import Density
+from wavenet.network import WaveNet
+from wavenet.samplers.xla import Step, XlaSampler
+
+CHUNK_SAMPLES = 4096
+SIXTEEN_BIT = 1 << 16  # levels
+# Of the number of levels: what a scale is taken to be at least. Outputs that are known to 1e-5 of
+# the whole range cannot place a narrower component.
+LEAST_SCALE = 4e-5
+# Of the root mean square of an output: what it is at least when it is asked how far it may be off.
+LEAST_SHARE = 0.03
+
+
+class SoundCodec:
+    """Encodes and decodes recordings of levels with the weights that the network has when called.
+
+    Raises UserError for a network whose condition a file would have to hold, or which makes blocks.
+    """
+
+    def __init__(self, network: Any):
+        config = network.config
+        if not isinstance(network, WaveNet) or config.feature_channels or config.context_layers:
+            raise UserError(
+                "Only a WaveNet without frames and context stack compresses: frames are made of "
+                "the sound itself, and would have to be in the file."
+            )
+        self.network, self.levels = network, network.likelihood.levels
+        self.depth = depth_of(self.levels)
+        self._density = Density(network)
+        self._parameters = tf.function(
+            lambda levels, condition: network(network.inputs(levels), condition),
+            autograph=False,
+            reduce_retracing=True,
+        )
+        self._sampler = XlaSampler(network)
+        self._step = tf.function(self._one_step, jit_compile=True, autograph=False)
+        self._shift = tf.function(Step(network, self._sampler.rings).shift, autograph=False)
+
+    def encode(self, levels: np.ndarray, speaker: int | None, tolerance: float) -> bytes:
+        """Returns the stream of a recording, int32 [samples]."""
+        condition = self._condition(len(levels), speaker)
+        encoder = Encoder(Layout(self.depth, 1, 1, len(levels)))
+        window, past = self._density.window_samples, self._density.past_samples
+        for start in range(0, len(levels), window):
+            first = max(0, start - past)
+            part = slice(first, start + window)
+            here = None if condition is None else condition[:, part]
+            found = self._parameters(tf.constant(levels[None, part], tf.int32), here)
+            own = levels[start : start + window]
+            distribution = self._distribution(found.numpy()[0, start - first :], tolerance)
+            encoder.add([odds_of(distribution, own, self.depth)], 0, len(own))
+        return encoder.finish()
+
+    def decode(self, stream: bytes, samples: int, speaker: int | None) -> np.ndarray:
+        """Returns the recording int32 [samples] of a stream."""
+        decoder = Decoder(stream, Layout(self.depth, 1, 1, samples))
+        condition, levels = self._condition(samples, speaker), np.zeros(samples, np.int32)
+        step, state = Step(self.network, self._sampler.rings), self._sampler.initial_state(1)
+        past, queues = state.past, state.queues
+        for start in range(0, samples, CHUNK_SAMPLES):
+            count = min(CHUNK_SAMPLES, samples - start)
+            here = None if condition is None else condition[:, start : start + count]
+            gates = step.gate_offsets(here, 1, count)
+            for t in range(count):
+                found, queues = self._step(tf.constant(start + t), past, queues, gates[t])
+                distribution = self._distribution(found.numpy(), 0.0)
+                levels[start + t] = decoder.levels(distribution, 1, 0, 0)[0]
+                past = self._shift(past, tf.constant(levels[start + t : start + t + 1]))
+        return levels
+
+    def _one_step(self, position, past, queues, gates):
+        return Step(self.network, self._sampler.rings)(position, past, queues, gates)
+
+    def _condition(self, samples: int, speaker: int | None):
+        if speaker is None:
+            return None
+        return self.network.condition(None, tf.constant([speaker]), samples)
+
+    def _distribution(self, outputs: np.ndarray, tolerance: float) -> Mixture | Categorical:
+        """The distributions of samples with these outputs, float [samples, parameters]."""
+        outputs = self.outputs(np.asarray(outputs, np.float64))
+        like = np.sqrt(np.mean(np.square(outputs), 0))
+        off = tolerance * (np.abs(outputs) + LEAST_SHARE * like)
+        if isinstance(self.network.likelihood, Softmax):
+            return Categorical(outputs, off)
+        normal, half = isinstance(self.network.likelihood, Gaussian), 0.5 * (self.levels - 1)
+        if normal:
+            zero = np.zeros([len(outputs), 1])
+            parts, offs = ([zero, a[:, :1], a[:, 1:]] for a in (outputs, off))
+        else:
+            parts, offs = (np.split(a, 3, -1) for a in (outputs, off))
+        floor = max(self.network.likelihood.min_log_scale + np.log(half), 0.0)
+        floor = max(floor, float(np.log(LEAST_SCALE * self.levels)))
+        scales = np.maximum(parts[2] + np.log(half), floor)
+        arrays = (parts[0], half * (parts[1] + 1.0), scales)
+        tolerances = tuple(np.ascontiguousarray(a) for a in (offs[0], half * offs[1], offs[2]))
+        return Mixture(self.levels, *map(np.ascontiguousarray, arrays), tolerances, normal)
+
+    @staticmethod
+    def outputs(outputs: np.ndarray) -> np.ndarray:
+        """The network's outputs, float64 [samples, parameters], as the code reads them."""
+        return outputs
+
+
+def compress(
+    codec: SoundCodec, recordings: list[np.ndarray], speaker: int | None, tolerance: float
+) -> bytes:
+    """Return the file of recordings of levels, int32 [samples] each."""
+    if not recordings or not all(len(levels) for levels in recordings):
+        raise UserError("There must be a recording, and a sample in each.")
+    if not 0 <= tolerance <= 1e-3:
+        raise UserError(f"The tolerance must be 0 to 0.001, got {tolerance:g}.")
+    lengths = [len(levels) for levels in recordings]
+    described: dict[str, Any] = {"lengths": lengths}
+    described |= {} if speaker is None else {"speaker": speaker}
+    streams = [codec.encode(levels, speaker, tolerance) for levels in recordings]
+    shape = (len(recordings), sum(lengths), 1, 1)
+    checksum = checksum_of(np.concatenate(recordings).astype("<u2"))
+    made = (digest(codec.network), codec.levels, checksum, shape, described, tuple(streams))
+    return Container("sound", *made).to_bytes()
+
+
+def decompress(codec: SoundCodec, data: bytes) -> list[np.ndarray]:
+    """Return the recordings of levels, int32 [samples] each, of a file."""
+    found = read_for(data, "sound", digest(codec.network), codec.levels)
+    lengths, speaker = found.description["lengths"], found.description.get("speaker")
+    pairs = zip(found.streams, lengths, strict=True)
+    recordings = [codec.decode(stream, samples, speaker) for stream, samples in pairs]
+    check_decoded(np.concatenate(recordings).astype("<u2"), found)
+    return recordings
+
+
+def digest(network: tf.Module) -> bytes:
+    """Return the digest of a network's weights, 16 bytes."""
+    named = zip(variable_names(network), network.trainable_variables, strict=True)
+    return digest_of({name: variable.numpy() for name, variable in named})
