@@ -5,7 +5,7 @@ only the base is, and each doubling then takes three network passes: O(log N) fo
 images of a batch are decoded together.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -75,10 +75,10 @@ class ImageCodec:
         decoder = Decoder(stream, self._layout(shape))
         self.passes = self.steps = 0
         condition = self._condition(batch)
-        if self.density.pixelcnn is not None:
-            name, size = str(shape[1]), shape[1]
-            return self._scan(decoder, name, self.density.pixelcnn, condition, shape[0], size)
-        return self._scales(decoder, self.density.multiscale, condition, shape[0])
+        if self.density.multiscale is not None:
+            return self._scales(decoder, self.density.multiscale, condition, shape[0])
+        name, size = str(shape[1]), shape[1]
+        return self._scan(decoder, name, self._network(name), condition, shape[0], size)
 
     def _hidden(self, batch: dict) -> dict:
         """Hidden states and levels of all pixels, part by part."""
@@ -158,7 +158,8 @@ class ImageCodec:
         model = self.density.multiscale
         return 0 if model is None else model.sizes.index(int(name.split(".")[0]))
 
-    def _network(self, name: str) -> PixelCNN | Factor:
+    def _network(self, name: str) -> Any:
+        """The PixelCNN or the factor of a part."""
         model = self.density.multiscale
         if model is None:
             return self.density.pixelcnn

@@ -68,9 +68,12 @@ class MixturePixels:
         scales = self.parameters[:, 1 + count + channel]
         clipped = np.maximum(scales, likelihood.min_log_scale) + math.log(half)
         tolerances = (weight_off, half * off, self.off[:, 1 + count + channel])
-        arrays = (weights, half * (means + 1.0), clipped)
         self._mixture = Mixture(
-            likelihood.levels, *map(_whole, arrays), tuple(map(_whole, tolerances))
+            likelihood.levels,
+            _whole(weights),
+            _whole(half * (means + 1.0)),
+            _whole(clipped),
+            (_whole(tolerances[0]), _whole(tolerances[1]), _whole(tolerances[2])),
         )
         return self._mixture
 
