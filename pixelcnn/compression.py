@@ -46,6 +46,7 @@ class ImageCodec:
         self.channels = density.config.output.channels
         self.depth = depth_of(density.config.output.levels)
         self.passes = self.steps = 0
+        self._mapped = density.conditioner.map_channels > 0
         self._conditionals = tf.function(self._hidden, autograph=False, reduce_retracing=True)
         self._condition = tf.function(density.conditioner, autograph=False, reduce_retracing=True)
         self._factors: dict[str, tf.types.experimental.GenericFunction] = {}
@@ -62,7 +63,8 @@ class ImageCodec:
         parts = self._conditionals({"levels": tf.constant(levels), **batch})
         for name, (hidden, own) in parts.items():
             part = self._ordered(name, hidden, own.numpy())
-            pixels, odds, before = pixels_of(part.output, part.hidden, tolerance), [], None
+            pixels = pixels_of(part.output, part.hidden, tolerance, self._mapped)
+            odds, before = [], None
             for channel in range(self.channels):
                 distribution = pixels.next_channel(before)
                 before = part.levels[:, channel].astype(np.int64)
@@ -142,7 +144,8 @@ class ImageCodec:
     def _levels(self, decoder: Decoder, name: str, hidden: Hidden) -> np.ndarray:
         """The levels int32 [pixels, channels] of pixels with these hidden states."""
         hidden = Hidden(*(np.asarray(each) for each in hidden))
-        pixels, channels, before = pixels_of(self._output(name), hidden, 0.0), [], None
+        pixels = pixels_of(self._output(name), hidden, 0.0, self._mapped)
+        channels, before = [], None
         for channel in range(self.channels):
             distribution = pixels.next_channel(before)
             before = decoder.levels(distribution, len(hidden.units), self._class(name), channel)
