@@ -13,6 +13,7 @@ one gives every bit the probability 1/2, which needs no agreement.
 
 import functools
 import math
+from typing import Any
 
 import numba
 import numpy as np
@@ -225,6 +226,8 @@ def choose(
       bits: of a choice.
     """
     chosen = np.zeros(-(-len(t) // group), np.int64)
-    totals, flat = np.zeros(len(chosen)), (array.ravel() for array in (t, margin, bit, steps))
-    _search(*flat, group * t.shape[1], counts_of(bits), grids().costs, chosen, totals)
+    totals, bits_each = np.zeros(len(chosen)), group * t.shape[1]
+    odds = (t.ravel(), margin.ravel(), bit.ravel(), steps.ravel())
+    search: Any = _search
+    search(*odds, bits_each, counts_of(bits), grids().costs, chosen, totals)
     return chosen, totals.sum() + bits * len(chosen)

@@ -5,7 +5,7 @@ only the base is, and each doubling then takes three network passes: O(log N) fo
 images of a batch are decoded together.
 """
 
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 import tensorflow as tf
@@ -46,6 +46,7 @@ class ImageCodec:
         self.channels = density.config.output.channels
         self.depth = depth_of(density.config.output.levels)
         self.passes = self.steps = 0
+        self._mapped = density.conditioner.map_channels > 0
         self._conditionals = tf.function(self._hidden, autograph=False, reduce_retracing=True)
         self._condition = tf.function(density.conditioner, autograph=False, reduce_retracing=True)
         self._factors: dict[str, tf.types.experimental.GenericFunction] = {}
@@ -62,7 +63,8 @@ class ImageCodec:
         parts = self._conditionals({"levels": tf.constant(levels), **batch})
         for name, (hidden, own) in parts.items():
             part = self._ordered(name, hidden, own.numpy())
-            pixels, odds, before = pixels_of(part.output, part.hidden, tolerance), [], None
+            pixels = pixels_of(part.output, part.hidden, tolerance, self._mapped)
+            odds, before = [], None
             for channel in range(self.channels):
                 distribution = pixels.next_channel(before)
                 before = part.levels[:, channel].astype(np.int64)
@@ -75,10 +77,10 @@ class ImageCodec:
         decoder = Decoder(stream, self._layout(shape))
         self.passes = self.steps = 0
         condition = self._condition(batch)
-        if self.density.pixelcnn is not None:
-            name, size = str(shape[1]), shape[1]
-            return self._scan(decoder, name, self.density.pixelcnn, condition, shape[0], size)
-        return self._scales(decoder, self.density.multiscale, condition, shape[0])
+        if self.density.multiscale is not None:
+            return self._scales(decoder, self.density.multiscale, condition, shape[0])
+        name, size = str(shape[1]), shape[1]
+        return self._scan(decoder, name, self._network(name), condition, shape[0], size)
 
     def _hidden(self, batch: dict) -> dict:
         """Hidden states and levels of all pixels, part by part."""
@@ -142,7 +144,8 @@ class ImageCodec:
     def _levels(self, decoder: Decoder, name: str, hidden: Hidden) -> np.ndarray:
         """The levels int32 [pixels, channels] of pixels with these hidden states."""
         hidden = Hidden(*(np.asarray(each) for each in hidden))
-        pixels, channels, before = pixels_of(self._output(name), hidden, 0.0), [], None
+        pixels = pixels_of(self._output(name), hidden, 0.0, self._mapped)
+        channels, before = [], None
         for channel in range(self.channels):
             distribution = pixels.next_channel(before)
             before = decoder.levels(distribution, len(hidden.units), self._class(name), channel)
@@ -158,7 +161,8 @@ class ImageCodec:
         model = self.density.multiscale
         return 0 if model is None else model.sizes.index(int(name.split(".")[0]))
 
-    def _network(self, name: str) -> PixelCNN | Factor:
+    def _network(self, name: str) -> Any:
+        """The PixelCNN or the factor of a part."""
         model = self.density.multiscale
         if model is None:
             return self.density.pixelcnn

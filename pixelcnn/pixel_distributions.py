@@ -16,6 +16,7 @@ from pixelcnn.networks.outputs import Hidden, MixtureOutput, Output, SoftmaxOutp
 # Of the root mean square of an output, which is a sum whose terms may cancel: what it is taken to
 # be at least when it is asked how far it may be off.
 LEAST_SHARE = 0.03
+LINEAR_SHARE = 0.1  # of the tolerance of a network's outputs, that of a linear function of a map
 
 
 def tolerance_of(outputs: np.ndarray, tolerance: float) -> np.ndarray:
@@ -31,15 +32,20 @@ class MixturePixels:
       output: the last layer.
       hidden: float [pixels, units] and [pixels, channels].
       tolerance: relative, of the last layer's outputs.
+      mapped: whether the prediction reads a map that a network made.
     """
 
-    def __init__(self, output: MixtureOutput, hidden: Hidden, tolerance: float):
+    def __init__(
+        self, output: MixtureOutput, hidden: Hidden, tolerance: float, mapped: bool = False
+    ):
         self.likelihood = output.likelihood
         self.prediction = np.asarray(hidden.prediction, np.float64)
         outputs = self.outputs(output, np.asarray(hidden.units, np.float64))
         shape = [len(outputs), -1, self.likelihood.components]
         self.parameters = (outputs + output.bias.numpy().astype(np.float64)).reshape(shape)
         self.off = tolerance_of(outputs, tolerance).reshape(shape)
+        # Sums of few float32 terms, which are off by less than what deep networks give.
+        self.prediction_off = LINEAR_SHARE * tolerance * mapped * np.abs(self.prediction)
         self._before: list[np.ndarray] = []
         self._mixture: Mixture | None = None
 
@@ -57,20 +63,24 @@ class MixturePixels:
             channel += 1
             self._before.append(before / half - 1.0)
             weights, weight_off = self._mixture.given(before)
-        means, off = self.parameters[:, 1 + channel], self.off[:, 1 + channel].copy()
+        means, off = self.parameters[:, 1 + channel], self.off[:, 1 + channel]
+        off = off + self.prediction_off[:, channel, None]
         means = means + self.prediction[:, channel, None]
         for i, (moved, by) in enumerate(PAIRS[count]):
             if moved == channel:
                 raw, value = self.parameters[:, 1 + 2 * count + i], self._before[by][:, None]
                 slope = np.tanh(raw)
                 means = means + slope * value
-                off += (1.0 - slope**2) * self.off[:, 1 + 2 * count + i] * np.abs(value)
+                off = off + (1.0 - slope**2) * self.off[:, 1 + 2 * count + i] * np.abs(value)
         scales = self.parameters[:, 1 + count + channel]
         clipped = np.maximum(scales, likelihood.min_log_scale) + math.log(half)
         tolerances = (weight_off, half * off, self.off[:, 1 + count + channel])
-        arrays = (weights, half * (means + 1.0), clipped)
         self._mixture = Mixture(
-            likelihood.levels, *map(_whole, arrays), tuple(map(_whole, tolerances))
+            likelihood.levels,
+            _whole(weights),
+            _whole(half * (means + 1.0)),
+            _whole(clipped),
+            (_whole(tolerances[0]), _whole(tolerances[1]), _whole(tolerances[2])),
         )
         return self._mixture
 
@@ -78,7 +88,9 @@ class MixturePixels:
 class SoftmaxPixels:
     """The softmaxes of some pixels; arguments and use as for `MixturePixels`."""
 
-    def __init__(self, output: SoftmaxOutput, hidden: Hidden, tolerance: float):
+    def __init__(
+        self, output: SoftmaxOutput, hidden: Hidden, tolerance: float, mapped: bool = False
+    ):
         self.output, self.tolerance = output, tolerance
         parts = [np.asarray(part, np.float64) for part in hidden]
         self.inputs, self._before = np.concatenate(parts, -1), list[np.ndarray]()
@@ -105,10 +117,10 @@ class SoftmaxPixels:
 Pixels = MixturePixels | SoftmaxPixels
 
 
-def pixels_of(output: Output, hidden: Hidden, tolerance: float) -> Pixels:
+def pixels_of(output: Output, hidden: Hidden, tolerance: float, mapped: bool) -> Pixels:
     """Returns the distributions of pixels; arguments as for `MixturePixels`."""
     kind: Any = MixturePixels if isinstance(output, MixtureOutput) else SoftmaxPixels
-    return kind(output, hidden, tolerance)
+    return kind(output, hidden, tolerance, mapped)
 
 
 def _whole(array: np.ndarray) -> np.ndarray:

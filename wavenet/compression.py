@@ -101,18 +101,24 @@ class SoundCodec:
         off = tolerance * (np.abs(outputs) + LEAST_SHARE * like)
         if isinstance(self.network.likelihood, Softmax):
             return Categorical(outputs, off)
-        normal, half = isinstance(self.network.likelihood, Gaussian), 0.5 * (self.levels - 1)
+        likelihood: Any = self.network.likelihood
+        normal, half = isinstance(likelihood, Gaussian), 0.5 * (self.levels - 1)
         if normal:
             zero = np.zeros([len(outputs), 1])
             parts, offs = ([zero, a[:, :1], a[:, 1:]] for a in (outputs, off))
         else:
             parts, offs = (np.split(a, 3, -1) for a in (outputs, off))
-        floor = max(self.network.likelihood.min_log_scale + np.log(half), 0.0)
-        floor = max(floor, float(np.log(LEAST_SCALE * self.levels)))
-        scales = np.maximum(parts[2] + np.log(half), floor)
-        arrays = (parts[0], half * (parts[1] + 1.0), scales)
-        tolerances = tuple(np.ascontiguousarray(a) for a in (offs[0], half * offs[1], offs[2]))
-        return Mixture(self.levels, *map(np.ascontiguousarray, arrays), tolerances, normal)
+        least = max(likelihood.min_log_scale + np.log(half), np.log(LEAST_SCALE * self.levels))
+        weights, means, scales = map(np.ascontiguousarray, parts)
+        weights_off, means_off, scales_off = map(np.ascontiguousarray, offs)
+        return Mixture(
+            self.levels,
+            weights,
+            half * (means + 1.0),
+            np.maximum(scales + np.log(half), least),
+            (weights_off, half * means_off, scales_off),
+            normal,
+        )
 
     @staticmethod
     def outputs(outputs: np.ndarray) -> np.ndarray:
