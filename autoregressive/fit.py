@@ -91,8 +91,7 @@ def fit(
         for line in trainer.resume():
             print(line)
         score = _score(model, state, loss, evaluate)
-        stream = source.starting_at if is_single_device(trainer.replicator) else source.dataset_from
-        outcome = trainer.train(stream(trainer.step), score)
+        outcome = trainer.train(_batches(source, trainer), score)
         state.use_average()
     return outcome
 
@@ -130,6 +129,13 @@ def _pure(loss: Loss, model: Autoregressive):
         return result if isinstance(result, tuple) else (result, {})
 
     return loss_fn
+
+
+def _batches(source: Batches, trainer: Trainer):
+    """Return the batches from the trainer's step on, for one device or as many as it has."""
+    if is_single_device(trainer.replicator):
+        return source.starting_at(trainer.step)
+    return source.dataset_from(trainer.step)
 
 
 def _rank(model: Autoregressive) -> int:

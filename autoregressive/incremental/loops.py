@@ -85,7 +85,7 @@ class Body:
         return outputs[: len(self.writes)], outputs[len(self.writes) :]
 
     def scan(
-        self, fixed: Sequence[tf.Tensor], rows: Sequence[tf.Tensor], states: Sequence[tf.Tensor]
+        self, fixed: Sequence[tf.Tensor], rows: Sequence[tf.Tensor], states: list[tf.Tensor]
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Return the results [n, ...] and the last states of n iterations; `rows` are [n, ...]."""
         count = rows[0].shape[0]

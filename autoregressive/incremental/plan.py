@@ -116,8 +116,9 @@ class Plan:
             raise node.refused("draws random numbers of its own; call it without dropout or noise")
         if op.type == "BatchToSpaceND" and any(kinds):
             short, long = (convolution.Dilated.ending_at(x) for x in (op, longer))
-            whole = short is not None and long is not None
-            part = convolution.dilated_convolution(node, short, long) if whole else _no_rule(node)
+            if short is None or long is None:
+                raise node.unsupported("it ends no convolution that TensorFlow made a dilated one")
+            part = convolution.dilated_convolution(node, short, long)
         elif not node.streams() and op.type not in loops.LOOPS:
             part = rowwise.still(node) if grows else self._constant(node)
         elif op.type in SHAPES:
