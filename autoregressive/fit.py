@@ -55,8 +55,7 @@ def fit(
       model: whose network is trained. Its network is called as it is used: without dropout.
       batches: arrays, an iterable, `tf.data` or a function of the step, see `Batches`.
       steps: updates in all; a run that is resumed counts those it has made.
-      loss: from the model and a batch, a dict with `elements` and what else `batches` gives, to a
-        scalar, or to a scalar and a dict of metrics.
+      loss: from the model and a batch, see `Batches`, to a scalar, or that and a dict of metrics.
       optimizer: an `OptimizerConfig` of the library's Adam, after whose training the weights are
         their Polyak average; or an optimiser of Keras.
       schedule: from the step, int32 [], to Adam's learning rate; None: as the optimiser says.

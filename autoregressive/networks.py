@@ -92,6 +92,24 @@ def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[.
     return call
 
 
+def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]:
+    """Return the trainable variables that a function of tensors reads.
+
+    Args:
+      function: is traced for the example, in the scope of a Replicator if its variables are.
+      example: its arguments.
+    """
+    traced = tf.function(function, autograph=False).get_concrete_function(*example)
+    variables = [_of_all_replicas(variable) for variable in traced.trainable_variables]
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def _of_all_replicas(variable: tf.Variable) -> tf.Variable:
+    """Return the variable that a replica's copy belongs to; of one device the variable itself."""
+    container = getattr(variable.handle, "_distributed_container", None)
+    return variable if container is None or container() is None else container()
+
+
 def _takes_training(network: Callable) -> bool:
     """Return whether a network, or its Keras `call`, has an argument `training`."""
     if hasattr(network, "get_layer") or hasattr(network, "_layers"):
