@@ -44,10 +44,18 @@ def keras_inputs(network: Any) -> list[tf.TensorSpec]:
 
 
 def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec:
-    """Return the first argument of a network: as given, as Keras says, or one channel."""
+    """Return the first argument of a network: as given, as Keras says, or one channel.
+
+    Raises:
+      ValueError: a Keras model takes one length only.
+    """
     own = keras_inputs(network)
     if given is not None:
         return given
+    if own and own[0].shape.rank > 1 and own[0].shape[1] is not None:
+        raise ValueError(
+            f"`network` must take any length, keras.Input([None, ...]), got {own[0].shape[1]}."
+        )
     return own[0] if own else tf.TensorSpec([None, None, 1], tf.float32)
 
 

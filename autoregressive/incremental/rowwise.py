@@ -157,9 +157,9 @@ def still(node: Node) -> Part:
         value = static_value(node.op.outputs[0])
         axis = node.moving(0)[0]
         if value is None or (value != value.take([0], axis)).any():
-            raise node.refused("depends on the position in the sequence")
+            raise node.unsupported("it depends on the position in the sequence")
     elif node.type not in STILL:
-        raise node.refused(f"depends on the position in the sequence ({node.type})")
+        raise node.unsupported("it depends on the position in the sequence")
     stream = Stream(axis=0, offset=None, end=1 << 40)
     kinds: list[Kind] = [node.grown(0, stream)]
     axis = node.moving(0)[0]
