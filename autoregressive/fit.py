@@ -6,7 +6,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +14,7 @@ import tensorflow as tf
 from autoregressive.model import Autoregressive
 from autoregressive.training.batches import Batches, BatchSource
 from autoregressive.training.state import KerasState, Weights
+from likelihoods.codec import Codec
 from replicator.runs.metrics import MetricsLog
 from replicator.runs.run_directory import RunDirectory
 from replicator.strategies import Replicator
@@ -27,6 +28,21 @@ Loss = Callable[[Any, Batch], Any]
 ADAM = OptimizerConfig(warmup_steps=100)
 
 
+class Trainable(Protocol):
+    """What is trained: an `Autoregressive`, a student."""
+
+    @property
+    def order(self) -> str:
+        """Of the elements, "time" or "raster"."""
+
+    @property
+    def codec(self) -> Codec:
+        """Of the elements."""
+
+    def trainable_variables(self, *example: tf.Tensor) -> list[tf.Variable]:
+        """Return the variables that are trained, for symbols, and a condition if there is one."""
+
+
 def negative_log_likelihood(model: Autoregressive, batch: Batch):
     """Return the mean negative log-likelihood of an element, nats, and the same in bits."""
     loss = -tf.reduce_mean(model.log_prob(batch["elements"], batch.get("condition")))
@@ -34,7 +50,7 @@ def negative_log_likelihood(model: Autoregressive, batch: Batch):
 
 
 def fit(
-    model: Autoregressive,
+    model: Trainable,
     batches: BatchSource,
     *,
     steps: int,
@@ -52,7 +68,7 @@ def fit(
     """Train the model's weights in place.
 
     Args:
-      model: whose network is trained. Its network is called as it is used: without dropout.
+      model: an `Autoregressive`, say. Its network is called as it is used: without dropout.
       batches: arrays, an iterable, `tf.data` or a function of the step, see `Batches`.
       steps: updates in all; a run that is resumed counts those it has made.
       loss: from the model and a batch, see `Batches`, to a scalar, or that and a dict of metrics.
@@ -122,7 +138,7 @@ def _identity(state: TrainState, optimizer, batch_size: int, seed: int, config) 
     }
 
 
-def _pure(loss: Loss, model: Autoregressive):
+def _pure(loss: Loss, model: Trainable):
     def loss_fn(batch: Batch):
         result = loss(model, batch)
         return result if isinstance(result, tuple) else (result, {})
@@ -137,7 +153,7 @@ def _batches(source: Batches, trainer: Trainer):
     return source.dataset_from(trainer.step)
 
 
-def _rank(model: Autoregressive) -> int:
+def _rank(model: Trainable) -> int:
     return 2 if model.order == "time" else 4
 
 

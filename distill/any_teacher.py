@@ -38,14 +38,15 @@ class ModelTeacher:
     """
 
     def __init__(self, model: Autoregressive):
-        if not isinstance(model.distribution, Continuous):
+        distribution = model.distribution
+        if not isinstance(distribution, Continuous):
             raise ValueError(
                 "`teacher` must have a distribution with `log_density`, got"
-                f" {type(model.distribution).__name__}."
+                f" {type(distribution).__name__}."
             )
         if model.order != "time" or model.symbol_network.inputs.dtype.is_integer:
             raise ValueError("`teacher` must read numbers in time order, not levels or images.")
-        self.model = model
+        self.model, self._distribution = model, distribution
 
     def conditionals(self, values: tf.Tensor, condition: tf.Tensor | None) -> Parametrised:
         """Return the conditionals of values as the network reads them, float32 [batch, time]."""
@@ -53,7 +54,7 @@ class ModelTeacher:
         inputs = tf.cast(values, network.inputs.dtype)
         if network.inputs.shape.rank == 3:
             inputs = inputs[..., tf.newaxis]
-        return Parametrised(self.model.distribution, network.parameters_after(inputs, condition))
+        return Parametrised(self._distribution, network.parameters_after(inputs, condition))
 
 
 @dataclasses.dataclass(frozen=True)
