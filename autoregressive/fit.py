@@ -6,7 +6,7 @@ import math
 import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 import tensorflow as tf
@@ -14,6 +14,7 @@ import tensorflow as tf
 from autoregressive.model import Autoregressive
 from autoregressive.training.batches import Batches, BatchSource
 from autoregressive.training.state import KerasState, Weights
+from likelihoods.codec import Codec
 from replicator.runs.metrics import MetricsLog
 from replicator.runs.run_directory import RunDirectory
 from replicator.strategies import Replicator
@@ -27,6 +28,21 @@ Loss = Callable[[Any, Batch], Any]
 ADAM = OptimizerConfig(warmup_steps=100)
 
 
+class Trainable(Protocol):
+    """What is trained: an `Autoregressive`, a student."""
+
+    @property
+    def order(self) -> str:
+        """Of the elements, "time" or "raster"."""
+
+    @property
+    def codec(self) -> Codec:
+        """Of the elements."""
+
+    def trainable_variables(self, *example: tf.Tensor) -> list[tf.Variable]:
+        """Return the variables that are trained, for symbols, and a condition if there is one."""
+
+
 def negative_log_likelihood(model: Autoregressive, batch: Batch):
     """Return the mean negative log-likelihood of an element, nats, and the same in bits."""
     loss = -tf.reduce_mean(model.log_prob(batch["elements"], batch.get("condition")))
@@ -34,7 +50,7 @@ def negative_log_likelihood(model: Autoregressive, batch: Batch):
 
 
 def fit(
-    model: Autoregressive,
+    model: Trainable,
     batches: BatchSource,
     *,
     steps: int,
@@ -52,11 +68,10 @@ def fit(
     """Train the model's weights in place.
 
     Args:
-      model: whose network is trained. Its network is called as it is used: without dropout.
+      model: an `Autoregressive`, say. Its network is called as it is used: without dropout.
       batches: arrays, an iterable, `tf.data` or a function of the step, see `Batches`.
       steps: updates in all; a run that is resumed counts those it has made.
-      loss: from the model and a batch, a dict with `elements` and what else `batches` gives, to a
-        scalar, or to a scalar and a dict of metrics.
+      loss: from the model and a batch, see `Batches`, to a scalar, or that and a dict of metrics.
       optimizer: an `OptimizerConfig` of the library's Adam, after whose training the weights are
         their Polyak average; or an optimiser of Keras.
       schedule: from the step, int32 [], to Adam's learning rate; None: as the optimiser says.
@@ -89,8 +104,8 @@ def fit(
         trainer = Trainer(run, state, _pure(loss, model), config, replicator)
         for line in trainer.resume():
             print(line)
-        stream = source.starting_at if is_single_device(trainer.replicator) else source.dataset_from
-        outcome = trainer.train(stream(trainer.step), _score(model, state, loss, evaluate))
+        score = _score(model, state, loss, evaluate)
+        outcome = trainer.train(_batches(source, trainer), score)
         state.use_average()
     return outcome
 
@@ -122,7 +137,7 @@ def _identity(state: TrainState, optimizer, batch_size: int, seed: int, config) 
     }
 
 
-def _pure(loss: Loss, model: Autoregressive):
+def _pure(loss: Loss, model: Trainable):
     def loss_fn(batch: Batch):
         result = loss(model, batch)
         return result if isinstance(result, tuple) else (result, {})
@@ -130,7 +145,14 @@ def _pure(loss: Loss, model: Autoregressive):
     return loss_fn
 
 
-def _rank(model: Autoregressive) -> int:
+def _batches(source: Batches, trainer: Trainer):
+    """Return the batches from the trainer's step on, for one device or as many as it has."""
+    if is_single_device(trainer.replicator):
+        return source.starting_at(trainer.step)
+    return source.dataset_from(trainer.step)
+
+
+def _rank(model: Trainable) -> int:
     return 2 if model.order == "time" else 4
 
 

@@ -8,7 +8,7 @@ import tensorflow as tf
 
 from autoregressive.elements import check_elements
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
-from autoregressive.networks import condition_spec, image_spec, input_spec
+from autoregressive.networks import condition_spec, image_spec, input_spec, variables_read
 from autoregressive.samplers import SAMPLERS, cached_chunk, specialised
 from autoregressive.symbols import RasterOrder, TimeOrder
 from likelihoods.codec import Codec, Integers, Linear, Reals
@@ -120,9 +120,7 @@ class Autoregressive:
             zeros = tf.zeros([1, 4], tf.float32 if self.distribution.levels is None else tf.int32)
             condition = self._no_condition(4)
             example = (zeros,) if condition is None else (zeros, condition)
-        function = tf.function(self.symbol_network.parameters, autograph=False)
-        read = function.get_concrete_function(*example).trainable_variables
-        return list({id(v): v for v in map(_of_all_replicas, read)}.values())
+        return variables_read(self.symbol_network.parameters, *example)
 
     def symbols(self, elements: Any) -> tf.Tensor:
         """Return the symbols of elements, after a check.
@@ -295,12 +293,6 @@ def _default_codec(distribution: Distribution, order: str) -> Codec:
     if distribution.levels is None:
         return Reals()
     return (Linear if order == "time" else Integers)(distribution.levels)
-
-
-def _of_all_replicas(variable: tf.Variable) -> tf.Variable:
-    """Return the variable that a replica's copy belongs to; of one device the variable itself."""
-    container = getattr(variable, "_distributed_container", None)
-    return variable if container is None or container() is None else container()
 
 
 def _tensor(condition: Any) -> tf.Tensor | None:

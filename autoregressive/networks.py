@@ -44,10 +44,18 @@ def keras_inputs(network: Any) -> list[tf.TensorSpec]:
 
 
 def input_spec(network: Any, given: tf.TensorSpec | None = None) -> tf.TensorSpec:
-    """Return the first argument of a network: as given, as Keras says, or one channel."""
+    """Return the first argument of a network: as given, as Keras says, or one channel.
+
+    Raises:
+      ValueError: a Keras model takes one length only.
+    """
     own = keras_inputs(network)
     if given is not None:
         return given
+    if own and own[0].shape.rank > 1 and own[0].shape[1] is not None:
+        raise ValueError(
+            f"`network` must take any length, keras.Input([None, ...]), got {own[0].shape[1]}."
+        )
     return own[0] if own else tf.TensorSpec([None, None, 1], tf.float32)
 
 
@@ -90,6 +98,24 @@ def as_function(network: Callable, specs: Sequence[tf.TensorSpec]) -> Callable[.
     if specs and getattr(network, "built", True) is False:
         call(*(tf.zeros([size or 2 for size in spec.shape], spec.dtype) for spec in specs))
     return call
+
+
+def variables_read(function: Callable, *example: tf.Tensor) -> list[tf.Variable]:
+    """Return the trainable variables that a function of tensors reads.
+
+    Args:
+      function: is traced for the example, in the scope of a Replicator if its variables are.
+      example: its arguments.
+    """
+    traced = tf.function(function, autograph=False).get_concrete_function(*example)
+    variables = [_of_all_replicas(variable) for variable in traced.trainable_variables]
+    return list({id(variable): variable for variable in variables}.values())
+
+
+def _of_all_replicas(variable: tf.Variable) -> tf.Variable:
+    """Return the variable that a replica's copy belongs to; of one device the variable itself."""
+    container = getattr(variable.handle, "_distributed_container", None)
+    return variable if container is None or container() is None else container()
 
 
 def _takes_training(network: Callable) -> bool:

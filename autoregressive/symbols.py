@@ -71,7 +71,13 @@ class TimeOrder:
 
     def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
         """Return [batch, time, num_parameters]; of position t from the symbols before t."""
-        inputs = self.read(symbols)
+        return self.parameters_after(self.read(symbols), condition)
+
+    def parameters_after(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
+        """Return the parameters from what the network reads of all positions, see `read`.
+
+        Numbers need not be those of symbols: gradients flow through them.
+        """
         shifted = tf.concat([self.start(tf.shape(inputs)[0]), inputs[:, :-1]], 1)
         shifted.set_shape(inputs.shape)
         return self.call(shifted, *self._conditions(condition))

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
     from autoregressive.incremental import incremental as incremental
     from autoregressive.model import Autoregressive as Autoregressive
     from autoregressive.storage import save as save
+    from distill.any_teacher import distill as distill
 
 __version__ = "0.2.0"
 
@@ -29,6 +30,7 @@ __version__ = "0.2.0"
 _EXPORTS = {
     "Autoregressive": "autoregressive.model",
     "check_causal": "autoregressive.causality",
+    "distill": "distill.any_teacher",
     "fit": "autoregressive.fit",
     "incremental": "autoregressive.incremental",
     "save": "autoregressive.storage",
@@ -38,6 +40,7 @@ __all__ = [
     "ModelInfo",
     "__version__",
     "check_causal",
+    "distill",
     "fit",
     "incremental",
     "likelihoods",

@@ -410,6 +410,22 @@ def unrolled():
     return network
 
 
+def first_repeated():
+    def network(x):
+        with tf.name_scope("edge"):
+            return x - tf.concat([x[:, :1], x[:, :-1]], 1)
+
+    return network
+
+
+def last_subtracted():
+    def network(x):
+        with tf.name_scope("last"):
+            return x - x[:, -1:]
+
+    return network
+
+
 def noisy():
     def network(x):
         with tf.name_scope("noise"):
@@ -432,13 +448,15 @@ REFUSED = {
     group_normalised: "group reads all of the sequence at once",
     Dropping: "drop draws random numbers of its own",
     Training: "norm",
-    Positions: "positions depends on the position in the sequence",
+    Positions: "positions: .* depends on the position in the sequence",
     length_scaled: "scaled depends on the length",
     time_softmax: "spread mixes all times",
     reversed_time: "backwards",
     shifted_left: "next .*output t depends on input t [+] 2",
     rolled: "roll",
-    unrolled: "depends on the length",
+    unrolled: "has other operations for a longer input",
+    first_repeated: "edge reads fixed times",
+    last_subtracted: "last reads fixed times",
     noisy: "noise/random_normal draws random numbers of its own",
 }
 

@@ -30,7 +30,8 @@ class Incremental:
         self._plans: dict[int, Plan] = {}
         self._starts: dict[int, Callable[[], State]] = {}
         self._compiled = tf.function(self._step, autograph=False)
-        verify(self.plan(1), function, [_sized(spec, 1) for spec in specs])
+        with tf.init_scope():
+            verify(self, self.plan(1), specs)
 
     def plan(self, batch: int) -> Plan:
         """Return the plan of a batch size, made once."""
@@ -57,15 +58,14 @@ class Incremental:
           condition: [batch, n, channels], where the network has one.
         """
         inputs = tf.convert_to_tensor(inputs)
-        if tf.executing_eagerly():
-            return self._compiled(inputs, state, condition)
-        return self._step(inputs, state, condition)
-
-    def _step(self, inputs: tf.Tensor, state: State, condition: tf.Tensor | None):
         if None in inputs.shape[:2]:
             raise ValueError(
                 f"`inputs` must have a static batch size and number of times, got {inputs.shape}."
             )
+        # Traced once for each number of rows, also for the graphs that it is called in.
+        return self._compiled(inputs, state, condition)
+
+    def _step(self, inputs: tf.Tensor, state: State, condition: tf.Tensor | None):
         arguments = [inputs] if condition is None else [inputs, condition]
         return self.plan(inputs.shape[0]).step(arguments, state)
 

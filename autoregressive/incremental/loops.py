@@ -11,7 +11,6 @@ from autoregressive.incremental.streams import (
     Call,
     Kind,
     Node,
-    NotCausalError,
     Part,
     Refused,
     Stream,
@@ -85,7 +84,7 @@ class Body:
         return outputs[: len(self.writes)], outputs[len(self.writes) :]
 
     def scan(
-        self, fixed: Sequence[tf.Tensor], rows: Sequence[tf.Tensor], states: Sequence[tf.Tensor]
+        self, fixed: Sequence[tf.Tensor], rows: Sequence[tf.Tensor], states: list[tf.Tensor]
     ) -> tuple[list[tf.Tensor], list[tf.Tensor]]:
         """Return the results [n, ...] and the last states of n iterations; `rows` are [n, ...]."""
         count = rows[0].shape[0]
@@ -158,7 +157,7 @@ def _body(node: Node) -> Body:
     for index, kind in enumerate(node.kinds):
         used = index in body.states or _is_read(graph.inputs[index], graph.outputs[index])
         if isinstance(kind, Refused) and used and index not in body.writes + body.counters:
-            raise NotCausalError(kind.reason)
+            raise kind.error()
     return body
 
 
@@ -182,7 +181,7 @@ def _check_use(node: Node, body: Body) -> None:
     for index in body.counters:
         for op in body.graph.inputs[index].consumers():
             if op.type not in ("TensorListGetItem", "TensorListSetItem", "Identity", *ADDITIONS):
-                raise node.refused("depends on the position in the sequence")
+                raise node.unsupported("it depends on the position in the sequence")
 
 
 def _readers(rows: tf.Tensor) -> list[tf.Operation]:

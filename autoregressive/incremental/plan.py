@@ -6,7 +6,7 @@ import tensorflow as tf
 
 from autoregressive.incremental import convolution, loops, rings, rowwise, shifts
 from autoregressive.incremental.layer_names import layer_of
-from autoregressive.incremental.replay import captured, inlined, needed, run_graph
+from autoregressive.incremental.replay import CALLS, captured, inlined, needed, run_graph
 from autoregressive.incremental.sizes import same, static_value
 from autoregressive.incremental.streams import (
     Call,
@@ -62,7 +62,8 @@ class Plan:
         names: frozenset[str] = frozenset(),
     ):
         self._names = names
-        self.graphs = [_trace(function, specs, length, self._layer) for length in LENGTHS]
+        self._traced = [_trace(function, specs, length) for length in LENGTHS]
+        self.graphs = [traced.graph for traced in self._traced]
         self.inputs = [tensor.name for tensor in self.graphs[0].inputs[: len(specs)]]
         self.kinds: dict[str, Kind] = dict.fromkeys(self.inputs, Stream(1, 0, 0))
         self.parts: list[tuple[tf.Operation, Part]] = []
@@ -89,14 +90,12 @@ class Plan:
     def _pairs(self) -> Iterator[tuple[tf.Operation, tf.Operation]]:
         """Yield the operations of both graphs that the output needs, in pairs."""
         short, long = (needed(graph.outputs) for graph in self.graphs)
-        for op, longer in zip(short, long, strict=False):
-            if op.type != longer.type:
-                raise NotCausalError(f"{self._layer(op)} depends on the length of its input")
-        if len(short) != len(long):
-            rest = (short if len(short) > len(long) else long)[min(len(short), len(long))]
-            raise NotCausalError(
-                f"{self._layer(rest)} depends on the length of its input: the network has another"
-                " number of operations for a longer one"
+        alike = [op.type == longer.type for op, longer in zip(short, long, strict=False)]
+        if len(short) != len(long) or not all(alike):
+            first = alike.index(False) if False in alike else len(alike) - 1
+            raise UnsupportedNetworkError(
+                f"{self._layer(short[first])} has other operations for a longer input, as a loop"
+                " over time in Python has; no step can be derived from it"
             )
         inside: set[tf.Operation] = set()
         pairs = list(zip(short, long, strict=True))
@@ -110,14 +109,15 @@ class Plan:
             return
         tensors, rule = self._sources(op), RULES.get(op.type)
         kinds = [self.kinds.get(tensor.name) for tensor in tensors]
-        node = Node((op, longer), LENGTHS, kinds, self._layer(op))
+        node = Node((op, longer), LENGTHS, kinds, self._layer)
         grows = any(node.moving(i) for i in range(len(op.outputs)))
         if "Random" in op.type or op.type == "Multinomial":
             raise node.refused("draws random numbers of its own; call it without dropout or noise")
         if op.type == "BatchToSpaceND" and any(kinds):
             short, long = (convolution.Dilated.ending_at(x) for x in (op, longer))
-            whole = short is not None and long is not None
-            part = convolution.dilated_convolution(node, short, long) if whole else _no_rule(node)
+            if short is None or long is None:
+                raise node.unsupported("it ends no convolution that TensorFlow made a dilated one")
+            part = convolution.dilated_convolution(node, short, long)
         elif not node.streams() and op.type not in loops.LOOPS:
             part = rowwise.still(node) if grows else self._constant(node)
         elif op.type in SHAPES:
@@ -148,15 +148,15 @@ class Plan:
             return Part([None], lambda inputs, call: [tf.constant(short, outputs[0].dtype)])
         if node.type in rowwise.LIKE:
             return Part([None], lambda inputs, call: [rowwise.filled(node)])
-        reasons = [kind.reason for kind in node.kinds if isinstance(kind, Refused)]
-        reason = reasons[0] if reasons else f"{node.layer} depends on the length of its input"
-        return Part([Refused(reason)] * len(outputs), None)
+        refused = [kind for kind in node.kinds if isinstance(kind, Refused)]
+        refused += [Refused(f"{node.layer} depends on the length of its input")]
+        return Part([refused[0]] * len(outputs), None)
 
     def _check_output(self) -> None:
         output = self.graphs[0].outputs[0]
         kind, layer = self.kinds.get(output.name), self._layer(output.op)
         if isinstance(kind, Refused):
-            raise NotCausalError(kind.reason)
+            raise kind.error()
         if kind is None:
             raise NotCausalError("the output does not depend on the input")
         if kind.axis != 1 or kind.is_merged:
@@ -190,6 +190,10 @@ class Plan:
         """Keep only what has a past."""
         self.memory = {name: rows for name, rows in self.memory.items() if rows}
         self._tensors = {x.name: x for op in self.graphs[0].get_operations() for x in op.outputs}
+
+    def whole(self, *arguments: tf.Tensor) -> tf.Tensor:
+        """Return the network's output for arguments of `LENGTHS[0]` times."""
+        return tf.nest.flatten(self._traced[0](*arguments))[0]
 
     def initial_state(self) -> State:
         """Return the state before the first time: pads and start values, from today's weights."""
@@ -282,8 +286,9 @@ def _no_rule(node: Node) -> Part:
     raise node.unsupported("there is no rule for it")
 
 
-def _trace(function: Callable, specs: Sequence[tf.TensorSpec], length: int, layer) -> tf.Graph:
-    """Return the graph of the function for one length, without calls of other functions."""
+def _trace(function: Callable, specs: Sequence[tf.TensorSpec], length: int):
+    """Return the function traced for one length, without calls of other functions."""
     sized = [tf.TensorSpec([spec.shape[0], length, *spec.shape[2:]], spec.dtype) for spec in specs]
     traced = tf.function(function, autograph=False).get_concrete_function(*sized)
-    return inlined(traced, sized).graph
+    has_calls = any(op.type in CALLS for op in needed(traced.graph.outputs))
+    return inlined(traced, sized) if has_calls else traced

@@ -48,7 +48,7 @@ def aligned(node: Node, streams: Sequence[Stream]) -> tuple[int | None, int, tup
 
 def alignment(node: Node, offset: int | None) -> dict[int, tuple[int, ...]]:
     """Return how long each input waits for the one that is furthest ahead."""
-    delays = {}
+    delays: dict[int, tuple[int, ...]] = {}
     for index, kind in enumerate(node.kinds):
         if isinstance(kind, Stream):
             late = 0 if kind.offset is None or offset is None else kind.offset - offset
@@ -156,10 +156,10 @@ def still(node: Node) -> Part:
     if node.type == "Const":
         value = static_value(node.op.outputs[0])
         axis = node.moving(0)[0]
-        if (value != value.take([0], axis)).any():
-            raise node.refused("depends on the position in the sequence")
+        if value is None or (value != value.take([0], axis)).any():
+            raise node.unsupported("it depends on the position in the sequence")
     elif node.type not in STILL:
-        raise node.refused(f"depends on the position in the sequence ({node.type})")
+        raise node.unsupported("it depends on the position in the sequence")
     stream = Stream(axis=0, offset=None, end=1 << 40)
     kinds: list[Kind] = [node.grown(0, stream)]
     axis = node.moving(0)[0]

@@ -56,9 +56,19 @@ class Stream:
 
 @dataclasses.dataclass(frozen=True)
 class Refused:
-    """A tensor that no step can have: it depends on the length or on all of the sequence."""
+    """A tensor that no step can have.
+
+    Attributes:
+      reason: a sentence.
+      is_causal: whether an output may read it and be causal all the same.
+    """
 
     reason: str
+    is_causal: bool = False
+
+    def error(self) -> NotCausalError | UnsupportedNetworkError:
+        """Return the error of an output that reads the tensor."""
+        return (UnsupportedNetworkError if self.is_causal else NotCausalError)(self.reason)
 
 
 Kind = Stream | Refused | None
@@ -71,7 +81,7 @@ class Node:
       pair: the operation in both graphs.
       lengths: of the input in both graphs.
       kinds: of the inputs; None: the same for all lengths and inputs.
-      layer: the name of the layer, for errors.
+      layer_of: from an operation to the name of its layer, for errors.
     """
 
     def __init__(
@@ -79,10 +89,15 @@ class Node:
         pair: tuple[tf.Operation, tf.Operation],
         lengths: tuple[int, int],
         kinds: Sequence[Kind],
-        layer: str,
+        layer_of: Callable[[tf.Operation], str],
     ):
         self.op, self.longer = pair
-        self.lengths, self.kinds, self.layer = lengths, list(kinds), layer
+        self.lengths, self.kinds, self._layer_of = lengths, list(kinds), layer_of
+
+    @property
+    def layer(self) -> str:
+        """The name of the layer."""
+        return self._layer_of(self.op)
 
     @property
     def type(self) -> str:
@@ -107,7 +122,7 @@ class Node:
         """Raise NotCausalError if an input depends on the length or on all of the sequence."""
         for i, kind in enumerate(self.kinds):
             if isinstance(kind, Refused) and i not in but:
-                raise NotCausalError(kind.reason)
+                raise kind.error()
 
     def bounds(self, index: int) -> tuple[np.ndarray, np.ndarray]:
         """Return the value of an input at both lengths; it must not depend on the sequence."""
@@ -142,6 +157,8 @@ class Node:
         """
         axes = self.moving(output)
         if not axes:
+            if self.type in ("Slice", "StridedSlice"):
+                return Refused(f"{self.layer} reads fixed times of the sequence", is_causal=True)
             return Refused(f"{self.layer} reads all of the sequence at once ({self.type})")
         if len(axes) > 1:
             raise UnsupportedNetworkError(

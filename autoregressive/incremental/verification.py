@@ -1,52 +1,42 @@
 """A derived step is compared with the network before anybody trusts it."""
 
+from typing import Any
+
 import numpy as np
 import tensorflow as tf
 
-from autoregressive.incremental.plan import Plan
+from autoregressive.incremental.plan import LENGTHS, Plan
 from autoregressive.incremental.streams import UnsupportedNetworkError
 
 # A row after a row, and after many.
-PARTS = (1, 1, 21, 1)
+PARTS = (1, 1, LENGTHS[0] - 3, 1)
 
 
-def verify(plan: Plan, function, specs: list[tf.TensorSpec]) -> None:
+def verify(stepped: Any, plan: Plan, specs: list[tf.TensorSpec]) -> None:
     """Raise UnsupportedNetworkError unless the steps equal the call, on random numbers.
 
     Args:
-      plan: of the function for the batch size of the specs.
-      function: of tensors.
-      specs: of its arguments, [batch, None, ...].
+      stepped: has `initial_state` and `step`.
+      plan: what it runs, for one row.
+      specs: of the network's arguments.
     """
     generator = np.random.default_rng(0)
-    length = sum(PARTS)
     arguments = []
     for spec in specs:
-        shape = [spec.shape[0], length, *spec.shape[2:]]
-        draw = (
-            generator.integers(0, 2, shape)
-            if spec.dtype.is_integer
-            else generator.normal(size=shape)
-        )
-        arguments.append(tf.constant(draw, spec.dtype))
-
-    step = tf.function(plan.step, autograph=False)  # traced once for each number of rows
-
-    @tf.function(autograph=False)
-    def both():
-        state, outputs, start = plan.initial_state(), [], 0
-        for rows in PARTS:
-            part = [argument[:, start : start + rows] for argument in arguments]
-            output, state = step(part, state)
-            outputs.append(output)
-            start += rows
-        return tf.concat(outputs, 1), function(*arguments)
-
-    stepped, whole = both()
-    size = 1.0 + tf.reduce_max(tf.abs(tf.cast(whole, tf.float64)))
-    error = tf.reduce_max(tf.abs(tf.cast(stepped - whole, tf.float64))) / size
-    if not float(error) <= plan.tolerance:
+        shape, levels = [1, LENGTHS[0], *spec.shape[2:]], spec.dtype.is_integer
+        drawn = generator.integers(0, 2, shape) if levels else generator.normal(size=shape)
+        arguments.append(tf.constant(drawn, spec.dtype))
+    state, outputs, start = stepped.initial_state(1), [], 0
+    for rows in PARTS:
+        inputs, *condition = (argument[:, start : start + rows] for argument in arguments)
+        output, state = stepped.step(inputs, state, *condition)
+        outputs.append(output)
+        start += rows
+    whole = tf.cast(plan.whole(*arguments), tf.float64)
+    error = tf.reduce_max(tf.abs(tf.cast(tf.concat(outputs, 1), tf.float64) - whole))
+    error = float(error / (1.0 + tf.reduce_max(tf.abs(whole))))
+    if not error <= plan.tolerance:
         raise UnsupportedNetworkError(
-            f"the step derived from the graph differs from the network by {float(error):.2g} of"
-            " its outputs' size; please report the network"
+            f"the step derived from the graph differs from the network by {error:.2g} of its"
+            " outputs' size; please report the network"
         )

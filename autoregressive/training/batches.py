@@ -19,6 +19,8 @@ KEYS = ("elements", "condition")
 class Batches:
     """Batches from any step on, the same whenever they are asked for.
 
+    Every batch has `step` and `row`, int32 [rows], which address noise for a loss that draws.
+
     Args:
       source: an array of elements [num, ...], of which every batch has rows drawn at random; a
         pair of elements and condition, or a dict of arrays with the key `elements`; an iterable
@@ -47,18 +49,16 @@ class Batches:
         if isinstance(self._source, Iterator):
             first = next(self._source)
             self._source = itertools.chain([first], self._source)
-            return next(self._numbered([first]))
+            return next(self._numbered([first], 0))
         return next(iter(self.starting_at(0)))
 
     def starting_at(self, step: int) -> Iterable[Batch]:
         """Return the endless batches from a step on."""
         if self._arrays is not None:
             return as_dataset(self._drawn, step, rows=self._rows)
-        if isinstance(self._source, tf.data.Dataset):
-            return self._numbered(itertools.islice(_endless(self._source), step, None))
-        if callable(self._source):
-            return self._numbered(map(self._source, itertools.count(step)))
-        return self._numbered(itertools.islice(_endless(self._source), step, None))
+        if callable(self._source) and not isinstance(self._source, tf.data.Dataset):
+            return self._numbered(map(self._source, itertools.count(step)), step)
+        return self._numbered(itertools.islice(_endless(self._source), step, None), step)
 
     def dataset_from(self, step: int) -> tf.data.Dataset:
         """Return the batches from a step on as a `tf.data.Dataset`, which replicas share."""
@@ -68,16 +68,17 @@ class Batches:
         signature = {name: tf.TensorSpec(x.shape, x.dtype) for name, x in self.example().items()}
         return tf.data.Dataset.from_generator(lambda: batches, output_signature=signature)
 
-    def _numbered(self, batches: Iterable) -> Iterator[Batch]:
-        for batch in batches:
-            yield {name: tf.constant(x) for name, x in self._checked(batch).items()}
+    def _numbered(self, batches: Iterable, first: int) -> Iterator[Batch]:
+        for step, batch in enumerate(batches, first):
+            arrays = _addressed(self._checked(batch), step)
+            yield {name: tf.constant(array) for name, array in arrays.items()}
 
     def _drawn(self, step: int) -> dict[str, np.ndarray]:
         arrays: dict[str, np.ndarray] = self._arrays or {}
         count = len(arrays["elements"])
         generator = np.random.default_rng([self._seed, step])
         rows = generator.choice(count, self._rows, replace=count < self._rows)
-        return {name: array[rows] for name, array in arrays.items()}
+        return _addressed({name: array[rows] for name, array in arrays.items()}, step)
 
     def _checked(self, batch: Any) -> dict[str, np.ndarray]:
         if isinstance(batch, tuple | list):
@@ -89,6 +90,12 @@ class Batches:
             raise ValueError(f"a batch must have the key `elements`, got {sorted(arrays)}.")
         check_elements(arrays["elements"], self._codec, self._rank)
         return arrays
+
+
+def _addressed(arrays: dict[str, np.ndarray], step: int) -> dict[str, np.ndarray]:
+    rows = len(arrays["elements"])
+    address = {"step": np.full(rows, step, np.int32), "row": np.arange(rows, dtype=np.int32)}
+    return address | arrays
 
 
 def _endless(source: Iterable) -> Iterator:

@@ -38,3 +38,20 @@ def test_attention_with_a_mask_is_causal_and_has_no_step():
     found = check_causal(causal_networks.attention())
     assert found.is_causal and not found.has_step
     assert "attend" in found.message
+
+
+@pytest.mark.parametrize(
+    ("make", "is_causal"),
+    [
+        (causal_networks.unrolled, True),
+        (causal_networks.first_repeated, True),
+        (causal_networks.Positions, True),
+        (causal_networks.last_subtracted, False),
+        (causal_networks.repeated, False),
+        (causal_networks.reversed_time, False),
+    ],
+    ids=lambda value: getattr(value, "__name__", ""),
+)
+def test_what_the_graph_does_not_settle_the_outputs_do(make, is_causal):
+    found = check_causal(make())
+    assert found.is_causal == is_causal and not found.has_step and found.message

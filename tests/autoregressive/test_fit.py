@@ -100,6 +100,7 @@ def test_own_loss_schedule_and_score():
 
     def loss(model, batch):
         seen.append(sorted(batch))
+        assert batch["step"].shape == batch["row"].shape == [12]
         return -tf.reduce_mean(model.log_prob(batch["elements"]) * batch["weight"])
 
     batches = [{"elements": WAVES, "weight": np.float32([[0.5]] * 12)}]
@@ -110,7 +111,7 @@ def test_own_loss_schedule_and_score():
         evaluate=lambda model: 1.5,
         evaluate_every=3,
     )
-    assert seen[0] == ["elements", "weight"]
+    assert seen[0] == ["elements", "row", "step", "weight"]
     np.testing.assert_array_equal(weights, Line().kernel)  # at a rate of 0
     assert outcome.best_score == 1.5
 

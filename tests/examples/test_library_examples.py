@@ -6,10 +6,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from examples import fast_sampling, own_distribution, own_images, own_network
+from examples import fast_sampling, own_distribution, own_images, own_network, own_teacher
 
 ROOT = Path(__file__).resolve().parents[2]
-SCRIPTS = ("own_network", "own_distribution", "fast_sampling", "own_images")
+SCRIPTS = ("own_network", "own_distribution", "fast_sampling", "own_images", "own_teacher")
 
 
 @pytest.mark.parametrize("name", SCRIPTS)
@@ -35,6 +35,11 @@ def test_fast_sampling_times_both(capsys):
 def test_own_images_has_an_interval(capsys):
     own_images.main(steps=2, size=6, num=16)
     assert "bits per dimension" in capsys.readouterr().out
+
+
+def test_own_teacher_is_distilled(capsys):
+    own_teacher.main(steps=2, length=20)
+    assert "student: " in capsys.readouterr().out
 
 
 def test_the_reference_page_does_what_it_says(tmp_path, monkeypatch):

@@ -1,0 +1,209 @@
+"""`distill`: a student in one pass from any teacher that gives conditionals."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
+
+import keras
+import tensorflow as tf
+
+from autoregressive.fit import fit
+from autoregressive.model import Autoregressive
+from distill.flow_student import FlowStudent
+from distill.losses import kl_divergence
+from distill.teacher import Parametrised
+from likelihoods import noise as counter_noise
+from likelihoods.affine import FlowOutput
+from likelihoods.distribution import Continuous, Normal
+
+SOUND, DRAWS = 0, 1  # numbers of the seeds that are folded out of a step's
+
+
+class Teacher(Protocol):
+    """What a student is distilled from."""
+
+    def conditionals(self, values: tf.Tensor, condition: tf.Tensor | None) -> Any:
+        """Return p(x_t | x_<t, condition) for values float32 [batch, time], with `log_density`.
+
+        Gradients flow through the values. `normal` is mean and log-scale [batch, time], where the
+        conditionals are normal, or None.
+        """
+
+
+class ModelTeacher:
+    """A model in time order as a teacher.
+
+    Raises:
+      ValueError: its distribution has no density, or its network reads levels: no gradient.
+    """
+
+    def __init__(self, model: Autoregressive):
+        distribution = model.distribution
+        if not isinstance(distribution, Continuous):
+            raise ValueError(
+                "`teacher` must have a distribution with `log_density`, got"
+                f" {type(distribution).__name__}."
+            )
+        if model.order != "time" or model.symbol_network.inputs.dtype.is_integer:
+            raise ValueError("`teacher` must read numbers in time order, not levels or images.")
+        self.model, self._distribution = model, distribution
+
+    def conditionals(self, values: tf.Tensor, condition: tf.Tensor | None) -> Parametrised:
+        """Return the conditionals of values as the network reads them, float32 [batch, time]."""
+        network = self.model.symbol_network
+        inputs = tf.cast(values, network.inputs.dtype)
+        if network.inputs.shape.rank == 3:
+            inputs = inputs[..., tf.newaxis]
+        return Parametrised(self._distribution, network.parameters_after(inputs, condition))
+
+
+@dataclasses.dataclass(frozen=True)
+class Draw:
+    """What a loss term is computed from.
+
+    Attributes:
+      output: of the student, float32 [batch, time]. teacher: its conditionals given the output.
+      recorded: the data as networks read it, float32 [batch, time]. noise_kind: of the student.
+      seed: uint32 [2] of this step. rows: int32 [batch], which address noise under it.
+    """
+
+    output: FlowOutput
+    teacher: Any
+    recorded: tf.Tensor
+    noise_kind: str
+    seed: tf.Tensor
+    rows: tf.Tensor
+
+
+Term = Callable[[Draw], tf.Tensor]
+
+
+@dataclasses.dataclass(frozen=True)
+class KL:
+    """The divergence of the student from the teacher, nats per element.
+
+    In closed form between normals, else from `draws` values per element; between normals
+    `regularisation` times the squared distance of the log-scales is added.
+    """
+
+    weight: float = 1.0
+    draws: int = 16
+    regularisation: float = 4.0
+
+    def __call__(self, draw: Draw) -> tf.Tensor:
+        """Return the weighted term, []."""
+        kind, normal = draw.noise_kind, getattr(draw.teacher, "normal", None)
+        if kind == "normal" and normal is not None:
+            apart = kl_divergence.gaussian_divergence(draw.output, *normal)
+            apart += self.regularisation * kl_divergence.scales_apart(draw.output, normal[1])
+            return self.weight * tf.reduce_mean(apart)
+        batch, time = tf.unstack(tf.shape(draw.recorded))
+        seed = counter_noise.fold_in(draw.seed, DRAWS)
+        draws = kl_divergence.standard_draws(kind, seed, batch, time, self.draws, draw.rows)
+        return self.weight * kl_divergence.divergence(draw.teacher, draw.output, draws, kind).kl
+
+
+@dataclasses.dataclass(frozen=True)
+class Compared:
+    """A distance between what the student draws and what is recorded, such as of spectra.
+
+    function: from both, float32 [batch, time], to a scalar or [batch].
+    """
+
+    function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
+    weight: float = 1.0
+
+    def __call__(self, draw: Draw) -> tf.Tensor:
+        """Return the weighted term, []."""
+        return self.weight * tf.reduce_mean(self.function(draw.output.output, draw.recorded))
+
+
+def distill(
+    teacher: Autoregressive | Teacher,
+    data: Any,
+    *,
+    steps: int,
+    student: FlowStudent | None = None,
+    loss: Sequence[Term] = (KL(),),
+    seed: int = 0,
+    **options: Any,
+) -> FlowStudent:
+    """Train a student in place, and return it.
+
+    Args:
+      teacher: a model in time order whose distribution has a density, or anything that gives
+        conditionals. Its weights stay.
+      data: as for `fit`: its elements give the length, the condition and what `Compared` reads.
+      steps: updates in all.
+      student: to train; None: three flows of small dilated networks. Needed where the teacher is
+        no `Autoregressive`.
+      loss: terms, functions of a `Draw`, whose sum is the loss.
+      seed: of the student's noise and the draw of the data.
+      options: of `fit`: optimizer, batch_size, workdir, ...
+    Raises:
+      ValueError: the teacher has no density, or no student is given where one is needed.
+    """
+    if isinstance(teacher, Autoregressive):
+        student = flow_student(teacher) if student is None else student
+        teacher = ModelTeacher(teacher)
+    if student is None:
+        raise ValueError("`student` must be given for a teacher that is no Autoregressive.")
+    objective = _objective(teacher, list(loss), seed)
+    fit(student, data, steps=steps, loss=objective, seed=seed, **options)
+    return student
+
+
+def _objective(teacher: Teacher, terms: list[Term], seed: int):
+    def objective(student: FlowStudent, batch: dict[str, tf.Tensor]):
+        recorded = student.codec.scale(student.codec.encode(batch["elements"]))
+        condition, rows = batch.get("condition"), batch["row"]
+        key = counter_noise.fold_in(seed, batch["step"][0])
+        noise = student.noise(counter_noise.fold_in(key, SOUND), rows, tf.shape(recorded)[1])
+        output = student.draw(tf.ensure_shape(noise, recorded.shape), condition)
+        given = teacher.conditionals(output.output, condition)
+        draw = Draw(output, given, recorded, student.noise_kind, key, rows)
+        values = [(_name(term), term(draw)) for term in terms]
+        return tf.add_n([value for _, value in values]), dict(values)
+
+    return objective
+
+
+def _name(term: Term) -> str:
+    inner = getattr(term, "function", term)
+    return str(getattr(inner, "__name__", type(inner).__name__)).lower()
+
+
+def flow_student(model: Autoregressive, num_flows: int = 3, channels: int = 32) -> FlowStudent:
+    """Return an untrained student for a model: its codec, its condition, the noise of its kind.
+
+    Args:
+      model: the teacher to be.
+      num_flows: networks one after another.
+      channels: of their layers.
+    """
+    condition_channels = model.condition_channels
+    return FlowStudent(
+        [_network(condition_channels, channels) for _ in range(num_flows)],
+        model.codec,
+        condition_channels=condition_channels,
+        noise="normal" if isinstance(model.distribution, Normal) else "logistic",
+    )
+
+
+def _network(condition_channels: int, channels: int) -> keras.Model:
+    """Return a causal network of dilated convolutions whose first output makes noise quieter."""
+    layers = keras.layers
+    inputs = [keras.Input([None, 1])]
+    if condition_channels:
+        inputs.append(keras.Input([None, condition_channels]))
+    h = layers.Concatenate()(inputs) if condition_channels else inputs[0]
+    h = layers.Conv1D(channels, 2, padding="causal")(h)
+    for dilation in (1, 2, 4, 8, 16):
+        options = {"padding": "causal", "dilation_rate": dilation, "activation": "tanh"}
+        h = layers.Add()([h, layers.Conv1D(channels, 2, **options)(h)])
+    outputs = layers.Dense(2, kernel_initializer="zeros", bias_initializer=_quiet)(h)
+    return keras.Model(inputs if condition_channels else inputs[0], outputs)
+
+
+def _quiet(shape, dtype=None):
+    return tf.constant([0.0, -1.0], dtype or tf.float32)

@@ -1,0 +1,95 @@
+"""A student of any teacher in time order: inverse autoregressive flows over causal networks."""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import numpy as np
+import tensorflow as tf
+
+from autoregressive.networks import as_function, variables_read
+from likelihoods import noise as counter_noise
+from likelihoods.affine import FlowOutput, compose
+from likelihoods.codec import Codec
+
+# Standard noise of each kind, float32 [rows, length].
+NOISE = {"logistic": counter_noise.logistic, "normal": counter_noise.normal}
+
+
+class FlowStudent:
+    """Draws a sequence in one pass: x_t = z_t s(z_<t, c) + mu(z_<t, c), and so on.
+
+    Args:
+      networks: causal, each from [batch, time, 1], and a condition where there is one, to [batch,
+        time, 2]: mu and log s. One reads the noise, the next what that has made of it.
+      codec: from elements to what the teacher reads, `scale(encode(elements))`.
+      condition_channels: of the networks' second argument [batch, time, channels]; 0: none.
+      noise: its kind, "logistic" or "normal"; normal for a teacher with Gaussian conditionals.
+    Raises:
+      ValueError: a network has another number of output channels.
+    """
+
+    order = "time"
+
+    def __init__(
+        self,
+        networks: Sequence[Any],
+        codec: Codec,
+        *,
+        condition_channels: int = 0,
+        noise: Literal["logistic", "normal"] = "logistic",
+    ):
+        if noise not in NOISE:
+            raise ValueError(f"`noise` must be logistic or normal, got {noise!r}.")
+        self.networks, self.codec, self.noise_kind = list(networks), codec, noise
+        self.condition_channels = condition_channels
+        specs = [tf.TensorSpec([None, None, 1])]
+        if condition_channels:
+            specs.append(tf.TensorSpec([None, None, condition_channels]))
+        self._calls = [as_function(network, specs) for network in self.networks]
+        for call in self._calls:
+            shape = call(*(tf.zeros([1, 4, *spec.shape[2:]]) for spec in specs)).shape
+            if shape != [1, 4, 2]:
+                raise ValueError(
+                    f"a network of a student must return [batch, time, 2], got {shape} for [1, 4]."
+                )
+        self._compiled = tf.function(self._drawn, autograph=False, jit_compile=True)
+
+    def draw(self, noise: tf.Tensor, condition: tf.Tensor | None = None) -> FlowOutput:
+        """Return what the student makes of noise float32 [batch, time]: values as networks read
+        them, and the location and log-scale of each given the noise before it.
+        """
+        steps, values = [], noise
+        for call in self._calls:
+            before = tf.pad(values[:, :-1, tf.newaxis], [[0, 0], [1, 0], [0, 0]])
+            outputs = call(before) if condition is None else call(before, condition)
+            location, log_scale = tf.unstack(tf.cast(outputs, tf.float32), axis=-1)
+            values = values * tf.exp(log_scale) + location
+            steps.append(FlowOutput(values, location, log_scale))
+        return compose(steps)
+
+    def noise(self, seed: int | tf.Tensor, rows: tf.Tensor, length: int) -> tf.Tensor:
+        """Return noise float32 [rows, length] for `draw`; arguments as for `noise.bits`."""
+        return NOISE[self.noise_kind](seed, rows, 0, length)[..., 0]
+
+    def sample(self, num: int, length: int, seed: int, condition: Any = None) -> np.ndarray:
+        """Return `num` sequences [num, length] of elements, each a function of seed and row.
+
+        Args:
+          num, length, seed, condition: as for `Autoregressive.sample`.
+        """
+        noise = self.noise(seed, tf.range(num), length)
+        given = None if condition is None else tf.convert_to_tensor(condition)
+        return self._compiled(noise, given).numpy()
+
+    def _drawn(self, noise: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
+        values = self.draw(noise, condition).output
+        if self.codec.levels is None:
+            return self.codec.decode(values)
+        top = self.codec.levels - 1
+        levels = tf.clip_by_value(tf.round((values + 1.0) * (0.5 * top)), 0.0, float(top))
+        return self.codec.decode(tf.cast(levels, tf.int32))
+
+    def trainable_variables(self, elements: tf.Tensor, *condition: tf.Tensor) -> list[tf.Variable]:
+        """Return the variables of all networks; arguments as an example."""
+        zeros = tf.zeros(tf.shape(elements))
+        return variables_read(lambda *given: self.draw(*given).output, zeros, *condition)
