@@ -13,7 +13,7 @@ from compression.container import Container, check_decoded, checksum_of, digest_
 from compression.splits import Categorical, Mixture
 from compression.stream import Decoder, Encoder, Layout, depth_of, odds_of
 from likelihoods import Categorical as Softmax
-from likelihoods import Gaussian
+from likelihoods import Gaussian, GaussianMixture, LogisticMixture
 from replicator.runs.errors import UserError
 from replicator.runs.model_folder import variable_names
 from wavenet.density import Density
@@ -42,7 +42,13 @@ class SoundCodec:
                 "Only a WaveNet without frames and context stack compresses: frames are made of "
                 "the sound itself, and would have to be in the file."
             )
-        self.network, self.levels = network, network.likelihood.levels
+        if type(network.likelihood) not in (Softmax, Gaussian, GaussianMixture, LogisticMixture):
+            raise UserError(
+                "Only softmax, logistic and Gaussian outputs compress, got "
+                f"{type(network.likelihood).__name__}."
+            )
+        self.network: WaveNet = network
+        self.levels: int = config.levels
         self.depth = depth_of(self.levels)
         self._density = Density(network)
         self._parameters = tf.function(
@@ -102,8 +108,8 @@ class SoundCodec:
         if isinstance(self.network.likelihood, Softmax):
             return Categorical(outputs, off)
         likelihood: Any = self.network.likelihood
-        normal, half = isinstance(likelihood, Gaussian), 0.5 * (self.levels - 1)
-        if normal:
+        half = 0.5 * (self.levels - 1)
+        if isinstance(likelihood, Gaussian):
             zero = np.zeros([len(outputs), 1])
             parts, offs = ([zero, a[:, :1], a[:, 1:]] for a in (outputs, off))
         else:
@@ -117,7 +123,7 @@ class SoundCodec:
             half * (means + 1.0),
             np.maximum(scales + np.log(half), least),
             (weights_off, half * means_off, scales_off),
-            normal,
+            not isinstance(likelihood, LogisticMixture),
         )
 
     @staticmethod

@@ -41,7 +41,7 @@ def read_arrays(path: Path, keys: tuple[str, ...] | None = None) -> dict[str, np
     """
     if not path.is_file():
         raise DataError(f"{shown(path)}: no such file.")
-    if path.suffix == ".npy" and "images" in keys:
+    if path.suffix == ".npy" and (keys is None or "images" in keys):
         return {"images": _single(path)}
     try:
         with open(path, "rb") as file, _opened(path, file) as opened:
