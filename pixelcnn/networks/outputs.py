@@ -16,6 +16,7 @@ from pixelcnn.networks.config import OutputConfig
 from pixelcnn.networks.layers import matmul
 
 NULL_FLOOR = 1e-5  # the least probability that guidance lets a level have without condition
+SMALLEST = 1e-30  # a probability whose logarithm is finite
 START_REACH = 0.25  # how far from the prediction the components start, of the half range
 
 
@@ -49,8 +50,12 @@ class MixtureOutput(tf.Module):
         """float32 [...], nats, of pixels int32 [..., channels]."""
         return self.likelihood.log_prob(self.parameters(hidden), levels)
 
+    def level_probabilities(self, hidden: Hidden, before: list):
+        """float32 [..., levels] of the next channel given those before it, int32 [...] each."""
+        return self.likelihood.level_probabilities(self.parameters(hidden), before)
+
     def level_log_probs(self, hidden: Hidden, before: list, temperature=1.0):
-        """float32 [..., levels], nats, of the next channel given those before it, int32 [...] each.
+        """float32 [..., levels], nats, of the same, exact in both tails.
 
         temperature: of the distribution, as `sample` takes it.
         """
@@ -112,8 +117,12 @@ class SoftmaxOutput(tf.Module):
             )
         return total
 
+    def level_probabilities(self, hidden: Hidden, before: list):
+        """float32 [..., levels] of the next channel given those before it, int32 [...] each."""
+        return tf.nn.softmax(self._logits(hidden, len(before), before))
+
     def level_log_probs(self, hidden: Hidden, before: list, temperature=1.0):
-        """float32 [..., levels], nats, of the next channel given those before it, int32 [...] each.
+        """float32 [..., levels], nats, of the same, exact in both tails.
 
         temperature: of the distribution, as `sample` takes it.
         """
@@ -205,10 +214,14 @@ def guided_nats(output: Output, sides: list[Hidden], before: list, weight, tempe
     Source: Ho and Salimans 2021, "Classifier-Free Diffusion Guidance" (arXiv 2207.12598), of
       conditionals in place of scores.
     """
-    given, null = (output.level_log_probs(side, before) for side in sides)
+    given, null = (output.level_probabilities(side, before) for side in sides)
+    nats = tf.math.log(tf.maximum(given, SMALLEST))
+    moved = nats - tf.math.log(tf.maximum(null, NULL_FLOOR))
+    if isinstance(temperature, float) and temperature == 1.0:
+        return nats + weight * moved
     cooled = output.level_log_probs(sides[0], before, temperature)
     strength = weight / tf.maximum(temperature, COLDEST)[..., tf.newaxis]
-    return cooled + strength * (given - tf.maximum(null, math.log(NULL_FLOOR)))
+    return cooled + strength * moved
 
 
 def make_output(config: OutputConfig, units: int, initial: Initial) -> Output:

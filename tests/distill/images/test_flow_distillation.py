@@ -79,6 +79,8 @@ def test_densities_of_levels_are_their_tables():
         for c in range(3):
             known = [pixels[:, d] for d in range(c)]
             table = np.exp(likelihood.level_log_probs(parameters, known))
+            fast = likelihood.level_probabilities(parameters, known)
+            np.testing.assert_allclose(fast, table, atol=1e-6)
             found = width * np.exp(nats[:, c])
             for row, level in enumerate(levels[:, c].numpy()):
                 if 0 < level < LEVELS - 1:

@@ -88,11 +88,10 @@ def test_the_distance_is_the_sum_over_guided_tables(kind):
     for part, each in found.items():
         levels, t = batch["levels"], at[part.split(".")[0]]
         given, none = (tables(teacher, c, levels, part) for c in (condition, null))
-        own, cooled = (
-            tables(student, condition, levels, part),
-            tables(teacher, condition, levels, part, t),
-        )
-        nats = cooled + 1.5 / t * (given - np.maximum(none, np.log(NULL_FLOOR)))
+        own = tables(student, condition, levels, part)
+        cooled = tables(teacher, condition, levels, part, t)
+        moved = np.maximum(given, np.log(1e-30)) - np.maximum(none, np.log(NULL_FLOOR))
+        nats = cooled + 1.5 / t * moved
         target = nats - special.logsumexp(nats, axis=-1, keepdims=True)
         expected = np.sum(np.exp(target) * (target - own))
         np.testing.assert_allclose(np.sum(each), expected, rtol=1e-3)

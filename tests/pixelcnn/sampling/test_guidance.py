@@ -108,7 +108,7 @@ def test_samples_follow_the_guided_distribution_of_every_channel(output):
     before: list[tf.Tensor] = []
     nats = 0.0
     for channel in range(output[1]):
-        given, null = np.exp(np.float64(network.level_log_probs(one, before)))
+        given, null = np.float64(network.level_probabilities(one, before))
         q = given * (given / np.maximum(null, NULL_FLOOR)) ** weight
         level = int(np.argmax(q))
         alike = np.all([levels[:count, c] == int(b[0]) for c, b in enumerate(before)] or [True], 0)
@@ -167,11 +167,16 @@ def test_a_temperature_divides_what_guidance_adds(output):
     network, hidden, weight = network_of(output).output, hidden_states(output, 2), 1.5
     sides = both_sides(hidden)
     warm, cold = (guided_nats(network, sides, [], weight, t) for t in (1.0, 0.5))
-    given, null = (network.level_log_probs(side, []) for side in sides)
+    given, null = (
+        np.log(np.maximum(network.level_probabilities(side, []), 1e-30)) for side in sides
+    )
+    own = network.level_log_probs(sides[0], [], 0.5)
     added = weight * (given - np.maximum(null, np.log(NULL_FLOOR)))
     np.testing.assert_allclose(warm, given + added, rtol=1e-5, atol=1e-4)
-    own = network.level_log_probs(sides[0], [], 0.5)
     np.testing.assert_allclose(cold, own + 2 * added, rtol=1e-5, atol=1e-3)
+    if output[0] == "softmax":
+        twice = tf.nn.log_softmax(2 * warm) - tf.nn.log_softmax(cold)
+        np.testing.assert_allclose(twice, np.zeros_like(twice), atol=1e-3)
 
 
 def test_levels_in_both_tails_gain_nothing():
@@ -182,6 +187,9 @@ def test_levels_in_both_tails_gain_nothing():
             wide, narrow = (-0.5 * ((np.arange(256) - 128) / width) ** 2 for width in (20.0, 2.0))
             table = wide if float(hidden.prediction[0, 0]) == 1.0 else narrow
             return tf.nn.log_softmax(tf.constant([table], tf.float32) / max(temperature, 1e-6))
+
+        def level_probabilities(self, hidden, before):
+            return tf.exp(self.level_log_probs(hidden, before))
 
     hidden = Hidden(tf.zeros([2, 1]), tf.constant([[1.0], [0.0]]))
     words = tf.tile(noise.words(3, [0], 0, 1, 1)[0], [2, 1])
