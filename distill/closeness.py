@@ -41,7 +41,7 @@ def measure_closeness(
     condition, _ = student.condition(frames, speaker, length)
     drawn = student.sample(student.noise(seed, [row], 0, length), condition)
     given = teacher.conditionals(drawn.output, teacher.condition(frames, speaker, length))
-    draws = kl_divergence.standard_draws(kind, seed, 1, length, DRAWS, row)
+    draws = kl_divergence.standard_draws(kind, seed, 1, length, DRAWS, [row])
     apart = kl_divergence.divergence(given, drawn, draws, kind)
     kept = acceptance(given, drawn, kind).numpy()[0]
     return Closeness(float(apart.kl), float(apart.entropy), kept)

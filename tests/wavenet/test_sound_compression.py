@@ -21,7 +21,7 @@ def recordings_for(network, lengths=(90, 40)):
     waves = [0.2 * np.sin(np.cumsum(0.3 * draws.normal(size=length))) for length in lengths]
     for wave in waves:
         wave[10:20] = 0.0
-    return [network.likelihood.encode(tf.constant(wave, tf.float32)).numpy() for wave in waves]
+    return [network.codec.encode(tf.constant(wave, tf.float32)).numpy() for wave in waves]
 
 
 def refused(call, *arguments):

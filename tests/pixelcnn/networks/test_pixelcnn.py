@@ -360,7 +360,12 @@ def test_half_the_digits_change_the_density_by_little(likelihood):
         (OutputConfig, {"channels": 2}, "`channels` must be 1 or 3, got 2."),
         (OutputConfig, {"components": 0}, "`components` must be at least 1, got 0."),
         (OutputConfig, {"softmax_units": 0}, "`softmax_units` must be at least 1, got 0."),
-        (OutputConfig, {"levels": 257}, "`levels` must be between 2 and 256, got 257."),
+        (
+            OutputConfig,
+            {"likelihood": "softmax", "levels": 257},
+            "`levels` must be between 2 and 256, got 257.",
+        ),
+        (OutputConfig, {"levels": 65537}, "`levels` must be between 2 and 65536, got 65537."),
     ],
 )
 def test_impossible_networks_are_refused(kind, fields, rule):
