@@ -6,6 +6,7 @@ SHIPPED = {
     "shipped": "sound",
     "shipped-teacher": "sound",
     "shipped-two-voices": "sound",
+    "shipped-universal-teacher": "sound",
     "shipped-digits": "images",
     "shipped-digits-teacher": "images",
     "shipped-digits-flow": "images",

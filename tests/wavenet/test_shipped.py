@@ -136,6 +136,12 @@ def test_its_card_says_where_it_comes_from(teacher):
     assert spec["quality"]["codec"]["flac"] > spec["quality"]["bits_per_sample"]
 
 
+def test_the_universal_teacher_reads_the_mel_of_hifigan():
+    mel = load("shipped-universal-teacher").spec["features"]["mel"]
+    assert (mel["sample_rate_hz"], mel["hop_samples"], mel["bands"]) == (22_050, 256, 80)
+    assert (mel["high_hz"], mel["log"], mel["padding"]) == (8_000.0, "natural", "reflect")
+
+
 def test_of_two_voices_each_is_likelier_under_its_own_name():
     model = load("shipped-two-voices")
     assert model.known_speakers == ("kathleen", "nathalie")

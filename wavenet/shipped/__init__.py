@@ -7,6 +7,7 @@ TEACHER = "shipped-teacher"
 FOLDERS = {
     TEACHER: "kathleen-teacher-16k",
     "shipped-two-voices": "kathleen-nathalie-teacher-24k",
+    "shipped-universal-teacher": "universal-teacher-22k",
 }
 
 
