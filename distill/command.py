@@ -7,7 +7,7 @@ import dataclasses
 import functools
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import tyro
 
@@ -84,10 +84,11 @@ def run_evaluate(arguments: list[str], parse) -> int:
         if not all(t >= 0 for t in getattr(given, option)):
             name = option.replace("_", "-")
             raise UserError(f"`--{name}` must be 0 or more, got {getattr(given, option)}.")
-    from distill.model import StudentModel, load
+    from distill.model import load
+    from distill.training import KIND
 
-    model = load(given.model)
-    if isinstance(model, StudentModel):
+    model: Any = load(given.model)
+    if model.kind == KIND:
         figures, words = _evaluated(given, model)
     elif given.beside or given.teacher_temperatures:
         raise UserError(
