@@ -99,10 +99,10 @@ def test_a_mesh_that_is_none_is_refused(called, word):
         ('{"cluster": {"worker": "a:1"}, "task": {}}', "TF_CONFIG must look like"),
         (config({"worker": ["a"]}), "must be HOST:PORT, got 'a'"),
         (config({"wrker": ["a:1"]}, "wrker"), "may have tasks chief, worker, ps, got 'wrker'"),
-        (config(WORKERS, index=2), "got worker 2 where there are 2"),
-        (config(WORKERS, "ps"), "got ps 0 where there are 0"),
-        (config({"worker": ["a:1", "b:2", "a:1"]}), "must be of one task, got 'a:1' twice"),
-        (config({"chief": ["a:1"], "worker": ["a:1"]}), "must be of one task, got 'a:1' twice"),
+        (config(WORKERS, index=2), "got worker 2 of 2"),
+        (config(WORKERS, "ps"), "got ps 0 of 0"),
+        (config({"worker": ["a:1", "b:2", "a:1"]}), "must belong to one task, got 'a:1' twice"),
+        (config({"chief": ["a:1"], "worker": ["a:1"]}), "must belong to one task, got 'a:1' twice"),
     ],
 )
 def test_a_wrong_tf_config_is_refused_in_one_line(monkeypatch, text, says):
