@@ -66,7 +66,7 @@ def test_files_are_named_by_the_recording_and_not_written_over(tmp_path, capsys)
     before = (tmp_path / "out" / names[1]).read_bytes()
     capsys.readouterr()
     assert sample(STUDENT, tmp_path / "out", *words, "--temperature", 0.5) == 2
-    line = f"onepass: {tmp_path / 'out' / names[1]} is there already; --overwrite replaces it.\n"
+    line = f"onepass: {tmp_path / 'out' / names[1]} already exists; --overwrite replaces it.\n"
     assert capsys.readouterr().err == line
     assert (tmp_path / "out" / names[1]).read_bytes() == before
     again = [*words, "--temperature", 0.5, "--overwrite"]
