@@ -11,7 +11,9 @@ from typing import Annotated
 import tyro
 
 from replicator.runs.errors import UserError
-from serving.models_folder import check_models_folder
+from replicator.runs.model_spec import SPEC_FILE, kind_of
+from serving.bundles.export_arguments import ExportArguments
+from serving.engine.version_scanner import MANIFEST, VERSION
 from serving.settings import NEEDED, Settings
 
 
@@ -40,6 +42,42 @@ def run_serve(arguments: list[str], parse, import_tensorflow: Callable[[], None]
     if given.trust or not given.sandbox:
         import_tensorflow()
     return importlib.import_module("serving.server").serve(given, given.models)
+
+
+def run_export(arguments: list[str], parse) -> int:
+    """Run `onepass export ARGUMENTS`; return the exit status."""
+    given = parse(ExportArguments, arguments, "onepass export")
+    from serving.bundles.export import export  # needs TensorFlow, unlike the help text
+
+    for line in export(given):
+        print(line)
+    return 0
+
+
+def check_models_folder(path: Path) -> None:
+    """Return nothing; raise UserError that says what to pass in place of a run or of one model.
+
+    A folder that holds nothing yet is fine: the server waits for models.
+    """
+    if (path / MANIFEST).exists():
+        is_in_place = VERSION.fullmatch(path.resolve().name)
+        name = (
+            f"the folder of all models, {path.resolve().parents[1]}"
+            if is_in_place
+            else ("MODELS, with this folder moved to MODELS/NAME/1")
+        )
+        raise UserError(f"{path} is one version of a model; pass {name}.")
+    versions = (each for each in path.glob("*") if VERSION.fullmatch(each.name))
+    if any((version / MANIFEST).exists() for version in versions):
+        above = path.resolve().parent
+        raise UserError(f"{path} is a single model; name the folder above it, {above}.")
+    kind = kind_of(path)
+    if kind is not None:
+        what = "a model folder" if (path / SPEC_FILE).exists() else "a run"
+        raise UserError(
+            f"{path} is {what} of a {kind}, not yet to be served: `onepass export {path} --out "
+            "MODELS/NAME/1` makes a bundle, and MODELS is what to pass."
+        )
 
 
 def _check_options(given: ServeArguments) -> None:

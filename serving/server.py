@@ -16,7 +16,7 @@ from typing import Any
 from replicator.runs.errors import UserError
 from serving.engine.auth import read_token
 from serving.engine.registry import ModelRegistry
-from serving.engine.version_scanner import MANIFEST, VERSION, scan
+from serving.engine.version_scanner import scan
 from serving.grpc.server import make_server
 from serving.http.app import make_app
 from serving.http.health import Probes
@@ -35,7 +35,9 @@ def serve(settings: Settings, models: Path) -> int:
     """Serves until a signal comes; the exit status of `onepass serve`."""
     check(settings, models)
     metrics = Metrics()
-    log = logs.configure(settings.log_format, settings.log_level, on_lost=metrics.log_line_lost)
+    log = logs.configure(
+        settings.log_format, settings.log_level, on_lost=metrics.log_lines_lost.inc
+    )
     traces.configure()
     _allow_many_files()
     if settings.sandbox and ACCELERATOR.exists():
@@ -58,13 +60,8 @@ def check(settings: Settings, models: Path) -> None:
         check_available()
     if not models.is_dir():
         raise UserError(f"There is no folder {models}.")
-    seen = scan(models)
-    if seen.error:
-        raise UserError(f"{models}: {seen.error}.")
-    for name in seen.versions:
-        if VERSION.fullmatch(name) and (models / name / MANIFEST).exists():
-            above = models.resolve().parent
-            raise UserError(f"{models} is a single model; name the folder above it, {above}.")
+    if error := scan(models).error:
+        raise UserError(f"{models}: {error}.")
 
 
 class Server:

@@ -29,7 +29,7 @@ from serving.http.image_requests import (
 )
 from serving.http.model_lookup import model_from_path, require_kind
 from serving.http.request_bodies import body_of, read_with
-from serving.http.streamed_responses import StreamedResponse
+from serving.http.responses import StreamedResponse
 from serving.settings import Settings
 
 LOG = logging.getLogger(__name__)

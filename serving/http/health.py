@@ -7,7 +7,7 @@ from starlette.types import ASGIApp
 
 from serving.engine.registry import ModelRegistry
 from serving.errors import NotReady
-from serving.http.json_responses import json_response
+from serving.http.responses import json_response
 from serving.observability.metrics import Metrics
 
 

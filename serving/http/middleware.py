@@ -11,8 +11,8 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from serving.engine.auth import TokenAuth, read_token
 from serving.errors import Internal, NotFound, Overloaded, ServingError
 from serving.http.allowed_hosts import AllowedHosts
-from serving.http.error_responses import error_body, error_headers, protocol_of
 from serving.http.request_bodies import LIMITS, RECEIVED, BodyLimits
+from serving.http.responses import error_body, error_headers, protocol_of
 from serving.observability import traces
 from serving.observability.logs import begin_request, event
 from serving.observability.metrics import Metrics

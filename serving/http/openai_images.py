@@ -16,7 +16,6 @@ from serving.bundles.signature import fastest
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput
-from serving.http.disconnects import cancel_on_disconnect
 from serving.http.fields import Name, Seed, invalid_field, json_model
 from serving.http.image_requests import (
     caption,
@@ -27,9 +26,9 @@ from serving.http.image_requests import (
     number_of_images,
     scales,
 )
-from serving.http.json_responses import json_response
 from serving.http.model_lookup import model_named
 from serving.http.request_bodies import body_of, read_with
+from serving.http.responses import cancel_on_disconnect, json_response
 from serving.settings import Settings
 
 MAX_IMAGES = 10  # as OpenAI has it

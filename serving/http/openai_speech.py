@@ -26,11 +26,10 @@ from serving.http.audio_formats import (
     stream_format,
     streamed,
 )
-from serving.http.disconnects import cancel_on_disconnect
 from serving.http.fields import Name, Seed, excerpt, json_model
 from serving.http.model_lookup import model_named
 from serving.http.request_bodies import body_of, read_with
-from serving.http.streamed_responses import StreamedResponse
+from serving.http.responses import StreamedResponse, cancel_on_disconnect
 from serving.http.synthesis_requests import (
     SynthesisFields,
     SynthesisRequest,

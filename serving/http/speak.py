@@ -15,14 +15,12 @@ from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
 from serving.http.audio_formats import stream_format, streamed
-from serving.http.disconnects import cancel_on_disconnect
 from serving.http.example_recordings import examples
 from serving.http.fields import Name, as_model, excerpt, json_model
-from serving.http.json_responses import json_response
 from serving.http.json_tensors import base64_bytes, json_tensor
 from serving.http.model_lookup import model_from_path, require_kind
 from serving.http.request_bodies import body_of, read_with
-from serving.http.streamed_responses import StreamedResponse
+from serving.http.responses import StreamedResponse, cancel_on_disconnect, json_response
 from serving.http.synthesis_requests import (
     SynthesisFields,
     WorkerPool,

@@ -45,18 +45,16 @@ class SynthesisFields(Struct, kw_only=True):
 
 @dataclasses.dataclass(frozen=True)
 class SynthesisRequest:
-    """A sound: frames float32 [frames, channels] or None, and how to speak them.
+    """A checked request for a sound.
 
-    num_samples: of the sound, known before it is made. gain_db: what the recording that the frames
-    are of was amplified by; the sound gets the recording's level back.
+    frames: float32 [frames, channels] or None. num_samples: length of the sound. options: `seed`,
+    `row`, `temperature` and `speaker`. gain_db: the gain that was applied to the recording of the
+    frames, undone in the sound.
     """
 
     frames: np.ndarray | None
     num_samples: int
-    seed: int
-    row: int
-    temperature: float | None
-    speaker: str | None
+    options: dict[str, Any]
     gain_db: float = 0.0
 
 
@@ -109,15 +107,13 @@ def synthesis_request(
         num_samples = len(frames) * hop
         if wanted is not None:
             num_samples = max(1, min(num_samples, round(wanted * rate_hz)))
-    return SynthesisRequest(
-        frames,
-        num_samples,
-        fields.seed or 0,
-        fields.row or 0,
-        fields.temperature,
-        _speaker(served, fields.speaker),
-        gain_db,
-    )
+    options = {
+        "seed": fields.seed or 0,
+        "row": fields.row or 0,
+        "temperature": fields.temperature,
+        "speaker": _speaker(served, fields.speaker),
+    }
+    return SynthesisRequest(frames, num_samples, options, gain_db)
 
 
 def _speaker(served: ServedModel, name: str | None) -> str | None:
@@ -135,12 +131,9 @@ async def synthesize(
     """The sound in chunks float32 [samples], as it is made; see `ServedModel.stream`."""
     made = served.stream(
         synthesis.frames,
-        seed=synthesis.seed,
-        row=synthesis.row,
         num_samples=synthesis.num_samples,
-        speaker=synthesis.speaker,
-        temperature=synthesis.temperature,
         timeout_seconds=timeout_seconds,
+        **synthesis.options,
     )
     async with contextlib.aclosing(made) as chunks:
         async for chunk in chunks:

@@ -18,12 +18,11 @@ from serving.bundles.signature import PLAIN, Signature, TensorInfo
 from serving.engine.registry import ModelRegistry
 from serving.engine.served_model import ServedModel
 from serving.errors import InvalidInput, NotFound
-from serving.http.disconnects import cancel_on_disconnect
 from serving.http.fields import Name, json_model
-from serving.http.json_responses import json_response
 from serving.http.json_tensors import from_columns, from_rows
 from serving.http.model_lookup import model_from_path, version_at
 from serving.http.request_bodies import body_of, read_with
+from serving.http.responses import cancel_on_disconnect, json_response
 from serving.settings import Settings
 
 METHOD = "tensorflow/serving/predict"

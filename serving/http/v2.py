@@ -21,10 +21,9 @@ from serving.http.binary_tensors import (
     split,
     written,
 )
-from serving.http.disconnects import cancel_on_disconnect
-from serving.http.json_responses import json_response
 from serving.http.model_lookup import model_from_path
 from serving.http.request_bodies import body_of, read_with
+from serving.http.responses import cancel_on_disconnect, json_response
 from serving.settings import Settings
 
 PLATFORM = "tensorflow_savedmodel"

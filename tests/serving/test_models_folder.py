@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from serving.models_folder import check_models_folder
+from serving.command import check_models_folder
 
 
 @pytest.fixture
