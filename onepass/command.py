@@ -184,7 +184,7 @@ def _decompress(rest: list[str]) -> int:
 
 
 def _export(rest: list[str]) -> int:
-    return importlib.import_module("serving.bundles.command").run_export(rest, parse_for_tensorflow)
+    return importlib.import_module("serving.command").run_export(rest, parse_for_tensorflow)
 
 
 def _serve(rest: list[str]) -> int:
