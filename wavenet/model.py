@@ -47,6 +47,7 @@ class SpeechModel(TrainedSpeechModel):
 
     backends: ClassVar = get_args(Backend)
     primable: ClassVar = True  # it can go on from a recording
+    refinable: ClassVar = False
 
     @property
     def data(self) -> DataConfig:
