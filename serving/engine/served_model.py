@@ -156,7 +156,8 @@ class ServedModel:
         """
         bundle = self.speech_bundle
         count = None if condition is None else len(condition)
-        checked = await self._checked_row({"frames": condition, "num_frames": count, **options})
+        given = {**options, "frames": condition, "num_frames": count, "speaker": None}  # a name
+        checked = await self._checked_row(given)
         if condition is not None:
             condition = checked.get("frames", [condition])[0]
         make = functools.partial(bundle.stream, condition, **options)

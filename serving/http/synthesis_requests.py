@@ -202,11 +202,7 @@ def check_length(words: str, most: int = MAX_CHARACTERS) -> None:
     length = spoken_length(words)
     if length > most:
         spelt_out = _spelt_out(words)
-        why = (
-            f", counting characters such as {excerpt(spelt_out[0])} as {SPELT_OUT}"
-            if spelt_out
-            else ""
-        )
+        why = f", counting {excerpt(spelt_out[0])} as {SPELT_OUT}" if spelt_out else ""
         raise InvalidInput(f"The text must have at most {most:,} characters, got {length:,}{why}.")
 
 
