@@ -199,7 +199,7 @@ def test_a_broken_new_version_leaves_the_old_one_serving(store, fault, caplog):
             await registry.rescan()
             assert await ask(registry) == 1
             assert states(registry) == {1: "AVAILABLE", 2: "END"}
-            assert the_error(registry, 2) == "It cannot be loaded; the server's log has the reason."
+            assert the_error(registry, 2) == "It cannot be loaded; see the server's log."
 
     asyncio.run(run())
     assert "secret detail" in caplog.text
@@ -360,7 +360,8 @@ def test_loading_ends_after_its_time_and_is_not_begun_again_beside_itself(store,
             await registry.initial_load_done()
             assert registry.ready and registry.is_busy
             assert (
-                the_error(registry, 1, "stuck") == "It was not loaded and warm within 0.05 seconds."
+                the_error(registry, 1, "stuck")
+                == "It was not loaded and warmed within 0.05 seconds."
             )
             await looked(20)
             assert store.loads.count(("stuck", 1)) == 1
