@@ -269,7 +269,7 @@ def test_before_the_first_look_nothing_is_known_to_be_missing(store):
     store.add()
     registry = ModelRegistry(store.root, Settings(), store.load)
     for question in (registry.names, lambda: registry.get("voice"), lambda: registry.versions("x")):
-        with pytest.raises(NotReady, match="not looked for models yet") as refused:
+        with pytest.raises(NotReady, match="not scanned its models yet") as refused:
             question()
         assert refused.value.retry_after_seconds >= 1
 
@@ -440,7 +440,7 @@ def test_a_disk_that_vanishes_keeps_what_is_loaded_and_says_so(store, fault):
             return the_error(registry, 1)
 
     error = asyncio.run(run())
-    assert error.endswith("what is loaded goes on being served")
+    assert error.endswith("loaded models are still served")
     assert str(store.root) not in error
 
 
