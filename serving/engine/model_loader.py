@@ -65,9 +65,8 @@ class ModelLoader:
             event(LOG, "still loading or warming", model=name, version=found.number)
             await asyncio.wait({attempt}, timeout=min(REPORT_SECONDS, left))
         if not attempt.done():
-            attempt.add_done_callback(
-                lambda ended: ended.exception()
-            )  # retrieved, so that asyncio does not log it
+            # Retrieves the exception, so that asyncio does not log it.
+            attempt.add_done_callback(lambda ended: ended.exception())
             raise LoadTimeout(self._load_seconds, attempt)
         return attempt.result()
 

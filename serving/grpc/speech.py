@@ -77,12 +77,8 @@ def _synthesis_request(served: ServedModel, request: Message, limit_bytes: int) 
     """Return the request for a sound, checked as over HTTP."""
     frames = _frames(request, limit_bytes)
     if (frames is not None) != is_conditional(served):
-        rule = (
-            "must not be given: the model is unconditional"
-            if frames is not None
-            else "must be given"
-        )
-        raise InvalidInput(f"`frames` {rule}.")
+        rule = "be given" if frames is None else "not be given: the model is unconditional"
+        raise InvalidInput(f"`frames` must {rule}.")
     if request.num_samples < 0:
         raise InvalidInput(f"`num_samples` must be at least 0, got {request.num_samples}.")
     if frames is not None:

@@ -243,7 +243,7 @@ def test_a_process_that_hangs_or_dies_or_lies_is_ended_once_and_reported(load, w
     with pytest.raises(ModelEnded):
         call(bundle, 13) if when == "call" else list(bundle.stream(FRAMES[0], seed=14))
     assert not bundle.is_alive
-    with pytest.raises(NotReady, match="`voice` is being started again"):
+    with pytest.raises(NotReady, match="`voice` is being restarted"):
         call(bundle)
     reason = {"hang": "did not answer within 0.5 seconds", "crash": "ended"}
     lines = [r.getMessage() for r in caplog.records if "process of a model" in r.getMessage()]
