@@ -319,7 +319,7 @@ def spoilt(spoil):
             "INVALID_ARGUMENT",
             "`frames` must be given once",
         ),
-        (spoilt(lambda r: r.outputs.add(name="x")), "INVALID_ARGUMENT", "`x` is no output"),
+        (spoilt(lambda r: r.outputs.add(name="x")), "INVALID_ARGUMENT", "`x` is not an output"),
     ],
 )
 def test_a_wrong_inference_is_refused_with_the_field_and_the_rule(channel, request_, status, words):

@@ -159,7 +159,7 @@ def test_a_tensor_without_rank_is_refused():
 
 
 def test_an_unknown_input_is_refused_before_any_is_read():
-    with pytest.raises(InvalidInput, match="`wrong` is no input; there are seed"):
+    with pytest.raises(InvalidInput, match="`wrong` is not an input; there are seed"):
         decode_all({"wrong": proto("DT_STRING")}, {"seed": None}, MIB)
 
 

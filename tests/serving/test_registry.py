@@ -306,7 +306,7 @@ def test_what_was_refused_for_its_content_is_tried_again_only_when_that_changes(
 
     def load(path):
         tried.append(path)
-        raise UserError("It holds an operation that bundles may not: WriteFile.")
+        raise UserError("It holds a disallowed operation: WriteFile.")
 
     async def run():
         async with polling(store, monkeypatch, load) as (registry, looked):
@@ -395,7 +395,7 @@ def test_the_reason_that_a_user_may_read_names_no_folder(store):
     store.add()
 
     def load(path):
-        raise UserError(f"{path} is not as it was exported:\n{store.root}/voice/1/x was changed.")
+        raise UserError(f"{path} was changed since its export:\n{store.root}/voice/1/x differs.")
 
     async def run():
         registry = ModelRegistry(store.root, Settings(poll_seconds=1000.0), load)
@@ -404,7 +404,7 @@ def test_the_reason_that_a_user_may_read_names_no_folder(store):
         await registry.stop(1.0)
         return the_error(registry, 1)
 
-    assert asyncio.run(run()) == "voice/1 is not as it was exported: voice/1/x was changed."
+    assert asyncio.run(run()) == "voice/1 was changed since its export: voice/1/x differs."
 
 
 def vanish(root):
@@ -611,7 +611,7 @@ def test_a_request_is_checked_before_it_waits(store):
         ({**FRAMES, "frames": np.full([1, 3, 3], np.nan, np.float32)}, "`frames` must be finite"),
         ({"seed": np.array([1])}, "`frames` must be given"),
         ({**FRAMES, "temperature": np.array([-1], np.float32)}, "`temperature` must be"),
-        ({**FRAMES, "extra": np.array([1])}, "`extra` is no input"),
+        ({**FRAMES, "extra": np.array([1])}, "`extra` is not an input"),
     ]:
         with pytest.raises(InvalidInput, match=words):
             asyncio.run(run(inputs))

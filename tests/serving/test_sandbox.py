@@ -270,7 +270,7 @@ def test_a_refusal_is_a_refusal_and_says_whether_the_disk_is_at_fault(fork_serve
     with pytest.raises(UserError, match=r"is no bundle, and holds no version of one\."):
         SandboxedBundle(folder, fork_server, LIMITS, {})
     (folder / "model.json").write_text("{}")
-    with pytest.raises(UserError, match=r"is no bundle: it has no manifest\.json\.") as refused:
+    with pytest.raises(UserError, match=r"is not a bundle: it has no manifest\.json\.") as refused:
         SandboxedBundle(folder, fork_server, LIMITS, {})
     assert isinstance(refused.value.__cause__, OSError)
 
