@@ -28,8 +28,8 @@ def check_lengths(arrays: Arrays) -> None:
         counts = [arrays[name].astype(np.int64) for name in COUNTS if name in arrays]
         longest, given = int(np.max(sum(counts))), arrays["frames"].shape[1]
         if longest > given:
-            said = " + ".join(f"`{name}`" for name in COUNTS if name in arrays)
-            raise InvalidInput(f"{said} must be at most the {given} `frames`, got {longest}.")
+            counted = " + ".join(f"`{name}`" for name in COUNTS if name in arrays)
+            raise InvalidInput(f"{counted} must be at most the {given} `frames`, got {longest}.")
 
 
 def _levelled(sound: np.ndarray, condition: np.ndarray | None) -> np.ndarray:
@@ -160,11 +160,11 @@ class AudioBundle(Bundle):
         if chunk_samples < 1:
             raise InvalidInput(f"`chunk_samples` must be at least 1, got {chunk_samples}.")
         if self._engine is not None:
-            made = self._engine.stream(request, chunk_samples)
+            sound = self._engine.stream(request, chunk_samples)
         else:
             groups = [self._streamed(group, chunk_samples) for group in self._groups(request)]
-            made = (np.concatenate(chunks) for chunks in zip(*groups, strict=True))
-        return (_levelled(chunk, condition) for chunk in made)
+            sound = (np.concatenate(chunks) for chunks in zip(*groups, strict=True))
+        return (_levelled(chunk, condition) for chunk in sound)
 
     def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
         """Return the outputs of a signature for inputs that `check` returned.
@@ -295,13 +295,13 @@ class AudioBundle(Bundle):
         length = -(-self._streaming["pieces"][0] // unit) * unit
         while first < request.num_samples:
             last = min(first + length, request.num_samples)
-            place = self._place(request, size, first, last)
-            made = super().call(CHUNK, {**inputs, **place, **state})
-            state = {name: made[name] for name in state}
-            yield made["sound"][: len(request.rows), : last - first]
+            position = self._position(request, size, first, last)
+            outputs = super().call(CHUNK, {**inputs, **position, **state})
+            state = {name: outputs[name] for name in state}
+            yield outputs["sound"][: len(request.rows), : last - first]
             first, length = last, -(-chunk_samples // unit) * unit
 
-    def _place(self, request: EngineRequest, size: int, first: int, last: int) -> Arrays:
+    def _position(self, request: EngineRequest, size: int, first: int, last: int) -> Arrays:
         """Return the inputs with a chunk's position and conditioning."""
         numbers: dict[str, int] = {"start": first}
         if request.frames is None:

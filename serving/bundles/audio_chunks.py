@@ -78,9 +78,9 @@ def synthesize(
         samples = tf.minimum(segment, round_up(longest - first, streaming.pieces[0]))
         window = _window(streaming, lengths, first, samples)
         conditioning = row_conditioning(streaming, frames, speaker, window, samples, phase)
-        made, state = run_steps(steps, source.after(first), conditioning, state, samples)
+        new, state = run_steps(steps, source.after(first), conditioning, state, samples)
         phase = phase if conditioning.phase is None else conditioning.phase
-        return first + samples, tf.concat([sound, made], 1), phase, state
+        return first + samples, tf.concat([sound, new], 1), phase, state
 
     state = first_state(streaming, batch)
     start = (tf.constant(0), tf.zeros([batch, 0]), tf.zeros([batch], tf.float64), state)
@@ -135,7 +135,7 @@ def row_conditioning(
             return {**empty, "phase": phase[n]} if streaming.has_phase else empty
 
         def conditioning():
-            made = streaming.conditioning(
+            result = streaming.conditioning(
                 frames[n, window.low[n] : window.high[n]][None],
                 None if speaker is None else speaker[n][None],
                 window.samples[n],
@@ -143,7 +143,7 @@ def row_conditioning(
                 window.skipped[n],
                 window.start[n],
             )
-            return {name: getattr(made, name)[0] for name in shapes}
+            return {name: getattr(result, name)[0] for name in shapes}
 
         parts = tf.cond(window.samples[n] > 0, conditioning, ended)
         short = samples - window.samples[n]
@@ -182,8 +182,8 @@ def _pieces(size: int, step: Step, source: NoiseSource, channels, sound, state: 
         if channels is not None:
             part = channels[:, first : first + size]
             part = tf.ensure_shape(part, [None, size, channels.shape[-1]])
-        made, state = step(source.after(first), part, state)
-        return first + size, tf.concat([sound, made], 1), state
+        new, state = step(source.after(first), part, state)
+        return first + size, tf.concat([sound, new], 1), state
 
     _, sound, state = tf.while_loop(
         lambda first, *_: first + size <= samples,
@@ -228,10 +228,10 @@ def _window(streaming: StreamingModel, lengths, first, samples) -> Window:
     hop = streaming.hop_samples
     frame, count = first // hop, -(-lengths // hop)
     low = tf.maximum(frame - streaming.side_frames, 0)
-    asked = tf.clip_by_value(lengths - first, 0, samples)
-    high = tf.minimum(frame - (-asked // hop) + streaming.side_frames, count)
+    requested = tf.clip_by_value(lengths - first, 0, samples)
+    high = tf.minimum(frame - (-requested // hop) + streaming.side_frames, count)
     same = tf.ones_like(lengths)
-    return Window(low * same, high, (frame - low) * same, asked, low * hop * same)
+    return Window(low * same, high, (frame - low) * same, requested, low * hop * same)
 
 
 def _segment_samples(streaming: StreamingModel, batch):

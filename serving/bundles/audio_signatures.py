@@ -216,11 +216,11 @@ def _function(signature: Signature, make: Callable[[Tensors], Tensors]) -> Any:
     ]
 
     @tf.function(autograph=False, input_signature=specs)
-    def made(*tensors):
+    def function(*tensors):
         outputs = make(dict(zip(signature.inputs, tensors, strict=True)))
         return {
             name: tf.ensure_shape(outputs[name], info.shape)
             for name, info in signature.outputs.items()
         }
 
-    return made.get_concrete_function()
+    return function.get_concrete_function()

@@ -143,9 +143,9 @@ def _of_multiscale(density: ImageDensity) -> Parts:
         def row(given):
             start = tf.cast(given["start"], tf.int32) if "start" in given else None
             scales, _ = _drawn(program, given, start, given["temperature"][0])
-            made = {f"picture_{scale.shape[1]}": _image(scale) for scale in scales}
-            made["picture"] = _image(scales[-1])
-            return {output: made[output] for output in signatures[name].outputs}
+            outputs = {f"picture_{scale.shape[1]}": _image(scale) for scale in scales}
+            outputs["picture"] = _image(scales[-1])
+            return {n: outputs[n] for n in signatures[name].outputs}
 
         return row
 

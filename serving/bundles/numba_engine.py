@@ -53,8 +53,8 @@ class Engine:
 
     def whole(self, request: EngineRequest) -> np.ndarray:
         """Return sounds, float32 [rows, num_samples]."""
-        made = self._generation.generate(self._network, self._request(request), "numba")
-        return self._sound(made)
+        output = self._generation.generate(self._network, self._request(request), "numba")
+        return self._sound(output)
 
     def stream(self, request: EngineRequest, chunk_samples: int) -> Iterator[np.ndarray]:
         """Return the same sounds in chunks float32 [rows, about chunk_samples]."""
@@ -99,8 +99,8 @@ class Engine:
             temperature=request.temperature,
         )
 
-    def _sound(self, made: np.ndarray) -> np.ndarray:
-        return self._network.codec.decode(made).numpy() if self._draws_levels else made
+    def _sound(self, output: np.ndarray) -> np.ndarray:
+        return self._network.codec.decode(output).numpy() if self._draws_levels else output
 
 
 def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | None:

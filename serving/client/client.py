@@ -260,9 +260,9 @@ def _transport(
             f"A client over {scheme} needs the package {error.name}: pip install onepass[client]."
         ) from error
     trusted = None if authorities is None else _read(authorities)
-    make = transport.GrpcTransport if grpc else transport.HttpTransport
+    transport_class = transport.GrpcTransport if grpc else transport.HttpTransport
     host = server.rpartition(":")[0] if server[-1].isdecimal() and ":" in server else server
-    return make(f"{scheme}://{server}", token, retrying, not is_loopback(host), trusted)
+    return transport_class(f"{scheme}://{server}", token, retrying, not is_loopback(host), trusted)
 
 
 def _check_name(name: str) -> None:

@@ -128,8 +128,8 @@ def _state(spec: dict[str, Any]) -> str:
 def _speak(client: Client, name: str, spec: dict[str, Any], given: SpeakArguments) -> int:
     """Write the sounds one after the other."""
     arguments = _speak_arguments(client, name, spec, given)
-    begin = f"{_name_of(given, arguments)}_{given.seed}"
-    paths = [given.out / f"{begin}_{row}.wav" for row in range(given.num)]
+    prefix = f"{_name_of(given, arguments)}_{given.seed}"
+    paths = [given.out / f"{prefix}_{row}.wav" for row in range(given.num)]
     check_new([each for path in paths for each in (path, _image(path))], given.overwrite)
     interrupted = False
     with Progress(given.num, "speaking", "sound") as progress:

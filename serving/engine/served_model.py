@@ -57,7 +57,7 @@ class ServedModel:
         self.spec: dict[str, Any] = bundle.spec
         self.created = _created(bundle)
         self.signatures: dict[str, Signature] = bundle.signatures
-        self._seconds, self._most_bytes = settings.timeout_seconds, settings.max_body_bytes
+        self._seconds, self._max_bytes = settings.timeout_seconds, settings.max_body_bytes
         self._metrics = (metrics or Metrics()).for_model(self.name)
         self._batcher = Batcher(
             bundle.call,
@@ -88,7 +88,7 @@ class ServedModel:
     def speech_bundle(self) -> SpeechServable:
         """The bundle of a speech model; raises InvalidInput for an image model."""
         if self.kind != "sound":
-            raise InvalidInput(f"`{self.name}` makes images, not sound.")
+            raise InvalidInput(f"`{self.name}` draws images, not sound.")
         return cast(SpeechServable, self.bundle)
 
     def signature(self, name: str) -> Signature:
@@ -131,7 +131,7 @@ class ServedModel:
             checked = await self._checked(signature, inputs)
             if signature in WHOLE and "frames" in checked:
                 await asyncio.to_thread(check_rows, self.spec, checked)
-            _check_answer(checked, self._most_bytes)
+            _check_answer(checked, self._max_bytes)
             return await self._batcher.submit(signature, checked, max(0.0, end - loop.time()))
 
     async def stream(
@@ -141,7 +141,7 @@ class ServedModel:
         timeout_seconds: float | None = None,
         **options: Any,
     ) -> AsyncGenerator[np.ndarray, None]:
-        """Yield one sound in chunks float32 [samples], as they are made.
+        """Yield one sound in chunks float32 [samples], as they are generated.
 
         Args:
           condition: frames [frames, channels], or None for a model without.
@@ -248,12 +248,12 @@ def _serving(bundle: Servable) -> dict[str, Any]:
     return {**serving, "allowed_batches": [1]} if alone else serving
 
 
-def _check_answer(inputs: Arrays, most_bytes: int) -> None:
+def _check_answer(inputs: Arrays, max_bytes: int) -> None:
     """Raise TooLarge if `num_samples`, which is short in a request, asks for too much audio."""
     lengths = inputs.get("num_samples")
     wanted = 0 if lengths is None else 4 * len(lengths) * int(lengths.max(initial=0))
-    if wanted > most_bytes:
+    if wanted > max_bytes:
         raise TooLarge(
-            f"`num_samples` must amount to at most {most_bytes >> 20} MiB of audio per request, at "
+            f"`num_samples` must amount to at most {max_bytes >> 20} MiB of audio per request, at "
             f"4 bytes per sample, got {wanted >> 20}."
         )

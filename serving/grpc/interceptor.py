@@ -57,8 +57,8 @@ class RequestInterceptor(grpc.aio.ServerInterceptor):
         method = handler_call_details.method
         metadata = dict(handler_call_details.invocation_metadata or ())
         kind = "stream" if handler.response_streaming else "unary"
-        make = getattr(grpc, f"stream_{kind}_rpc_method_handler")
-        return make(self._answering(method, handler, metadata))
+        method_handler = getattr(grpc, f"stream_{kind}_rpc_method_handler")
+        return method_handler(self._answering(method, handler, metadata))
 
     def _answering(self, method: str, handler: Any, metadata: dict[str, Any]) -> Callable:
         async def answered(

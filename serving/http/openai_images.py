@@ -78,16 +78,16 @@ class OpenaiImages:
     async def generate(self, request: Request) -> Response:
         """Draw images and return them as base64."""
         body = await body_of(request, self._settings.timeout_seconds)
-        asked = await read_with(json_model, body, ImagesRequest)
-        served = model_named(self._registry, asked.model, "picture")
+        parsed = await read_with(json_model, body, ImagesRequest)
+        served = model_named(self._registry, parsed.model, "picture")
         request.scope["model"] = served.name
-        if asked.stream:
+        if parsed.stream:
             raise InvalidInput("`stream` must be false; `:draw` streams images.")
-        file = asked.output_format or "png"
-        side, output = _scale(served, asked.size or "auto")
-        num = number_of_images("n", asked.n, self._settings.max_rows)
-        seed = secrets.randbits(SEED_BITS) if asked.seed is None else asked.seed
-        batch = inputs(served, _condition(served, asked.prompt), seed, range(num))
+        file = parsed.output_format or "png"
+        side, output = _scale(served, parsed.size or "auto")
+        num = number_of_images("n", parsed.n, self._settings.max_rows)
+        seed = secrets.randbits(SEED_BITS) if parsed.seed is None else parsed.seed
+        batch = inputs(served, _condition(served, parsed.prompt), seed, range(num))
         drawn = await cancel_on_disconnect(
             request.receive, served.predict(batch, fastest(served.signatures))
         )

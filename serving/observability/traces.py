@@ -24,15 +24,15 @@ def configure(provider: Any = None) -> bool:
       Whether spans are recorded.
     """
     global _provider, _tracer
-    asked = [name for name in ENDPOINT_VARIABLES if os.environ.get(name)]
-    if provider is None and asked:
+    endpoints = [name for name in ENDPOINT_VARIABLES if os.environ.get(name)]
+    if provider is None and endpoints:
         try:
             provider = _exporting_provider()
         except ImportError as error:
             LOG.warning(
                 "%s is set, but nothing is traced: %s. Install it with "
                 "`pip install 'onepass[traces]'`.",
-                asked[0],
+                endpoints[0],
                 error,
             )
     _provider = provider
@@ -66,12 +66,12 @@ def span(
         attributes=attributes,
         record_exception=False,
         set_status_on_exception=False,
-    ) as made:
+    ) as recorded:
         try:
             yield
         except Exception as error:
             trace = importlib.import_module("opentelemetry.trace")
-            made.set_status(trace.StatusCode.ERROR, type(error).__name__)
+            recorded.set_status(trace.StatusCode.ERROR, type(error).__name__)
             raise
 
 
