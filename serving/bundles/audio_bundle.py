@@ -208,7 +208,6 @@ class AudioBundle(Bundle):
     def _engine_request(
         self, condition, seed: int, row: int, num: int, num_samples, speaker, temperature
     ) -> EngineRequest:
-        """Return a checked request; raise InvalidInput for an invalid one."""
         for name, value, low in (("num", num, 1), ("seed", seed, 0), ("row", row, 0)):
             if value < low:
                 raise InvalidInput(f"`{name}` must be at least {low}, got {value}.")
@@ -233,7 +232,6 @@ class AudioBundle(Bundle):
         return checked("frames", self.signature(CHUNK).inputs["frames"], [condition])[0]
 
     def _length(self, frames: np.ndarray | None, num_samples: int | None) -> int:
-        """Return the samples of the sound."""
         most = None if frames is None else len(frames) * self.hop_samples
         length = most if num_samples is None else num_samples
         if length is None:

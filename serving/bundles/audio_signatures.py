@@ -210,7 +210,6 @@ def _noise_source(given: Tensors, start) -> NoiseSource:
 
 
 def _function(signature: Signature, make: Callable[[Tensors], Tensors]) -> Any:
-    """Return a concrete function of the signature's inputs."""
     specs = [
         tf.TensorSpec(info.shape, info.dtype, name=name) for name, info in signature.inputs.items()
     ]

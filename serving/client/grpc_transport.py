@@ -171,7 +171,6 @@ class GrpcTransport:
             yield ImageScale(row, len(whole), True, whole)
 
     def _call(self, service: str, method: str, request: Any, deadline: Deadline) -> Any:
-        """Return the response of a unary method."""
         _, response, _ = method_types(service, method)
         ask = self._channel.unary_unary(
             f"/{service}/{method}", request.__class__.SerializeToString, response.FromString
@@ -214,7 +213,6 @@ class GrpcTransport:
     def _client_error(
         self, error: grpc.RpcError, deadline: Deadline
     ) -> ClientError | RetryableError:
-        """Return the error of a failed call."""
         status, words = error.code(), error.details() or ""
         trailing = dict(error.trailing_metadata() or ())
         if status == grpc.StatusCode.DEADLINE_EXCEEDED:

@@ -180,7 +180,6 @@ class HttpTransport:
         return response
 
     def _refused(self, response: httpx.Response) -> NoReturn:
-        """Raise the error of a response with another status."""
         status = response.status_code
         try:
             words = _words(response)

@@ -126,7 +126,6 @@ def _state(spec: dict[str, Any]) -> str:
 
 
 def _speak(client: Client, name: str, spec: dict[str, Any], given: SpeakArguments) -> int:
-    """Write the sounds one after the other."""
     arguments = _speak_arguments(client, name, spec, given)
     prefix = f"{_name_of(given, arguments)}_{given.seed}"
     paths = [given.out / f"{prefix}_{row}.wav" for row in range(given.num)]
@@ -150,7 +149,6 @@ def _name_of(given: SpeakArguments, arguments: dict[str, Any]) -> str:
 
 
 def _image(path: Path) -> Path:
-    """Return the path of a sound's spectrogram."""
     return path.with_suffix(".png")
 
 
@@ -184,7 +182,6 @@ def _write_sound(client: Client, name: str, path: Path, arguments: dict[str, Any
 def _speak_arguments(
     client: Client, name: str, spec: dict[str, Any], given: SpeakArguments
 ) -> dict[str, Any]:
-    """Return the client's arguments for the input and the options."""
     sources = {
         "recording": given.recording,
         "frames": _numbers(given.mel) if given.mel else None,
@@ -227,7 +224,6 @@ def _array(path: Path) -> np.ndarray:
 
 
 def _draw(client: Client, name: str, spec: dict[str, Any], given: DrawArguments) -> int:
-    """Write the images as they arrive, and their sheets at the end."""
     images: list[list[np.ndarray]] = []
     start = time.perf_counter()
     with Progress(given.num, "drawing", "image") as progress:

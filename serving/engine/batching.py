@@ -160,7 +160,6 @@ class Batcher:
     def _enqueued(
         self, signature: str, fitted: Fitted, timeout_seconds: float | None = None
     ) -> _Request:
-        """Add a request to the queue and return it."""
         loop, limits = asyncio.get_running_loop(), self._limits
         rows = len(next(iter(fitted.inputs.values())))
         most = min(limits.rows, limits.request_rows)
@@ -189,7 +188,6 @@ class Batcher:
         return request
 
     def _check_room(self, request: _Request, size: int) -> None:
-        """Raise Overloaded if the queue is full."""
         rows, limits = len(request.waiting), self._limits
         if self._waiting_rows + rows > limits.rows or self._waiting_bytes + size > limits.bytes:
             raise Overloaded(
@@ -224,14 +222,12 @@ class Batcher:
         return min(max(1.0, _seconds(self._waiting) / self._limits.threads), MAX_RETRY_SECONDS)
 
     def _remove_waiting(self, request: _Request) -> None:
-        """Remove the waiting rows of a request from the queue."""
         request.answer.cancel()
         self._count(request, -len(request.waiting))
         request.waiting.clear()
         self._waiting.pop(request, None)
 
     def _dispatch(self) -> None:
-        """Start as many calls as threads are free."""
         loop = asyncio.get_running_loop()
         while (request := self._next_request()) is not None:
             wait_seconds = self._delay_until - loop.time()
@@ -345,7 +341,6 @@ class Batcher:
         return failed[id(row.request)]
 
     def _assembled(self, request: _Request) -> Arrays:
-        """Return the outputs of a request, assembled from its rows."""
         results = [result for result in request.results if result is not None]
         outputs = {name: np.stack([result[name] for result in results]) for name in results[0]}
         return self._padding.crop(outputs)

@@ -136,7 +136,6 @@ def _truncated(array: np.ndarray, axis: int, length: int) -> np.ndarray:
 
 
 def _zero_padded(array: np.ndarray, axis: int, length: int) -> np.ndarray:
-    """Return the array padded with zeros to `length`."""
     missing = length - array.shape[axis]
     if not missing:
         return array

@@ -62,7 +62,6 @@ def scan(root: Path) -> ScanResult:
 
 
 def _versions(root: Path, name: str) -> list[FoundVersion]:
-    """Return the versions of a model, the highest first."""
     versions: dict[int, FoundVersion] = {}
     for word in sorted(os.listdir(root / name)):
         if VERSION.fullmatch(word) and int(word) not in versions:

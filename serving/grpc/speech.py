@@ -74,7 +74,6 @@ class Speech:
 
 
 def _synthesis_request(served: ServedModel, request: Message, limit_bytes: int) -> SynthesisRequest:
-    """Return the request for a sound, checked as over HTTP."""
     frames = _frames(request, limit_bytes)
     if (frames is not None) != is_conditional(served):
         rule = "be given" if frames is None else "not be given: the model is unconditional"

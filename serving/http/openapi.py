@@ -56,7 +56,6 @@ class Operation:
 
 
 def _versioned(path: str) -> Iterable[Operation]:
-    """Return the operations of a model, or of a version of a model."""
     model, v2 = MODEL + path, V2 + path
     infer = dict.fromkeys((JSON, OCTETS), Bytes)
     return (

@@ -145,7 +145,6 @@ class SandboxedBundle:
 
     @contextlib.contextmanager
     def _connection(self) -> Iterator[socket.socket]:
-        """Borrow a connection for one request."""
         connection = self._free.get()
         try:
             yield connection

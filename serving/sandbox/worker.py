@@ -74,7 +74,6 @@ def described(error: Exception) -> Head:
 
 
 def _facts(bundle: Any) -> Head:
-    """Return the properties of a bundle that the server needs."""
     signatures = {name: signature.to_dict() for name, signature in bundle.signatures.items()}
     engine = getattr(bundle, "engine", "tensorflow")
     return {"kind": bundle.kind, "spec": bundle.spec, "signatures": signatures, "engine": engine}
