@@ -8,6 +8,7 @@ import numpy as np
 
 from replicator.runs.errors import UserError
 
+Cancel = Callable[[], object]
 Chunk = TypeVar("Chunk")
 
 
@@ -31,7 +32,7 @@ class Stream(Generic[Chunk]):
     `close` it, or use it in `with`, if reading stops before the end: the server then stops too.
     """
 
-    def __init__(self, chunks: Generator[Chunk, None, None], cancel: Callable[[], None]):
+    def __init__(self, chunks: Generator[Chunk, None, None], cancel: Cancel):
         self._chunks, self._cancel = chunks, cancel
 
     def __iter__(self) -> Iterator[Chunk]:
@@ -55,14 +56,9 @@ class Stream(Generic[Chunk]):
 class Speech(Stream[np.ndarray]):
     """Audio in chunks float32 [samples], at `sample_rate_hz`."""
 
-    def __init__(
-        self,
-        chunks: Generator[np.ndarray, None, None],
-        cancel: Callable[[], None],
-        sample_rate_hz: int,
-    ):
+    def __init__(self, chunks: Generator[np.ndarray, None, None], cancel: Cancel, rate_hz: int):
         super().__init__(chunks, cancel)
-        self.sample_rate_hz = sample_rate_hz
+        self.sample_rate_hz = rate_hz
 
 
 def whole_images(scales: Iterable[ImageScale]) -> Iterator[list[np.ndarray]]:

@@ -37,11 +37,6 @@ def enum_values(name: str) -> dict[str, int]:
     return {value.name: value.number for value in pool().FindEnumTypeByName(name).values}
 
 
-def method_names(service: str) -> list[str]:
-    """Return the methods of a service by its full name."""
-    return [method.name for method in pool().FindServiceByName(service).methods]
-
-
 def method_types(service: str, method: str) -> tuple[Any, Any, bool]:
     """Return the classes of a method's request and response, and whether it streams responses."""
     found = pool().FindServiceByName(service).FindMethodByName(method)

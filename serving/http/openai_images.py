@@ -92,17 +92,15 @@ class OpenaiImages:
             request.receive, served.predict(batch, fastest(served.signatures))
         )
         data = await asyncio.to_thread(_encoded, drawn[output], FILES[file])
-        return json_response(_response(data, side, file))
-
-
-def _response(data: list[str], side: int, file: str) -> GeneratedImages:
-    return {
-        "created": int(time.time()),
-        "data": [{"b64_json": encoded} for encoded in data],
-        "output_format": file,
-        "size": f"{side}x{side}",
-        "background": "opaque",
-    }
+        return json_response(
+            GeneratedImages(
+                created=int(time.time()),
+                data=[EncodedImage(b64_json=encoded) for encoded in data],
+                output_format=file,
+                size=f"{side}x{side}",
+                background="opaque",
+            )
+        )
 
 
 def _scale(served: ServedModel, size: str) -> tuple[int, str]:

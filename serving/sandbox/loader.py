@@ -29,7 +29,13 @@ def bundle_loader(settings: Settings) -> Callable[[Path], Servable]:
     if settings.sandbox:
         check_available()
         _check_connections(settings)
-    fork_server, limits = ForkServer(), sandbox_limits(settings)
+    limits = SandboxLimits(
+        memory_bytes=int(settings.sandbox_memory_gib * 2**30),
+        load_seconds=settings.load_seconds,
+        call_seconds=settings.call_seconds,
+        connections=settings.threads + settings.max_streams + SPARE_CONNECTIONS,
+    )
+    fork_server = ForkServer()
 
     def load(path: Path) -> Servable:
         signed = signed_manifest(path, keys) if keys else ""
@@ -52,13 +58,3 @@ def _check_connections(settings: Settings) -> None:
             f"{settings.threads}), got {settings.max_streams}: start more servers, or serve "
             "bundles that you trust with `--no-sandbox`."
         )
-
-
-def sandbox_limits(settings: Settings) -> SandboxLimits:
-    """Return the limits of a model's process."""
-    return SandboxLimits(
-        memory_bytes=int(settings.sandbox_memory_gib * 2**30),
-        load_seconds=settings.load_seconds,
-        call_seconds=settings.call_seconds,
-        connections=settings.threads + settings.max_streams + SPARE_CONNECTIONS,
-    )
