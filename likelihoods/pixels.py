@@ -217,7 +217,7 @@ class PixelMixture:
         return mean
 
     def _split(self, parameters):
-        """Return logits [..., K] and means, log-scales, coefficients [..., channels or pairs, K]."""
+        """Return logits [..., K] and means, log-scales, coefficients [..., channels (pairs), K]."""
         parameters, count = level_grid.real(parameters), self.channels
         rows = tf.reshape(
             parameters, tf.concat([tf.shape(parameters)[:-1], [-1, self.components]], 0)
