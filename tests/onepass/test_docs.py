@@ -6,6 +6,8 @@ import io
 import re
 import shlex
 
+import keras
+import numpy as np
 import pytest
 from doc_pages import PAGES, blocks, lines
 from processes import ROOT
@@ -148,6 +150,14 @@ def test_the_python_of_the_likelihood_page_holds():
 
 
 @pytest.mark.slow
-def test_the_python_of_the_readme_runs():
+def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    inputs = keras.Input([None, 1])
+    hidden = keras.layers.Conv1D(8, 2, padding="causal", activation="tanh")(inputs)
+    keras.Model(inputs, keras.layers.Dense(30)(hidden)).save("mine.keras")
+    waveforms = np.random.default_rng(0).uniform(-0.5, 0.5, [8, 64]).astype(np.float32)
+    names = {"keras": keras, "onepass": onepass, "waveforms": waveforms}
     for block in blocks(ROOT / "README.md", "python"):
-        exec(compile(block, "README.md", "exec"), {})
+        block = block.replace("steps=2000", "steps=2").replace("length=16000", "length=32")
+        exec(compile(block, "README.md", "exec"), names)
+    assert names["sounds"].shape == (2, 32) and names["nats"].shape == (4,)
