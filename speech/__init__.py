@@ -7,7 +7,7 @@ import numpy as np
 from speech.phonemes import EspeakError, TextError
 from speech.voice import Voice, load, shipped
 
-__all__ = ["EspeakError", "TextError", "Voice", "load", "shipped", "text_frames"]
+__all__ = ["EspeakError", "TextError", "load", "shipped", "text_frames"]
 
 
 class ReadsFrames(Protocol):
