@@ -1,6 +1,7 @@
 """`distill`: a student in one pass from any teacher that gives conditionals."""
 
 import dataclasses
+import functools
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
@@ -14,7 +15,7 @@ from distill.losses import kl_divergence
 from distill.teacher import Parametrised
 from likelihoods import noise as counter_noise
 from likelihoods.affine import FlowOutput
-from likelihoods.distribution import Continuous, Normal
+from likelihoods.capabilities import is_normal, with_density
 
 SOUND, DRAWS = 0, 1  # numbers of the seeds that are folded out of a step's
 
@@ -38,11 +39,11 @@ class ModelTeacher:
     """
 
     def __init__(self, model: Autoregressive):
-        distribution = model.distribution
-        if not isinstance(distribution, Continuous):
+        distribution = with_density(model.distribution)
+        if distribution is None:
             raise ValueError(
                 "`teacher` must have a distribution with `log_density`, got"
-                f" {type(distribution).__name__}."
+                f" {type(model.distribution).__name__}."
             )
         if model.order != "time" or model.symbol_network.inputs.dtype.is_integer:
             raise ValueError("`teacher` must read numbers in time order, not levels or images.")
@@ -153,14 +154,31 @@ def distill(
     Raises:
       ValueError: the teacher has no density, or no student is given where one is needed.
     """
-    if isinstance(teacher, Autoregressive):
-        student = flow_student(teacher) if student is None else student
-        teacher = ModelTeacher(teacher)
-    if student is None:
-        raise ValueError("`student` must be given for a teacher that is no Autoregressive.")
-    objective = _objective(teacher, list(loss), seed)
+    found, student = prepared(teacher, student)
+    objective = _objective(found, list(loss), seed)
     fit(student, data, steps=steps, loss=objective, seed=seed, **options)
     return student
+
+
+@functools.singledispatch
+def prepared(teacher: Any, student: FlowStudent | None) -> tuple[Teacher, FlowStudent]:
+    """Return what gives conditionals, and its student; another kind of teacher registers here.
+
+    Args:
+      teacher: as for `distill`.
+      student: to train; None: the default one of this kind of teacher.
+
+    Raises:
+      ValueError: no student is given for a kind of teacher that has no default.
+    """
+    if student is None:
+        raise ValueError("`student` must be given for a teacher that is no Autoregressive.")
+    return teacher, student
+
+
+@prepared.register
+def _(teacher: Autoregressive, student: FlowStudent | None) -> tuple[Teacher, FlowStudent]:
+    return ModelTeacher(teacher), flow_student(teacher) if student is None else student
 
 
 def _objective(teacher: Teacher, terms: list[Term], seed: int):
@@ -196,7 +214,7 @@ def flow_student(model: Autoregressive, num_flows: int = 3, channels: int = 32) 
         [_network(condition_channels, channels) for _ in range(num_flows)],
         model.codec,
         condition_channels=condition_channels,
-        noise="normal" if isinstance(model.distribution, Normal) else "logistic",
+        noise="normal" if is_normal(model.distribution) else "logistic",
     )
 
 

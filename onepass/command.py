@@ -170,7 +170,12 @@ def _evaluate(rest: list[str]) -> int:
 def _sample(rest: list[str]) -> int:
     if any(map(is_url, rest)):
         return importlib.import_module("serving.client.sampling").run_sample(rest, parse)
-    return _of_kind("sample", "--out DIR [--num N] [--seed S]", rest)
+    return _of_kind("sample", "--out DIR [--num N] [--seed S]", rest, read_text=_text_frames)
+
+
+def _text_frames(model: Any, text: str, speed: float) -> Any:
+    """Return the mel frames of a text for a model, float32 [frames, bands]."""
+    return importlib.import_module("speech").text_frames(model, text, speed=speed)
 
 
 def _compress(rest: list[str]) -> int:
@@ -188,7 +193,7 @@ def _decompress(rest: list[str]) -> int:
 
 
 def _export(rest: list[str]) -> int:
-    return importlib.import_module("serving.bundles.command").run_export(rest, parse_for_tensorflow)
+    return importlib.import_module("serving.command").run_export(rest, parse_for_tensorflow)
 
 
 def _serve(rest: list[str]) -> int:
@@ -196,8 +201,11 @@ def _serve(rest: list[str]) -> int:
     return run_serve(rest, parse, _import_tensorflow_quietly)
 
 
-def _of_kind(verb: str, needed: str, rest: list[str]) -> int:
-    """Runs a verb from the floor that the model named in the arguments belongs to."""
+def _of_kind(verb: str, needed: str, rest: list[str], **of_sound: Any) -> int:
+    """Run a verb from the floor that the model named in the arguments belongs to.
+
+    of_sound: what the verb of models of sound is given as well.
+    """
     if rest and rest[0] in HELP:
         print(
             f"usage: onepass {verb} MODEL {needed} [options]\n\nMODEL is a run directory, a model "
@@ -209,8 +217,11 @@ def _of_kind(verb: str, needed: str, rest: list[str]) -> int:
         return 0
     kinds = map(_model_kind, [*_positional(rest), *rest])
     makes_images = next(filter(None, kinds), "sound") == "images"
-    module = importlib.import_module("pixelcnn.command" if makes_images else "distill.command")
-    return getattr(module, f"run_{verb}")(rest, parse_for_tensorflow)
+    if makes_images:
+        run = getattr(importlib.import_module("pixelcnn.command"), f"run_{verb}")
+        return run(rest, parse_for_tensorflow)
+    run = getattr(importlib.import_module("distill.command"), f"run_{verb}")
+    return run(rest, parse_for_tensorflow, **of_sound)
 
 
 def _positional(words: list[str]) -> list[str]:

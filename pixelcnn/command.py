@@ -42,13 +42,19 @@ class MultiscaleArguments(TrainingOptions):
     config: Annotated[MultiscaleTrainConfig, tyro.conf.arg(name="")]
 
 
+ARGUMENTS: dict[str, Any] = {"pixelcnn": PixelCNNArguments, "multiscale": MultiscaleArguments}
+
+
+def arguments_of(preset: str) -> Any:
+    """Return the type of the options of a preset."""
+    return ARGUMENTS[PRESETS[preset].config.kind]
+
+
 def run_train(preset: str, arguments: list[str], parse) -> int:
     """Parses the rest of `onepass train PRESET ...` and trains; 128 + a signal that stopped it."""
     chosen = PRESETS[preset]
     arguments = [*arguments, *_detected(chosen.config, arguments)]
-    of_pixelcnn = isinstance(chosen.config, PixelCNNTrainConfig)
-    kind: Any = PixelCNNArguments if of_pixelcnn else MultiscaleArguments
-    given = parse_training(kind, ("train", preset), arguments, parse, chosen)
+    given = parse_training(arguments_of(preset), ("train", preset), arguments, parse, chosen)
     from pixelcnn.portable import export_run
     from pixelcnn.training import train
 

@@ -14,7 +14,6 @@ from compression.stream import Decoder, Encoder, Layout, depth_of, odds_of
 from pixelcnn.density import ImageDensity
 from pixelcnn.networks.conditioning import Condition
 from pixelcnn.networks.config import GROUPS
-from pixelcnn.networks.factor import Factor
 from pixelcnn.networks.groups import merge, paste
 from pixelcnn.networks.mode import Mode
 from pixelcnn.networks.multiscale import Multiscale, condition_at
@@ -90,7 +89,7 @@ class ImageCodec:
 
     def _ordered(self, name: str, hidden: Hidden, levels: np.ndarray) -> _Part:
         """The pixels [rows, height, width, ...] of a part in the order of decoding."""
-        direct = isinstance(self._network(name), Factor) and self._network(name).output is not None
+        direct = self._network(name).draws_at_once
         order = (0, 1, 2, 3) if direct else (1, 2, 0, 3)
         flat = [
             np.asarray(array).transpose(order).reshape(-1, array.shape[-1])

@@ -1,7 +1,7 @@
 """What a training run of an image model is made of, every field settable on the command line."""
 
 import dataclasses
-from typing import Literal
+from typing import ClassVar, Literal
 
 from pixelcnn.data.image_rules import ImageRules
 from pixelcnn.networks.config import (
@@ -95,6 +95,7 @@ class TrainConfig:
 class PixelCNNTrainConfig(TrainConfig):
     """Training of a PixelCNN."""
 
+    kind: ClassVar[Literal["pixelcnn"]] = "pixelcnn"
     network: PixelCNNConfig = dataclasses.field(default_factory=PixelCNNConfig)
     """The network."""
 
@@ -103,6 +104,7 @@ class PixelCNNTrainConfig(TrainConfig):
 class MultiscaleTrainConfig(TrainConfig):
     """Training of a multiscale PixelCNN, or of some of its parts."""
 
+    kind: ClassVar[Literal["multiscale"]] = "multiscale"
     network: MultiscaleConfig = dataclasses.field(default_factory=MultiscaleConfig)
     """The networks."""
     parts: tuple[str, ...] = ()
@@ -132,4 +134,4 @@ def _is_of(name: str, wanted: str) -> bool:
 
 
 AnyTrainConfig = PixelCNNTrainConfig | MultiscaleTrainConfig
-KINDS: dict[str, type] = {"pixelcnn": PixelCNNTrainConfig, "multiscale": MultiscaleTrainConfig}
+KINDS: dict[str, type] = {of.kind: of for of in (PixelCNNTrainConfig, MultiscaleTrainConfig)}

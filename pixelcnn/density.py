@@ -5,7 +5,7 @@ import math
 import tensorflow as tf
 
 from likelihoods.initial import Initial
-from pixelcnn.config import AnyTrainConfig, PixelCNNTrainConfig
+from pixelcnn.config import AnyTrainConfig
 from pixelcnn.networks.conditionals import Conditionals
 from pixelcnn.networks.conditioning import Condition, Conditioner
 from pixelcnn.networks.mode import EXACT, BatchSlice, Mode
@@ -30,7 +30,7 @@ class ImageDensity(tf.Module):
         channels = (self.conditioner.vector_channels, self.conditioner.map_channels)
         self.pixelcnn: PixelCNN | None = None
         self.multiscale: Multiscale | None = None
-        if isinstance(config, PixelCNNTrainConfig):
+        if config.kind == "pixelcnn":
             self.pixelcnn = PixelCNN(config.network, config.output, initial, *channels)
         else:
             self.multiscale = Multiscale(

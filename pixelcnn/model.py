@@ -5,7 +5,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, get_args
 
 import numpy as np
 import tensorflow as tf
@@ -48,6 +48,14 @@ class ImageModel:
     statistics: Statistics | None
     spec: dict[str, Any]
     sampler: ImageSampler
+
+    makes: ClassVar[str] = "images"
+    compresses: ClassVar[bool] = True  # has `compress` and `decompress`
+
+    @property
+    def kind(self) -> str:
+        """What model.json calls it: "pixelcnn", "multiscale"."""
+        return self.config.kind
 
     @property
     def network(self) -> ImageDensity:

@@ -115,12 +115,15 @@ class SoftmaxPixels:
 
 
 Pixels = MixturePixels | SoftmaxPixels
+PIXELS: dict[str, Any] = {
+    MixtureOutput.kind: MixturePixels,
+    SoftmaxOutput.kind: SoftmaxPixels,
+}
 
 
 def pixels_of(output: Output, hidden: Hidden, tolerance: float, mapped: bool) -> Pixels:
     """Returns the distributions of pixels; arguments as for `MixturePixels`."""
-    kind: Any = MixturePixels if isinstance(output, MixtureOutput) else SoftmaxPixels
-    return kind(output, hidden, tolerance, mapped)
+    return PIXELS[output.kind](output, hidden, tolerance, mapped)
 
 
 def _whole(array: np.ndarray) -> np.ndarray:

@@ -8,7 +8,7 @@ import tensorflow as tf
 from autoregressive.incremental.layer_names import layer_names
 from autoregressive.incremental.plan import Plan, State
 from autoregressive.incremental.verification import verify
-from autoregressive.networks import as_function, condition_spec, input_spec
+from autoregressive.networks import as_function, brings_step, condition_spec, input_spec
 
 
 class Incremental:
@@ -103,7 +103,7 @@ def incremental(
         the message names the layer.
       UnsupportedNetworkError: no rule covers an operation of it, which the message names.
     """
-    if hasattr(network, "initial_state") and hasattr(network, "step"):
+    if brings_step(network):
         return network
     specs = [input_spec(network, inputs)]
     second = condition_spec(network, condition)

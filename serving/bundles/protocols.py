@@ -1,6 +1,6 @@
 """What the server needs of a bundle, whatever kind of model it holds."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -41,14 +41,6 @@ class SpeechServable(Servable, Protocol):
     def frames(self, waveform: np.ndarray) -> np.ndarray:
         """The frames float32 [frames, channels] that describe a waveform [samples]."""
 
-    def stream(
-        self,
-        condition: np.ndarray | None = None,
-        *,
-        seed: int = 0,
-        row: int = 0,
-        num_samples: int | None = None,
-        speaker: str | None = None,
-        temperature: float | None = None,
-    ) -> Iterator[np.ndarray]:
-        """A sound in chunks float32 [1, samples]."""
+    @property
+    def stream(self) -> Callable[..., Iterator[np.ndarray]]:
+        """A method that yields a sound in chunks float32 [1, samples]; see `AudioBundle.stream`."""

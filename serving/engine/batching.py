@@ -212,7 +212,7 @@ class Batcher:
     def _count(self, request: _Request, rows: int) -> None:
         self._waiting_rows += rows
         self._waiting_bytes += rows * request.bytes_per_row
-        self._metrics.rows_queued(rows)
+        self._metrics.queue_rows.inc(rows)
 
     def _retry_seconds(self) -> float:
         return min(max(1.0, _seconds(self._waiting) / self._limits.threads), MAX_RETRY_SECONDS)
@@ -281,13 +281,15 @@ class Batcher:
         loop = asyncio.get_running_loop()
         start = loop.time()
         for row in rows:
-            self._metrics.waited(start - row.request.arrived)
-        self._metrics.call_started()
+            self._metrics.queue_seconds.observe(start - row.request.arrived)
+        self._metrics.running.inc()
         results = await loop.run_in_executor(self._pool, self._outputs, rows)
         seconds, first = loop.time() - start, rows[0].request
         size = max(len(rows), self._padding.size(len(rows)))
         self._times.note(first.fitted.key, first.signature, first.fitted.cost, seconds / size)
-        self._metrics.call_finished(len(rows), seconds)
+        self._metrics.running.dec()
+        self._metrics.batch_rows.observe(len(rows))
+        self._metrics.call_seconds.observe(seconds)
         for row, result in zip(rows, results, strict=True):
             if isinstance(result, ServingError):
                 _fail(row.request, result)
@@ -316,7 +318,7 @@ class Batcher:
         except Exception as error:
             if len(rows) == 1:
                 return [_failure(error, request.id)]
-            self._metrics.batch_retried()
+            self._metrics.retries.inc()
             failed: dict[int, ServingError] = {}
             return [self._retry_row(row, failed) for row in rows]
 

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import functools
 import logging
 import time
 from collections.abc import AsyncGenerator, Callable, Iterator, Mapping
@@ -72,7 +73,7 @@ class ServedModel:
             f"{self.name}-{self.version}",
         )
         self._streams = Streams(
-            settings.max_streams, settings.timeout_seconds, self._metrics.streaming
+            settings.max_streams, settings.timeout_seconds, self._metrics.streams.inc
         )
         self._active = 0
         self._idle = asyncio.Event()
@@ -136,49 +137,29 @@ class ServedModel:
         self,
         condition: np.ndarray | None = None,
         *,
-        seed: int = 0,
-        row: int = 0,
-        num_samples: int | None = None,
-        speaker: str | None = None,
-        temperature: float | None = None,
         timeout_seconds: float | None = None,
+        **options: Any,
     ) -> AsyncGenerator[np.ndarray, None]:
-        """One sound in chunks float32 [samples], as they are made.
+        """Yield one sound in chunks float32 [samples], as they are made.
 
         Args:
           condition: frames [frames, channels], or None for a model without.
-          seed, row: which sound.
-          num_samples: length; by default that of the condition.
-          speaker: a name, for models with speakers.
-          temperature: multiplies the noise; None: what the model declares.
           timeout_seconds: for the whole stream.
+          **options: `seed`, `row`, `num_samples`, `speaker` and `temperature`, as for
+            `AudioBundle.stream`.
 
-        Raises, at the first chunk, InvalidInput or Overloaded; DeadlineExceeded or Internal at any.
+        Raises:
+          InvalidInput: at the first chunk.
+          Overloaded: at the first chunk.
+          DeadlineExceeded: at any chunk.
+          Internal: at any chunk.
         """
         bundle = self.speech_bundle
-        given = {
-            "frames": condition,
-            "num_frames": None if condition is None else len(condition),
-            "seed": seed,
-            "row": row,
-            "num_samples": num_samples,
-            "temperature": temperature,
-        }
+        count = None if condition is None else len(condition)
+        checked = await self._checked_row({"frames": condition, "num_frames": count, **options})
         if condition is not None:
-            condition = (await self._checked_row(given)).get("frames", [condition])[0]
-        else:
-            await self._checked_row(given)
-
-        def make() -> Iterator[np.ndarray]:
-            return bundle.stream(
-                condition,
-                seed=seed,
-                row=row,
-                num_samples=num_samples,
-                speaker=speaker,
-                temperature=temperature,
-            )
-
+            condition = checked.get("frames", [condition])[0]
+        make = functools.partial(bundle.stream, condition, **options)
         async with contextlib.aclosing(self._streamed(make, timeout_seconds)) as chunks:
             async for chunk in chunks:
                 yield chunk[0]

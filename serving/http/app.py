@@ -1,4 +1,4 @@
-"""The HTTP application: every route of every protocol, behind the middleware."""
+"""The HTTP application: all routes of all protocols, behind the middleware."""
 
 from starlette.routing import Router
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -20,9 +20,9 @@ from serving.settings import Settings
 
 
 class Routes:
-    """An ASGI application that finds the endpoint; what it cannot answer it raises.
+    """An ASGI application that calls the endpoint of a path; errors are raised.
 
-    A table of routes is looked through from the start: what is asked most comes first.
+    The routes are searched in order, so the most requested come first.
     """
 
     def __init__(self, registry: ModelRegistry, settings: Settings, metrics: Metrics):
@@ -42,7 +42,7 @@ class Routes:
         self._router = Router(routes, redirect_slashes=False)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Answers a request."""
+        """Answer a request."""
         scope["app"] = self
         await self._router(scope, receive, send)
 
@@ -52,8 +52,5 @@ def make_app(
     settings: Settings,
     metrics: Metrics,
 ) -> ASGIApp:
-    """The application that answers over HTTP for a model registry.
-
-    Raises UserError for a token that cannot be used.
-    """
+    """Return the HTTP application for a model registry; raise UserError for an unusable token."""
     return RequestMiddleware(Routes(registry, settings, metrics), settings, metrics)
