@@ -191,16 +191,18 @@ class ImageModel:
     def log_prob(
         self, images: np.ndarray, condition: ConditionValue | Sequence[ConditionValue] = None
     ) -> np.ndarray:
-        """Exact log-probability of images, float32 [num], nats; a bound where a flow is the base.
+        """Return the exact log-probability of images, float32 [num], nats; a bound where the base is a flow.
 
-        NaN where that flow has no inverse in float32, see `ImageFlow.log_density`.
+        The value is NaN where that flow has no inverse in float32, see `ImageFlow.log_density`.
 
         Args:
-          images: whole numbers [num, size, size, channels], of the size, the channels and the
-            levels that the model was trained on.
+          images: whole numbers [num, size, size, channels], of the size, channels and levels that the
+            model was trained on.
           condition: as for `generate`.
 
-        Raises UserError for a multiscale model that lacks parts, ValueError for other images.
+        Raises:
+          UserError: a multiscale model that lacks parts.
+          ValueError: images of another shape or depth.
         """
         if not self.whole:
             raise UserError("The run has not trained all parts; it gives no probability.")
@@ -216,7 +218,7 @@ class ImageModel:
 
     @functools.cached_property
     def codec(self) -> "ImageCodec":
-        """What encodes and decodes batches of images; see `compress`."""
+        """The encoder and decoder of batches of images; see `compress`."""
         from pixelcnn.compression import ImageCodec
 
         return ImageCodec(self.density)
@@ -233,19 +235,20 @@ class ImageModel:
         batch: int = 256,
         tolerance: float = 1e-5,
     ) -> bytes:
-        """Return a file from which `decompress` gives exactly these images.
+        """Return a file from which `decompress` restores exactly these images.
 
-        It takes the bits of `log_prob`, and less than a half per cent more with the default
-        tolerance where images are many.
+        It takes the bits of `log_prob`, and with the default tolerance less than half a per cent more where
+        there are many images.
 
         Args:
           images: uint8 [num, size, size, channels], of the size that the model was trained on.
           condition: as for `log_prob`; it is stored in the file.
           batch: images that are decoded together.
-          tolerance: how far the network's outputs may differ, relative, on the processor that
+          tolerance: relative difference that the network's outputs may have on the processor that
             decodes. Below it decoding is exact; above it the file is refused there.
 
-        Raises UserError for a model that has no exact conditionals, or for other images.
+        Raises:
+          UserError: a model that has no exact conditionals, or other images.
         """
         from pixelcnn.compressed_images import compress
 
@@ -254,17 +257,19 @@ class ImageModel:
     def decompress(self, data: bytes) -> np.ndarray:
         """Return the images uint8 [num, size, size, channels] of a file from `compress`.
 
-        Raises UserError, in one line, for a file that is damaged, cut short or of another model.
+        Raises:
+          UserError: the file is damaged, truncated or of another model.
         """
         from pixelcnn.compressed_images import decompress
 
         return decompress(self, data)
 
     def condition(self, value: ConditionValue) -> dict[str, np.ndarray]:
-        """Returns a batch of one with a class, a caption or a map, as the conditioner reads it.
+        """Return a batch of one with a class, a caption or a map, as the conditioner reads it.
 
-        Raises UserError for an unknown class, a caption too long, a value for a model without a
-        condition, or no value for a model with one.
+        Raises:
+          UserError: an unknown class, a caption that is too long, a value for a model without a
+            condition, or no value for a model with one.
         """
         kind = self.config.conditioning.kind
         if kind == "none" or value is None:
@@ -283,7 +288,11 @@ class ImageModel:
         raise UserError(f"The model needs {NEEDS[kind]}.")
 
     def label(self, value: ConditionValue) -> int:
-        """Returns the number of a class given by name or number; UserError for an unknown one."""
+        """Return the number of a class given by name or number.
+
+        Raises:
+          UserError: the class is unknown.
+        """
         if str(value) in self.classes:
             return self.classes.index(str(value))
         try:
@@ -347,16 +356,16 @@ NEEDS = {
 
 
 def load(path: Path | str) -> ImageModel:
-    """The model of a run directory (average weights of its best checkpoint) or a model folder.
+    """Load the model of a run directory (average weights of its best checkpoint) or a model folder.
 
-    A shipped model goes by its name, see `shipped.FOLDERS`, unless there is a folder of that name.
+    The name of a shipped model, see `shipped.FOLDERS`, is taken unless there is a folder of that name.
     """
     path = folder_of(path)
     return model_of(*stored_model(path, spec_of), path)
 
 
 def folder_of(path: Path | str) -> Path:
-    """Returns where a model lies; a shipped one goes by its name, see `load`."""
+    """Return the folder of a model, which may be given by a shipped name; see `load`."""
     path = Path(path)
     if str(path) in shipped.FOLDERS and not path.exists():
         return shipped.folder(str(path))
@@ -364,7 +373,7 @@ def folder_of(path: Path | str) -> Path:
 
 
 def spec_of(stored: dict, path: Path) -> dict[str, Any]:
-    """Returns the entries of model.json that describe the model, not its provenance."""
+    """Return the entries of model.json that describe the model, not its provenance."""
     config = _config(stored, path)
     return {
         "kind": kind_of(config),
@@ -379,7 +388,7 @@ def spec_of(stored: dict, path: Path) -> dict[str, Any]:
 
 
 def model_of(stored: dict, weights: Arrays, spec: dict, path: Path) -> ImageModel:
-    """The model of a config.json, its weights by name and what model.json says of it."""
+    """Return the model of a config.json, of weights by name and of the content of model.json."""
     config = _config(stored, path)
     density = ImageDensity(config, ZeroInitial())
     assign_weights(density, weights, path)

@@ -1,4 +1,4 @@
-"""Images, captions and videos as they are read, split and batched."""
+"""Reading, splitting and batching of images, captions and videos."""
 
 from typing import TYPE_CHECKING
 

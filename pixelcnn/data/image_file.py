@@ -27,11 +27,11 @@ SEVERAL_FRAMES = "of several frames, the first one used"
 
 
 class DataError(UserError):
-    """A source that cannot be trained on; the message is one line and says what was found."""
+    """A source that cannot be trained on; the message is one line that gives the reason."""
 
 
 class ImageError(UserError):
-    """An image that cannot be used: what is wrong in a word or two (`kind`), and in detail."""
+    """An image that cannot be used: the reason in a word or two (`kind`), and in detail."""
 
     def __init__(self, kind: str, detail: str):
         super().__init__(f"{kind}: {detail}")
@@ -42,9 +42,11 @@ class ImageError(UserError):
 class DecodedImage:
     """A decoded image at the size and channels of the rules.
 
-    levels: uint8 [size, size, channels]; uint16 of more than 8 bits. stored_size: width and height
-    when upright, in pixels. remarks: what had to be done to it, such as `TRANSPARENT`.
-    highest: level that is stored.
+    Attributes:
+      levels: uint8 [size, size, channels]; uint16 beyond 8 bits.
+      stored_size: width and height when upright, in pixels.
+      remarks: conversions that were made, such as `TRANSPARENT`.
+      highest: the highest stored level.
     """
 
     levels: np.ndarray
@@ -54,7 +56,7 @@ class DecodedImage:
 
     @property
     def deep(self) -> bool:
-        """Whether more than 8 bits a level are stored and kept."""
+        """Whether more than 8 bits per level are stored and kept."""
         return self.levels.dtype != np.uint8
 
 
