@@ -191,13 +191,14 @@ class ImageModel:
     def log_prob(
         self, images: np.ndarray, condition: ConditionValue | Sequence[ConditionValue] = None
     ) -> np.ndarray:
-        """Return the exact log-probability of images, float32 [num], nats; a bound where the base is a flow.
+        """Return the exact log-probability of images, float32 [num], nats.
 
-        The value is NaN where that flow has no inverse in float32, see `ImageFlow.log_density`.
+        It is a bound where the base is a flow, and NaN where that flow has no inverse in float32,
+        see `ImageFlow.log_density`.
 
         Args:
-          images: whole numbers [num, size, size, channels], of the size, channels and levels that the
-            model was trained on.
+          images: whole numbers [num, size, size, channels], of the size, channels and levels that
+            the model was trained on.
           condition: as for `generate`.
 
         Raises:
@@ -237,8 +238,8 @@ class ImageModel:
     ) -> bytes:
         """Return a file from which `decompress` restores exactly these images.
 
-        It takes the bits of `log_prob`, and with the default tolerance less than half a per cent more where
-        there are many images.
+        It takes the bits of `log_prob`, and with the default tolerance less than half a per cent
+        more where there are many images.
 
         Args:
           images: uint8 [num, size, size, channels], of the size that the model was trained on.
@@ -358,7 +359,8 @@ NEEDS = {
 def load(path: Path | str) -> ImageModel:
     """Load the model of a run directory (average weights of its best checkpoint) or a model folder.
 
-    The name of a shipped model, see `shipped.FOLDERS`, is taken unless there is a folder of that name.
+    The name of a shipped model, see `shipped.FOLDERS`, is taken unless there is a folder of that
+    name.
     """
     path = folder_of(path)
     return model_of(*stored_model(path, spec_of), path)

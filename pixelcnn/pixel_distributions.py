@@ -101,7 +101,7 @@ class SoftmaxPixels:
 
     @staticmethod
     def outputs(output: SoftmaxOutput, channel: int, inside: np.ndarray) -> np.ndarray:
-        """Return the last layer's outputs for a channel without the bias, float64 [pixels, levels]."""
+        """Return the last layer's outputs for a channel without bias, float64 [pixels, levels]."""
         return np.maximum(inside, 0.0) @ output.kernels[channel].numpy().astype(np.float64)
 
     def next_channel(self, before: np.ndarray | None) -> Categorical:

@@ -140,9 +140,10 @@ def export_sampler(
 ) -> None:
     """Write a function that draws an image with the density's current weights.
 
-    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [1] (the index of the image in the
-    seed) and, of the condition, `label` int32 [1], `caption` int32 [1, 201] (see `encode_caption`),
-    `map` int32 [1, size, size], or `past`, `action` and `state` as in a batch of one; and
+    It takes `seed` uint32 [2] (high word, low word), `rows` int32 [1] (the index of the image in
+    the seed) and, of the condition, `label` int32 [1], `caption` int32 [1, 201] (see
+    `encode_caption`), `map` int32 [1, size, size], or `past`, `action` and `state` as in a batch of
+    one; and
 
     - of a PixelCNN: `temperature` [], `given` int32 [1, size, size, channels] and `given_count`
       int32 [], the number of its pixels that are kept, in raster order. It returns `picture`.

@@ -191,7 +191,7 @@ def _show(
 
 
 def _videos(given: SampleArguments, model: ImageModel) -> int:
-    """Predict the frames after the beginnings of dev clips; write an animation and a strip of each."""
+    """Write an animation and a strip of the predicted frames of each dev clip."""
     if given.video is None:
         raise UserError("A video model needs `--video`, a folder of episodes to go on from.")
     video = read_episodes(given.video, model.config.data.rules, model.statistics)

@@ -19,7 +19,7 @@ from replicator.runs.progress import Progress
 
 
 def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Classifier | None:
-    """Return the classifier of the classes of a model's images; None without training images of those.
+    """Return the classifier of a model's classes; None without training images of those.
 
     Args:
       name: of a shipped model, whose classifier is shipped too, or anything else.
@@ -50,10 +50,10 @@ def evaluate_samples(
     guidance: float = 0.0,
     temperature: tuple[float, ...] = (1.0,),
 ) -> dict:
-    """Return the measures of `sample_quality` on samples of all classes, or of dev captions, in turn.
+    """Return the measures of `sample_quality` on samples of all classes, or of dev captions.
 
-    The result also holds "num", "guidance", "temperature", and under "dev" the same measures of as many
-    real dev images, or all of them: the ceiling of a perfect model.
+    The result also holds "num", "guidance", "temperature", and under "dev" the same measures of as
+    many real dev images, or all of them: the ceiling of a perfect model.
     """
     dev: Any = dataset.source.splits["dev"]  # an `ImageSet` with labels
     chosen = np.linspace(0, len(dev.images) - 1, min(num, len(dev.images))).astype(int)

@@ -30,8 +30,8 @@ def _epoch_order(seed: int, epoch: int, count: int) -> np.ndarray:
 def sampled_examples(seed: int, step: int, batch_size: int, count: int) -> np.ndarray:
     """Return which of `count` examples make up batch `step`, int64 [batch_size].
 
-    Each example comes once per epoch. The batches cut one endless sequence of epochs, each in its own
-    order; a batch may hold the end of one epoch and the start of the next.
+    Each example comes once per epoch. The batches cut one endless sequence of epochs, each in its
+    own order; a batch may hold the end of one epoch and the start of the next.
     """
     places = np.arange(step * batch_size, (step + 1) * batch_size)
     return np.array([_epoch_order(seed, int(p) // count, count)[int(p) % count] for p in places])
@@ -55,7 +55,7 @@ def normals(seed: int, step: int, lane: int, shape: tuple[int, ...]) -> np.ndarr
 
 
 def cyclic_shuffle(seed: int, count: int) -> np.ndarray:
-    """Return a permutation of one single cycle, int64 [count], so that no index stays where it was."""
+    """Return a permutation of a single cycle, int64 [count]: no index stays where it was."""
     order = np.argsort(words(seed, 0, count), kind="stable")
     shuffled = np.empty(count, np.int64)
     shuffled[order] = np.roll(order, -1)
@@ -63,13 +63,13 @@ def cyclic_shuffle(seed: int, count: int) -> np.ndarray:
 
 
 def flipped(images: np.ndarray, words: np.ndarray) -> np.ndarray:
-    """Return the images [batch, height, width, ...], mirrored where the word has its highest bit set."""
+    """Return [batch, height, width, ...], mirrored where the word has its highest bit set."""
     mirrored = (words >> np.uint64(63)).reshape(-1, *[1] * (images.ndim - 1)).astype(bool)
     return np.where(mirrored, images[:, :, ::-1], images)
 
 
 def cropped(images: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
-    """Return a crop of each image, [batch, crop, crop, ...], located by its two words [2, batch]."""
+    """Return crops [batch, crop, crop, ...], each located by its two words [2, batch]."""
     places = images.shape[1] - crop + 1
     tops, lefts = ((words >> np.uint64(32)) * np.uint64(places) >> np.uint64(32)).astype(np.int64)
     cuts = zip(images, tops, lefts, strict=True)
@@ -77,7 +77,7 @@ def cropped(images: np.ndarray, words: np.ndarray, crop: int) -> np.ndarray:
 
 
 def shifted(images: np.ndarray, words: np.ndarray, most: int) -> np.ndarray:
-    """Return the images [batch, height, width, ...], each moved by up to `most` pixels on both axes.
+    """Return [batch, height, width, ...], each moved by up to `most` pixels on both axes.
 
     The two words [2, batch] of an image give its shift. Pixels that enter repeat the edge.
     """
@@ -111,7 +111,7 @@ def image_batch(
     dropout: float = 0.0,
     shift: int = 0,
 ) -> Arrays:
-    """Return batch `step`: int32 rows of the stored arrays, and "seed" int32 [batch, 2], new every step.
+    """Return batch `step`: int32 rows of the stored arrays, and a new "seed" int32 [batch, 2].
 
     Args:
       stored: "levels" [images, height, width, channels] and the conditions of each image.
@@ -170,7 +170,7 @@ def video_batch(
     jitter: float,
     rows: slice = ALL_ROWS,
 ) -> Arrays:
-    """Return batch `step`: `moments`, with noise of size `jitter` in actions and states, and "seed".
+    """Return batch `step`: `moments`, noise of size `jitter` in actions and states, "seed".
 
     Args:
       rows: rows of the batch to make.
@@ -185,7 +185,7 @@ def video_batch(
 
 
 def open_batches(folder: Path, settings: Mapping) -> Callable[..., Arrays]:
-    """Return a function from a step, `shard_index` and `num_shards` to a batch or part, of an npz file.
+    """Return a function from a step, `shard_index` and `num_shards` to a batch of an npz file.
 
     Args:
       folder: the folder of the file.

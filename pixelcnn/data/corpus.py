@@ -94,7 +94,7 @@ def _check_splits(source: str, splits: Sequence[str], notes: Sequence[str]) -> N
 
 
 def _classes(source: str, raw: RawCorpus, splits: Sequence[str]) -> tuple[str, ...]:
-    """Return the names of the classes in the order of their indices; every class of dev is in train."""
+    """Return the names of the classes by index; every class of dev is in train."""
     if raw.class_names is None:
         return ()
     of: dict[str, set[str]] = {split: set() for split in SPLITS}

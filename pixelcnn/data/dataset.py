@@ -178,9 +178,9 @@ class ImageDataset:
         """Return all of dev, once.
 
         Args:
-          shuffled: 0, or the number, from 1 to `shuffles`, of a permutation that gives every image the
-            condition of another one (a caption, a class, a map; of a frame the action and the state,
-            not the frames before it).
+          shuffled: 0, or the number, from 1 to `shuffles`, of a permutation that gives every image
+            the condition of another one (a caption, a class, a map; of a frame the action and the
+            state, not the frames before it).
         """
         if isinstance(self.source, Video):
             return whole_video(
@@ -203,7 +203,7 @@ class ImageDataset:
 
 
 def _with_other_captions(dev: ImageSet, share: float) -> ImageSet:
-    """Return the images, each with the caption a share of the way round the sorted circle of captions."""
+    """Return the images, each with a caption a share of the way round the sorted circle of all."""
     captions = sorted(set(dev.captions or ()))
     on = round(len(captions) * share)
     places = {caption: place + on for place, caption in enumerate(captions)}

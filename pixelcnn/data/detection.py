@@ -80,9 +80,10 @@ def _of_array(path: Path, single: bool = False) -> tuple[int, int]:
 def detected(config: AnyTrainConfig, arguments: Sequence[str]) -> list[str]:
     """Return the options for channels and bits that a command line leaves out.
 
-    A value of `--data.channels` or `--output.channels` holds for the other one. Otherwise the values
-    are those of the run, if one is resumed, else those of the images: a preset for colour becomes one
-    for grey where no image has colours, and grey images keep their bits under a mixture of logistics.
+    A value of `--data.channels` or `--output.channels` holds for the other one. Otherwise the
+    values are those of the run, if one is resumed, else those of the images: a preset for colour
+    becomes one for grey where no image has colours, and grey images keep their bits under a mixture
+    of logistics.
 
     Args:
       config: of the preset.

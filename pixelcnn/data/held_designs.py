@@ -25,7 +25,7 @@ NEEDED = ("names", "styles", "captions")
 
 
 def subject_of(name: str) -> str:
-    """Return the name without skin tones: an emoji's code points in hexadecimal, joined by hyphens."""
+    """Return the name without skin tones: hexadecimal code points joined by hyphens."""
     return "-".join(point for point in name.split("-") if point not in SKIN_TONES)
 
 
@@ -34,8 +34,8 @@ def held_pairs(
 ) -> np.ndarray:
     """Return which images have a held-out pair of subject and design, bool [n].
 
-    Of a share of the subjects with several designs, chosen by hashes, one design each is held out, and
-    so are the designs of `wanted` images. At least one design of every subject stays.
+    Of a share of the subjects with several designs, chosen by hashes, one design each is held out,
+    and so are the designs of `wanted` images. At least one design of every subject stays.
 
     Args:
       subjects, designs, wanted: one per image.
@@ -63,8 +63,8 @@ def write_held(source: Path, target: Path, share: float, captions: Sequence[str]
       captions: of images whose design is held out in any case.
 
     Raises:
-      DataError: files that are no npz files or lack `names`, `styles` or `captions` of one length, an
-        unknown caption, or a target that is the source.
+      DataError: files that are no npz files or lack `names`, `styles` or `captions` of one length,
+        an unknown caption, or a target that is the source.
     """
     files = pair(source)
     if files is None:
