@@ -38,8 +38,11 @@ ConditionValue = int | str | np.ndarray | None
 class ImageModel:
     """A trained image model, ready to sample.
 
-    config: what it was trained as. classes: their names, in the order of their numbers.
-    statistics: what a video's actions and states are normalised by. spec: what model.json says.
+    Attributes:
+      config: its training configuration.
+      classes: their names, in the order of their numbers.
+      statistics: normalisation of a video's actions and states.
+      spec: the content of model.json.
     """
 
     density: ImageDensity
@@ -54,12 +57,12 @@ class ImageModel:
 
     @property
     def kind(self) -> str:
-        """What model.json calls it: "pixelcnn", "multiscale"."""
+        """Its kind in model.json: "pixelcnn" or "multiscale"."""
         return self.config.kind
 
     @property
     def network(self) -> ImageDensity:
-        """Whose variables are the weights."""
+        """The module whose variables are the weights."""
         return self.density
 
     @property
@@ -74,12 +77,12 @@ class ImageModel:
 
     @property
     def bits(self) -> int:
-        """Of a level: 8, or up to 16."""
+        """Bits per level: 8, or up to 16."""
         return self.config.data.bits
 
     @property
     def levels(self) -> int:
-        """Levels of a channel."""
+        """Levels per channel."""
         return self.config.output.levels
 
     def _shape(self, size: int | None) -> tuple[int | None, ...]:
@@ -87,7 +90,7 @@ class ImageModel:
 
     @property
     def whole(self) -> bool:
-        """Whether it can sample: a multiscale model needs all its parts for that."""
+        """Whether it can sample, for which a multiscale model needs all its parts."""
         model = self.density.multiscale
         return model is None or len(model.parts) == len(part_names(model.sizes))
 
@@ -110,23 +113,23 @@ class ImageModel:
         guidance: float = 0.0,
         batch: int = 1,
     ) -> np.ndarray:
-        """Images, uint8 [num, size, size, channels]; uint16 of more than 8 bits.
+        """Return images, uint8 [num, size, size, channels]; uint16 beyond 8 bits.
 
         Args:
-          condition: a class (number or name), a caption or a map int [size, size], as the model
-            was trained on; a list has one for each image; None for a model without.
-          seed, num: image n of a seed is the same whatever `num` is.
+          condition: a class (number or name), a caption or a map int [size, size], as the model was
+            trained on; a list has one per image; None for a model without.
+          seed, num: image n of a seed does not depend on `num`.
           size: side; None: as trained. A multiscale model draws all sizes from its base up.
-          temperature: 1 samples the model; a multiscale model takes one a scale too, base first.
-          given: an image [size, size, channels] and how many of its pixels, in raster
-            order, to keep (PixelCNN).
+          temperature: 1 samples the model; a multiscale model also takes one per scale, base first.
+          given: an image [size, size, channels] and how many of its pixels, in raster order, to
+            keep (PixelCNN).
           start: a small image [side, side, channels] to enlarge (multiscale).
-          sampler: "cached"; "fixed-point", the same images in fewer, dearer passes; "naive", a
-            whole pass for every pixel (PixelCNN).
-          guidance: how far every pixel's distribution is moved away from that of no class in
-            particular (`outputs.sample_guided`); beyond 0 it is no longer the model's own.
-          batch: images that a pass by fixed point computes; one that is done makes way for the
-            next. Beyond 1 all images are there at once, at the end.
+          sampler: "cached"; "fixed-point", the same images in fewer, more expensive passes;
+            "naive", a whole pass per pixel (PixelCNN).
+          guidance: how far every pixel's distribution is moved away from the unconditional one
+            (`outputs.sample_guided`); beyond 0 it is no longer the model's own.
+          batch: images per fixed-point pass; a finished one makes way for the next. Beyond 1 all
+            images are returned at once, at the end.
         """
         drawn = self.progressions(
             condition,
@@ -156,7 +159,7 @@ class ImageModel:
         guidance: float = 0.0,
         batch: int = 1,
     ) -> Iterator[list[np.ndarray]]:
-        """Yields for each image, as it is sampled, all its scales, smallest first; see `generate`.
+        """Yield all scales of each image as it is sampled, smallest first; see `generate`.
 
         An impossible request is refused at once, before the first image is asked for.
         """

@@ -130,7 +130,7 @@ PIXELS: dict[str, Any] = {
 
 
 def pixels_of(output: Output, hidden: Hidden, tolerance: float, mapped: bool) -> Pixels:
-    """Returns the distributions of pixels; arguments as for `MixturePixels`."""
+    """Return the distributions of pixels; arguments as for `MixturePixels`."""
     return PIXELS[output.kind](output, hidden, tolerance, mapped)
 
 
