@@ -118,7 +118,8 @@ class ImageModel:
         Args:
           condition: a class (number or name), a caption or a map int [size, size], as the model was
             trained on; a list has one per image; None for a model without.
-          seed, num: image n of a seed does not depend on `num`.
+          seed: image n of a seed does not depend on `num`.
+          num: see `seed`.
           size: side; None: as trained. A multiscale model draws all sizes from its base up.
           temperature: 1 samples the model; a multiscale model also takes one per scale, base first.
           given: an image [size, size, channels] and how many of its pixels, in raster order, to
