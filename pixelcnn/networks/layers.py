@@ -50,5 +50,5 @@ class Convolution(tf.Module):
         self.bias = initial.zeros([outputs], "bias")
 
     def __call__(self, pixels):
-        """Return [batch, height / stride, width / stride, outputs] of [batch, height, width, ...]."""
+        """Return [batch, height / stride, width / stride, outputs] of the pixels."""
         return tf.nn.conv2d(pixels, self.kernel, self.stride, "SAME") + self.bias

@@ -105,7 +105,7 @@ class GatedLayer(tf.Module):
         return convolved(padded, self.vertical_kernel, apart=apart) + tf.cast(term, v.dtype)
 
     def horizontal(self, h, a_v):
-        """Return a_h [batch, height, width - dilation, 2 units] of h and the vertical stack's a_v."""
+        """Return a_h [batch, height, width - dilation, 2 units] of h and a_v."""
         return convolved(h, self.horizontal_kernel, apart=(1, self.dilation)) + self.across(a_v)
 
     def across(self, a_v):

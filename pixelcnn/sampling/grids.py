@@ -53,12 +53,15 @@ def labelled(image: np.ndarray, text: str) -> np.ndarray:
 def write_sheets(
     folder: Path, images: Sequence[Sequence[np.ndarray]], labels: Sequence[str] | None = None
 ) -> str:
-    """Write a grid of images and, of those with several scales, their growth; return the file names.
+    """Write a grid of images and, of those with several scales, their growth.
 
     Args:
       folder: where the files are written.
       images: the scales of each, smallest first.
       labels: texts to stand in the grid, in turn.
+
+    Returns:
+      The names of the files, for a message.
     """
     last = [scales[-1] for scales in images]
     side = last[0].shape[0]
