@@ -1,7 +1,7 @@
 """`Autoregressive`: a causal network and a distribution make a model of arrays."""
 
 from collections.abc import Iterator, Sequence
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import tensorflow as tf
@@ -11,6 +11,7 @@ from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.networks import condition_spec, image_spec, input_spec, variables_read
 from autoregressive.samplers import SAMPLERS, cached_chunk, specialised
 from autoregressive.symbols import RasterOrder, TimeOrder
+from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec, Integers, Linear, Reals
 from likelihoods.distribution import Distribution
 
@@ -38,6 +39,8 @@ class Autoregressive:
         parameters, or codec and distribution have different levels.
     """
 
+    compresses: ClassVar[bool] = False  # has `compress` and `decompress`
+
     def __init__(
         self,
         network: Any,
@@ -51,6 +54,7 @@ class Autoregressive:
         if order not in ("time", "raster"):
             raise ValueError(f"`order` must be time or raster, got {order!r}.")
         self.distribution, self.order = distribution, order
+        self._whole_pixels = order == "raster" and pixel_channels(distribution) is not None
         self.codec = _default_codec(distribution, order) if codec is None else codec
         if self.codec.levels != distribution.levels:
             raise ValueError(
@@ -59,8 +63,7 @@ class Autoregressive:
             )
         self.symbol_network: Any
         if order == "raster":
-            channels = getattr(distribution, "channels", None)
-            spec = image_spec(network, channels, inputs)
+            spec = image_spec(network, pixel_channels(distribution), inputs)
             self.symbol_network = RasterOrder(network, distribution, self.codec, spec)
         else:
             given = tf.TensorSpec([None, None, condition_channels]) if condition_channels else None
@@ -99,7 +102,7 @@ class Autoregressive:
                 f" returns {shape}."
             )
         expected, each = self.distribution.num_parameters, ""
-        if self.order == "raster" and not hasattr(self.distribution, "channels"):
+        if self.order == "raster" and not self._whole_pixels:
             expected, each = expected * spec.shape[-1], f" and {spec.shape[-1]} channels"
         if shape[-1] != expected:
             raise ValueError(
@@ -276,7 +279,7 @@ class Autoregressive:
 
     def _noise(self, seed: int, num: int, start: int, shape: tuple[int, ...]) -> tf.Tensor:
         """Return the noise of `num` rows, [num, *positions, noise channels]."""
-        if self.order == "raster" and hasattr(self.distribution, "channels"):
+        if self._whole_pixels:
             shape = shape[:2]
         count = int(np.prod(shape))
         noise = self.distribution.noise(seed, tf.range(num), start, count)

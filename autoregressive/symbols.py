@@ -7,6 +7,7 @@ import tensorflow as tf
 
 from autoregressive.incremental import incremental
 from autoregressive.networks import as_function
+from likelihoods.capabilities import pixel_channels
 from likelihoods.codec import Codec
 from likelihoods.distribution import Distribution
 
@@ -134,7 +135,7 @@ class RasterOrder:
         self, network: Any, distribution: Distribution, codec: Codec, inputs: tf.TensorSpec
     ):
         self.network, self._codec, self.inputs = network, codec, inputs
-        self._whole_pixels = hasattr(distribution, "channels")
+        self._whole_pixels = pixel_channels(distribution) is not None
         self._num_parameters = distribution.num_parameters
         self.call = as_function(network, [inputs])
 

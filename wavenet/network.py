@@ -9,14 +9,18 @@ where `*` is a causal dilated convolution and `c` the condition of that time ste
 a speaker, and the context stack (section 2.6).
 """
 
+import functools
 import math
+from typing import Any
 
 import tensorflow as tf
 
-from likelihoods.distribution import Distribution, LocationScale
+from likelihoods.capabilities import with_scales
+from likelihoods.distribution import Distribution
 from likelihoods.initial import Initial
 from replicator.training.rematerialisation import recomputed
 from wavenet.config import WaveNetConfig
+from wavenet.sound_network import Network, check_condition, initial_embedding, speaker_row
 from wavenet.upsampling import FrameUpsampler
 
 SQRT_HALF = math.sqrt(0.5)
@@ -172,7 +176,7 @@ class ContextStack(tf.Module):
         return self.stack(hidden, None)
 
 
-class WaveNet(tf.Module):
+class WaveNet(Network):
     """The network; holds variables only, no generation state.
 
     `network(inputs, condition)` gives the parameters of every conditional p(x_t | x_<t, c) in one
@@ -206,6 +210,17 @@ class WaveNet(tf.Module):
         self.upsampler = FrameUpsampler(config, initial) if config.feature_channels else None
         self.speaker_embedding = initial_embedding(config, initial)
         self.context_stack = ContextStack(config, initial) if config.context_layers else None
+
+    def untrained(self) -> "WaveNet":
+        """Return another network of the same configuration, with untrained weights."""
+        return WaveNet(self.config)
+
+    @functools.cached_property
+    def xla_sampler(self) -> Any:
+        """The cached sampler by XLA, and what was compiled for it."""
+        from wavenet.samplers.xla import XlaSampler
+
+        return XlaSampler(self)
 
     def inputs(self, levels):
         """What the network reads for integer levels: the levels themselves, or scaled floats."""
@@ -252,6 +267,14 @@ class WaveNet(tf.Module):
         if self.config.feature_channels or self.config.speakers:
             condition = self.condition(frames, speaker, inputs.shape[1])
         return self(inputs, condition)
+
+    def clip_rows(self, frames, speaker, num_samples: int, side_frames: int = 0):
+        """Return the condition of every sample, see `Network.clip_rows`; frames have no sides."""
+        return self.condition(frames, speaker, num_samples)
+
+    def of_rows(self, inputs, rows):
+        """Return the parameters of a call, whose condition these rows are."""
+        return self(inputs, rows)
 
     def resumed(self, inputs, condition=None, pasts=None, skipped: int = 0):
         """The parameters of a call, and the input of every layer [batch, time, residual].
@@ -311,10 +334,11 @@ class WaveNet(tf.Module):
         A mean that corrects a linear prediction does so in units of its scale: a logistic's
         gradient in those units is bounded, quiet samples do not drown the loud ones.
         """
-        if not isinstance(self.likelihood, LocationScale):
+        likelihood = with_scales(self.likelihood)
+        if likelihood is None:
             return raw
         gain = self.config.input_gain
-        weight, mean, log_scale = tf.split(raw, self.likelihood.sections, -1)
+        weight, mean, log_scale = tf.split(raw, likelihood.sections, -1)
         if prediction is not None:
             mean = prediction + mean * tf.exp(log_scale)
         return tf.concat([weight, mean / gain, log_scale - math.log(gain)], -1)
@@ -335,38 +359,6 @@ def stack_of(config: WaveNetConfig, initial: Initial, condition_channels: int) -
     return ResidualStack(
         initial, channels, config.dilations, config.filter_width, condition_channels, "stack"
     )
-
-
-def initial_embedding(config: WaveNetConfig, initial: Initial) -> tf.Variable | None:
-    """The learned embedding of speakers [speakers, channels]; None where there is none."""
-    if not config.speakers or not config.speaker_channels:
-        return None
-    shape, gain = [config.speakers, config.speaker_channels], math.sqrt(config.speakers)
-    return initial.kernel(shape, "speaker_embedding", gain)
-
-
-def speaker_row(config: WaveNetConfig, embedding: tf.Variable | None, speaker):
-    """What the gates read of a speaker int32 [batch], [batch, channels]."""
-    row = tf.one_hot(speaker, config.speakers)
-    return row if embedding is None else tf.matmul(row, embedding)
-
-
-def check_condition(config, frames, speaker) -> None:
-    """Returns nothing; ValueError for frames or a speaker that a network does not read.
-
-    config: of the network, with `feature_channels` and `speakers`.
-    """
-    for name, value, field in (
-        ("frames", frames, "feature_channels"),
-        ("speaker", speaker, "speakers"),
-    ):
-        count = getattr(config, field)
-        if (value is None) != (count == 0):
-            needed = "given" if count else "None"
-            raise ValueError(f"`{name}` must be {needed} for a network with {field}={count}.")
-    channels = config.feature_channels
-    if channels and frames.shape[-1] != channels:
-        raise ValueError(f"`frames` must have {channels} channels, got {frames.shape[-1]}.")
 
 
 def causal_taps(past, hidden, dilation: int) -> list[tf.Tensor]:
@@ -391,6 +383,7 @@ def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:
 
     reach: how far from 0 means lie, of the amplified full scale.
     """
-    if isinstance(likelihood, LocationScale):
-        return likelihood.initial_parameters(reach)
-    return tf.zeros([likelihood.num_parameters])
+    located = with_scales(likelihood)
+    if located is None:
+        return tf.zeros([likelihood.num_parameters])
+    return located.initial_parameters(reach)

@@ -9,6 +9,7 @@ import tensorflow as tf
 from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.model import Autoregressive
 from autoregressive.storage.program import STEP_ROWS, Program
+from likelihoods.capabilities import pixel_channels
 from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
 
@@ -66,7 +67,7 @@ def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
             "levels": distribution.levels,
             "num_parameters": distribution.num_parameters,
             "noise_channels": distribution.noise_channels,
-            "channels": getattr(distribution, "channels", None),
+            "channels": pixel_channels(distribution),
         },
         "log_unit": model.codec.log_unit,
         "step_rows": list(STEP_ROWS) if with_step else [],

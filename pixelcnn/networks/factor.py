@@ -109,6 +109,11 @@ class Factor(tf.Module):
         return STRIDES[self.group - 2]
 
     @property
+    def draws_at_once(self) -> bool:
+        """Whether one pass draws all pixels of the group; else they are drawn one by one."""
+        return self.output is not None
+
+    @property
     def noise_words(self) -> int:
         """Random words that a pixel takes."""
         return (self.output or self.shallow.output).noise_words

@@ -33,6 +33,8 @@ class Hidden(NamedTuple):
 class MixtureOutput(tf.Module):
     """The parameters of a `PixelMixture`: one matrix, and the prediction added to every mean."""
 
+    kind = "logistic"
+
     def __init__(self, config: OutputConfig, units: int, initial: Initial, name="output"):
         super().__init__(name=name)
         self.likelihood = PixelMixture(
@@ -85,6 +87,8 @@ class SoftmaxOutput(tf.Module):
     Source: van den Oord et al. 2016, arXiv:1601.06759, equation 2; here the dependence of a channel
     on those before it is in the last layer, not in masks through all of them.
     """
+
+    kind = "softmax"
 
     def __init__(self, config: OutputConfig, units: int, initial: Initial, name="output"):
         super().__init__(name=name)
@@ -155,7 +159,7 @@ class SoftmaxOutput(tf.Module):
 
 
 Output = MixtureOutput | SoftmaxOutput
-OUTPUTS: dict[str, type[Output]] = {"logistic": MixtureOutput, "softmax": SoftmaxOutput}
+OUTPUTS: dict[str, type[Output]] = {of.kind: of for of in (MixtureOutput, SoftmaxOutput)}
 
 
 def sample_guided(output: Output, hidden: Hidden, words, temperature, weight):

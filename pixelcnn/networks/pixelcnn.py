@@ -133,6 +133,8 @@ class PixelCNN(tf.Module):
       make: makes what reads the hidden state, see `make_output`.
     """
 
+    draws_at_once = False  # pixel by pixel, see `Factor`
+
     def __init__(
         self,
         config: PixelCNNConfig,

@@ -29,6 +29,7 @@ class Bundle:
     """
 
     kind: ClassVar[str]
+    compresses: ClassVar[bool] = False
 
     def __init__(
         self, path: Path, spec: dict[str, Any], program: Program, backend: Backend = "auto"

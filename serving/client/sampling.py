@@ -113,7 +113,7 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
     try:
         given.out.mkdir(parents=True, exist_ok=True)
     except OSError as error:
-        raise UserError(f"Cannot make the folder {given.out}: {error.strerror}.") from error
+        raise UserError(f"Cannot create the folder {given.out}: {error.strerror}.") from error
     token = os.environ.get(TOKEN_VARIABLE) or None
     limits: dict[str, Any] = {"timeout_seconds": given.timeout, "retries": given.retries}
     with Client(address, token=token, **limits) as client:

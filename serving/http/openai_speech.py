@@ -41,9 +41,9 @@ from serving.http.synthesis_requests import (
     synthesis_request,
     synthesize,
     text_frames,
-    text_parts,
 )
 from serving.settings import Settings
+from speech.parts import text_parts
 
 DEFAULT_VOICE = "default"
 MAX_TEXT_CHARACTERS = 4096  # OpenAI's limit

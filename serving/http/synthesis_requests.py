@@ -4,7 +4,6 @@ import asyncio
 import contextlib
 import dataclasses
 import logging
-import re
 import shutil
 from collections.abc import AsyncGenerator, Callable
 from concurrent.futures import ThreadPoolExecutor
@@ -20,16 +19,13 @@ from serving.engine.served_model import ServedModel
 from serving.engine.streams import PROCESSORS
 from serving.errors import DeadlineExceeded, InvalidInput, NotReady, TooLarge
 from serving.http.fields import Name, Seed, excerpt
+from speech.parts import SPELT_OUT, spelt_out, spoken_length
 from speech.phonemes import MAX_CHARACTERS
 from wavenet.data.recorded_level import at_recorded_level, level_gain_db, level_of
 
 LOG = logging.getLogger(__name__)
-LAST_LATIN = 0x24F
 UNCONDITIONAL_SECONDS = 2.0
 WORKERS = 16  # threads, which share the permits for processors
-SENTENCES, CLAUSES = re.compile(r"(?<=[.!?\u2026]\s)"), re.compile(r"(?<=[,;:]\s)")
-WORDS, CHARACTERS = re.compile(r"(?<=\s)"), re.compile(r"(?<=.)", re.S)
-SPELT_OUT = 6  # spoken letters per digit or letter of another script
 Temperature = Annotated[float, Meta(ge=0, le=10)]
 
 
@@ -188,47 +184,13 @@ def supports_text(served: ServedModel) -> bool:
     return shutil.which(PROGRAM) is not None
 
 
-def spoken_length(words: str) -> int:
-    """Return the characters of a text, with digits and letters of other scripts spelt out."""
-    return len(words) + (SPELT_OUT - 1) * len(_spelt_out(words))
-
-
-def _spelt_out(words: str) -> list[str]:
-    return [c for c in words if c.isnumeric() or (c.isalpha() and ord(c) > LAST_LATIN)]
-
-
 def check_length(words: str, most: int = MAX_CHARACTERS) -> None:
     """Raise InvalidInput for a text that would take too long to speak."""
     length = spoken_length(words)
     if length > most:
-        spelt_out = _spelt_out(words)
-        why = f", counting {excerpt(spelt_out[0])} as {SPELT_OUT}" if spelt_out else ""
+        spelt = spelt_out(words)
+        why = f", counting {excerpt(spelt[0])} as {SPELT_OUT}" if spelt else ""
         raise InvalidInput(f"The text must have at most {most:,} characters, got {length:,}{why}.")
-
-
-def text_parts(words: str, most: int = MAX_CHARACTERS) -> list[str]:
-    """Split a text between sentences into parts of at most `most` spoken characters.
-
-    A longer sentence is split between clauses, else between words, else anywhere.
-    """
-    parts = [words]
-    for boundary in (SENTENCES, CLAUSES, WORDS, CHARACTERS):
-        pieces = (boundary.split(part) if spoken_length(part) > most else [part] for part in parts)
-        parts = _packed([piece for each in pieces for piece in each], most)
-    return [part for part in parts if part.strip()]
-
-
-def _packed(pieces: list[str], most: int) -> list[str]:
-    """Join neighbours that fit into `most` together."""
-    packed, length = [""], 0
-    for piece in pieces:
-        more = spoken_length(piece)
-        if length + more > most:
-            packed.append("")
-            length = 0
-        packed[-1] += piece
-        length += more
-    return packed
 
 
 def text_frames(bundle: Servable, words: str, speed: float = 1.0) -> np.ndarray:

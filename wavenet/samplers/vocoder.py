@@ -31,6 +31,8 @@ class VocoderState(NamedTuple):
 class VocoderSampler:
     """Generates with a network's current weights; compiled once for each chunk shape."""
 
+    found = "parameters"  # beside levels and state, what `generate_chunk` returns
+
     def __init__(self, network: VocoderWaveNet):
         self.network = network
         self.rings = Rings(network.config)
