@@ -4,8 +4,7 @@
 
 It resumes from the newest checkpoint, samples the batches of the exported run, divides their rows
 among all devices of all processes (or follows `--mesh` and `--layout`), and writes checkpoints that
-`--adopt` copies into the run directory. In Python, `load(folder, name)` returns any exported
-function.
+`--adopt` copies into the run directory. In Python, `load(folder, name)` returns any function.
 """
 
 import argparse
