@@ -1,7 +1,7 @@
-"""How a training step runs on one or many devices: strategies, training, runs, portable export.
+"""Training steps on one or many devices: strategies, training, runs, portable export.
 
-The names below are imported when they are first asked for, because most need TensorFlow and
-several of the rooms (`runs.errors`, `launch`) serve programs that must start without it.
+The names below are imported on first access, because most need TensorFlow, and several modules
+(`runs.errors`, `launch`) serve programs that must start without it.
 """
 
 from typing import TYPE_CHECKING

@@ -1,1 +1,1 @@
-"""Images, captions and videos as they are read, split and batched."""
+"""Reading, splitting and batching of images, captions and videos."""

@@ -102,8 +102,8 @@ REFUSALS = {
     "name": "`layouts`: 'kernel' names 'modle'; the dimensions of the mesh are batch, model.",
     "expression": "`layouts`: '(' must be a regular expression",
     "axes": "`layouts`: 'kernel' must have an entry for each of the 3 axes of `kernel`, got 2.",
-    "does not divide": "`layouts`: 'bias' cuts axis 0 of `bias`, of size 6, along 'batch', but its 4 "
-    "devices do not divide it.",
+    "does not divide": "`layouts`: 'bias' cuts axis 0 of `bias`, of size 6, along 'batch', but its "
+    "4 devices do not divide it.",
     "nothing": "`layouts`: 'kernle' is found in the name of no variable; names are rows, kernel, "
     "bias, scale.",
     "rows": "The rows of a global batch must be a multiple of 2 shards, got 5.",
