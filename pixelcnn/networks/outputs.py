@@ -48,6 +48,11 @@ class MixtureOutput(tf.Module):
         """Random words that a pixel takes."""
         return self.likelihood.noise_channels
 
+    @property
+    def hidden_units(self) -> int:
+        """Units of a hidden state."""
+        return self.kernel.shape[0]
+
     def log_prob(self, hidden: Hidden, levels):
         """float32 [...], nats, of pixels int32 [..., channels]."""
         return self.likelihood.log_prob(self.parameters(hidden), levels)
@@ -110,6 +115,11 @@ class SoftmaxOutput(tf.Module):
     def noise_words(self) -> int:
         """Random words that a pixel takes."""
         return self.channels
+
+    @property
+    def hidden_units(self) -> int:
+        """Units of a hidden state."""
+        return self.hidden_kernels[0].shape[0] - self.channels
 
     def log_prob(self, hidden: Hidden, levels):
         """float32 [...], nats, of pixels int32 [..., channels]."""
