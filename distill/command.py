@@ -133,16 +133,19 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
     return figures, in_words(figures)
 
 
-def run_sample(arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass sample ...` and writes sounds of a WaveNet or of a student."""
+def run_sample(arguments: list[str], parse, read_text=None) -> int:
+    """Parse the rest of `onepass sample ...` and write sounds of a WaveNet or of a student.
+
+    read_text: see `wavenet.sample_command.sample`.
+    """
     given = parse(SampleArguments, arguments, "onepass sample")
     from distill.model import load
     from distill.speculative_model import load_speculative
     from wavenet.sample_command import sample
 
     if given.draft is not None:
-        return sample(given, functools.partial(load_speculative, draft=given.draft))
-    return sample(given, load)
+        return sample(given, functools.partial(load_speculative, draft=given.draft), read_text)
+    return sample(given, load, read_text)
 
 
 def _keep_apart(workdir: Path, teacher: Path, data: Path) -> None:

@@ -48,6 +48,7 @@ class StudentModel(TrainedSpeechModel):
 
     backends: ClassVar = get_args(Backend)
     primable: ClassVar = False  # the noise of a recording is not known
+    refinable: ClassVar = True
 
     def generate(
         self,

@@ -49,6 +49,7 @@ class SpeechModel(TrainedSpeechModel):
     backends: ClassVar = get_args(Backend)
     primable: ClassVar = True  # it can go on from a recording
     compresses: ClassVar = True
+    refinable: ClassVar = False
 
     @property
     def data(self) -> DataConfig:

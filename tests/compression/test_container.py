@@ -62,7 +62,7 @@ def test_a_file_of_another_model_names_both():
     data = example().to_bytes()
     assert read_for(data, "images", DIGEST, 256) == example()
     assert DIGEST.hex()[:12] in refused(read_for, data, "images", bytes(16), 256)
-    assert "the model is of sound" in refused(read_for, data, "sound", DIGEST, 256)
+    assert "must hold sound for this model" in refused(read_for, data, "sound", DIGEST, 256)
 
 
 def test_a_digest_depends_on_names_shapes_and_every_weight():

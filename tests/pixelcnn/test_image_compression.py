@@ -117,12 +117,12 @@ def test_a_codec_that_encoded_nothing_decodes():
 def test_another_model_refuses_the_file():
     model, other = model_of("PixelCNN"), model_of("PixelCNN", seed=1)
     data = model.compress(images_for(model, 2), 0)
-    assert "needs the model" in refused(other.decompress, data)
+    assert "requires the model" in refused(other.decompress, data)
     moved = model_of("PixelCNN")
     moved.density.trainable_variables[0].assign_add(
         1e-6 * tf.ones_like(moved.density.trainable_variables[0])
     )
-    assert "needs the model" in refused(moved.decompress, data)
+    assert "requires the model" in refused(moved.decompress, data)
 
 
 def test_the_condition_is_in_the_file():
