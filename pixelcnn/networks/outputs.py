@@ -50,6 +50,11 @@ class MixtureOutput(tf.Module):
         """Random words per pixel."""
         return self.likelihood.noise_channels
 
+    @property
+    def hidden_units(self) -> int:
+        """Units of a hidden state."""
+        return self.kernel.shape[0]
+
     def log_prob(self, hidden: Hidden, levels):
         """Return the log-probability of pixels int32 [..., channels], float32 [...], nats."""
         return self.likelihood.log_prob(self.parameters(hidden), levels)
@@ -124,6 +129,11 @@ class SoftmaxOutput(tf.Module):
     def noise_words(self) -> int:
         """Random words per pixel."""
         return self.channels
+
+    @property
+    def hidden_units(self) -> int:
+        """Units of a hidden state."""
+        return self.hidden_kernels[0].shape[0] - self.channels
 
     def log_prob(self, hidden: Hidden, levels):
         """Return the log-probability of pixels int32 [..., channels], float32 [...], nats."""
