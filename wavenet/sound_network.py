@@ -77,7 +77,8 @@ class Network(tf.Module):
         """Return the condition at the network's own rate, [batch, rows, channels].
 
         Args:
-          frames, speaker: as for `condition`.
+          frames: as for `condition`.
+          speaker: as for `condition`.
           num_samples: that are asked for.
           side_frames: of `frames` on either side that are neighbours only.
         """
@@ -91,7 +92,8 @@ class Network(tf.Module):
         """Return the parameters of a call, and the input of every layer [batch, steps, residual].
 
         Args:
-          inputs, condition: as for a call. pasts: what every layer read before; None: zeros.
+          inputs: as for a call. pasts: what every layer read before; None: zeros.
+          condition: see `inputs`.
           skipped: inputs that come before those whose parameters are returned.
         """
         raise NotImplementedError
