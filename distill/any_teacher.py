@@ -81,10 +81,14 @@ Term = Callable[[Draw], tf.Tensor]
 
 @dataclasses.dataclass(frozen=True)
 class KL:
-    """The divergence of the student from the teacher, nats per element.
+    """KL divergence of the student from the teacher, in nats per element.
 
-    In closed form between normals, else from `draws` values per element; between normals
-    `regularisation` times the squared distance of the log-scales is added.
+    Attributes:
+      weight: factor on the term.
+      draws: values drawn per element to estimate the divergence. Two normal distributions need
+        none: their divergence is computed in closed form.
+      regularisation: between two normal distributions, factor on the squared difference of their
+        log-scales, which is added to the divergence.
     """
 
     weight: float = 1.0
@@ -106,9 +110,11 @@ class KL:
 
 @dataclasses.dataclass(frozen=True)
 class Compared:
-    """A distance between what the student draws and what is recorded, such as of spectra.
+    """A distance between the student's samples and the data, such as a distance of spectra.
 
-    function: from both, float32 [batch, time], to a scalar or [batch].
+    Attributes:
+      function: from samples and data, float32 [batch, time] each, to a scalar or [batch].
+      weight: factor on the term.
     """
 
     function: Callable[[tf.Tensor, tf.Tensor], tf.Tensor]
@@ -129,18 +135,22 @@ def distill(
     seed: int = 0,
     **options: Any,
 ) -> FlowStudent:
-    """Train a student in place, and return it.
+    """Train a student that draws a whole sequence in one pass.
 
     Args:
-      teacher: a model in time order whose distribution has a density, or anything that gives
-        conditionals. Its weights stay.
-      data: as for `fit`: its elements give the length, the condition and what `Compared` reads.
-      steps: updates in all.
-      student: to train; None: three flows of small dilated networks. Needed where the teacher is
-        no `Autoregressive`.
-      loss: terms, functions of a `Draw`, whose sum is the loss.
-      seed: of the student's noise and the draw of the data.
-      options: of `fit`: optimizer, batch_size, workdir, ...
+      teacher: a model in time order whose distribution has a density, or any object with
+        `conditionals`. Its weights do not change.
+      data: as for `fit`. The elements give the length and the condition, and `Compared` reads them.
+      steps: total number of updates.
+      student: trained in place; None: three flows over small dilated networks. Required if
+        `teacher` is not an `Autoregressive`.
+      loss: terms whose sum is the loss, each a function from a `Draw` to a scalar.
+      seed: of the student's noise and of the rows drawn from the data.
+      options: further arguments of `fit`, such as `optimizer`, `batch_size` and `workdir`.
+
+    Returns:
+      The trained student.
+
     Raises:
       ValueError: the teacher has no density, or no student is given where one is needed.
     """

@@ -16,16 +16,17 @@ NOISE = {"logistic": counter_noise.logistic, "normal": counter_noise.normal}
 
 
 class FlowStudent:
-    """Draws a sequence in one pass: x_t = z_t s(z_<t, c) + mu(z_<t, c), and so on.
+    """A student that draws a sequence in one pass: x_t = z_t s(z_<t, c) + mu(z_<t, c), repeated.
 
     Args:
-      networks: causal, each from [batch, time, 1], and a condition where there is one, to [batch,
-        time, 2]: mu and log s. One reads the noise, the next what that has made of it.
-      codec: from elements to what the teacher reads, `scale(encode(elements))`.
+      networks: causal networks, each from [batch, time, 1], and a condition if there is one, to mu
+        and log s, [batch, time, 2]. The first reads the noise, each later one the output before it.
+      codec: converts elements to what the teacher reads, `scale(encode(elements))`.
       condition_channels: of the networks' second argument [batch, time, channels]; 0: none.
-      noise: its kind, "logistic" or "normal"; normal for a teacher with Gaussian conditionals.
+      noise: "logistic", or "normal" for a teacher with Gaussian conditionals.
+
     Raises:
-      ValueError: a network has another number of output channels.
+      ValueError: a network does not return two channels.
     """
 
     order = "time"

@@ -43,9 +43,13 @@ REMOTE_HELP = "\n  onepass sample http://HOST:PORT/NAME --help   of a model that
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Return the exit status of a command line.
+    """Run the command `onepass` and return its exit status.
 
-    It is 0; 2 for a mistake of the user's; 1 for any other failure; 128 + a signal that ended it.
+    Args:
+      arguments: the words after `onepass`; None: those of the process.
+
+    Returns:
+      0; 2 for a user's mistake; 1 for any other failure; 128 + n if signal n ended the command.
     """
     os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")
     error: BaseException | None = None

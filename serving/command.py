@@ -95,7 +95,6 @@ def _option(field: re.Match) -> str:
 
 
 def _check_packages() -> None:
-    """Raise UserError if a package that the server imports is not installed."""
     missing = [name for name in NEEDED if importlib.util.find_spec(name) is None]
     if missing:
         raise UserError(

@@ -93,11 +93,11 @@ class Server:
             await self._stop_grpc(0.0)
             raise
         self.http_address = address(host, listener.getsockname()[1])
-        await self._http.begin(listener)
+        await self._http.start(listener)
         if self.settings.probe_port >= 0:
             listener = bind_socket(host, self.settings.probe_port)
             self.probe_address = address(host, listener.getsockname()[1])
-            await self._probes.begin(listener)
+            await self._probes.start(listener)
         await self.registry.start()
 
     async def stop(self) -> bool:

@@ -8,7 +8,7 @@ from speech.parts import text_parts
 from speech.phonemes import EspeakError, TextError
 from speech.voice import Voice, load, shipped
 
-__all__ = ["EspeakError", "TextError", "Voice", "load", "shipped", "text_frames", "text_parts"]
+__all__ = ["EspeakError", "TextError", "load", "shipped", "text_frames"]
 
 
 class ReadsFrames(Protocol):

@@ -109,6 +109,23 @@ class Checkpoints:
             if LEFTOVER.fullmatch(path.name):
                 path.unlink(missing_ok=True)
 
+    def after_divergence(self) -> str:
+        """Return a sentence on the state before an update that was not made, and what to try."""
+        steps = ", ".join(str(step) for step in self.steps())
+        return (
+            f"{self.folder} holds the state before it and earlier ones (step {steps}). Try a lower "
+            "--optimizer.learning-rate in another --workdir."
+        )
+
+    def kept(self, step: int) -> str:
+        """Return where the state of a step is that was saved."""
+        return f"step {step} is saved in {self.folder}"
+
+    def newest_kept(self) -> str:
+        """Return which state there is where the present one could not be saved."""
+        steps = self.steps()
+        return f"the newest checkpoint is step {steps[-1]}" if steps else "nothing is saved yet"
+
     def _prune(self) -> None:
         protected = {*self.steps()[-self.keep :], self.best_step()}
         for old in self.steps():

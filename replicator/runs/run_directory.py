@@ -8,13 +8,16 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 from types import MappingProxyType
-from typing import IO
+from typing import IO, TYPE_CHECKING
 
 from replicator.runs.atomic_files import write_text
 from replicator.runs.checkpoints import Checkpoints
 from replicator.runs.errors import UserError
 from replicator.runs.folders import make_folder
 from replicator.runs.stored_config import completed, differences
+
+if TYPE_CHECKING:
+    from replicator.runs.metrics import MetricsLog
 
 Keys = tuple[str, ...]
 NO_DEFAULTS: Mapping = MappingProxyType({})
@@ -112,6 +115,12 @@ class RunDirectory:
     def checkpoints(self, keep: int = 3) -> Checkpoints:
         """Return the run's checkpoints."""
         return Checkpoints(self.path / "checkpoints", keep)
+
+    def metrics_log(self, first_step: int = 0) -> "MetricsLog":
+        """Return the log of the run's metrics, without records after `first_step`."""
+        from replicator.runs.metrics import MetricsLog  # which imports TensorFlow
+
+        return MetricsLog(self.path, first_step)
 
     def folder(self, name: str) -> Path:
         """Return a folder inside the run, created if missing."""

@@ -1,4 +1,4 @@
-"""What the server needs of a bundle, whatever kind of model it holds."""
+"""The interface of a bundle to the server, whatever kind of model it holds."""
 
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -10,9 +10,9 @@ from serving.bundles.signature import Arrays, Signature
 
 
 class Servable(Protocol):
-    """A loaded model, called by signature; safe to call from several threads.
+    """A loaded model, called by signature; thread-safe.
 
-    name, version, path: where it lies. kind: "sound" or "picture". spec: its model.json.
+    name, version, path: of its folder. spec: its model.json.
     """
 
     name: str
@@ -23,23 +23,23 @@ class Servable(Protocol):
 
     @property
     def kind(self) -> str:
-        """What it makes: "sound" or "picture"."""
+        """Its kind: "sound" or "picture"."""
 
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
-        """The inputs of a signature as `call` takes them; InvalidInput for what breaks a rule."""
+        """Return the inputs of a signature as `call` takes them; raise InvalidInput if bad."""
 
     def call(self, signature: str, inputs: Mapping[str, np.ndarray]) -> Arrays:
-        """The outputs of a signature for checked inputs."""
+        """Return the outputs of a signature for checked inputs."""
 
     def warm(self) -> None:
-        """Compiles what is served compiled."""
+        """Compile the served programs."""
 
 
 class SpeechServable(Servable, Protocol):
     """A model of kind "sound"."""
 
     def frames(self, waveform: np.ndarray) -> np.ndarray:
-        """The frames float32 [frames, channels] that describe a waveform [samples]."""
+        """Return the frames float32 [frames, channels] of a waveform [samples]."""
 
     @property
     def stream(self) -> Callable[..., Iterator[np.ndarray]]:

@@ -65,12 +65,14 @@ class DrawRoute:
         """Stream images as lines of JSON, one line per scale."""
         served = require_kind(model_from_path(self._registry, request), "picture")
         body = await body_of(request, self._settings.timeout_seconds)
-        asked = await read_with(json_model, body, DrawRequest)
-        given = {"class": asked.label, "caption": asked.caption, "map": asked.map}
+        parsed = await read_with(json_model, body, DrawRequest)
+        given = {"class": parsed.label, "caption": parsed.caption, "map": parsed.map}
         value = condition(served, {n: v for n, v in given.items() if v is not None})
-        num = number_of_images("num", asked.num, self._settings.max_rows)
-        how = {"temperature": asked.temperature, "guidance": asked.guidance}
-        rows = [inputs(served, value, asked.seed or 0, range(n, n + 1), **how) for n in range(num)]
+        num = number_of_images("num", parsed.num, self._settings.max_rows)
+        options = {"temperature": parsed.temperature, "guidance": parsed.guidance}
+        rows = [
+            inputs(served, value, parsed.seed or 0, range(n, n + 1), **options) for n in range(num)
+        ]
         return StreamedResponse(_lines(served, rows), MEDIA_TYPE, self._settings.timeout_seconds)
 
 

@@ -120,7 +120,6 @@ def _below(schema: Schema, step: str, components: Mapping[str, Schema]) -> Itera
 
 
 def _rule(schema: Schema) -> str:
-    """Describe a schema in words."""
     if "enum" in schema:
         choices = ", ".join(map(str, schema["enum"]))
         return f"one of {choices}" if len(schema["enum"]) > 1 else choices

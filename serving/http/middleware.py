@@ -101,7 +101,8 @@ class RequestMiddleware:
         headers = dict(scope["headers"])
         request_id = begin_request(headers.get(b"x-request-id", b"").decode("latin-1"))
         response = ResponseRecorder(send, request_id)
-        scope.update({LIMITS: self._body_limits, RECEIVED: 0})
+        # With an "app", Starlette's router raises errors instead of answering them.
+        scope.update({"app": self, LIMITS: self._body_limits, RECEIVED: 0})
         try:
             with traces.span("http", _trace(headers), method=scope["method"]):
                 self._admit(scope, headers)

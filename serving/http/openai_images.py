@@ -78,31 +78,29 @@ class OpenaiImages:
     async def generate(self, request: Request) -> Response:
         """Draw images and return them as base64."""
         body = await body_of(request, self._settings.timeout_seconds)
-        asked = await read_with(json_model, body, ImagesRequest)
-        served = model_named(self._registry, asked.model, "picture")
+        parsed = await read_with(json_model, body, ImagesRequest)
+        served = model_named(self._registry, parsed.model, "picture")
         request.scope["model"] = served.name
-        if asked.stream:
+        if parsed.stream:
             raise InvalidInput("`stream` must be false; `:draw` streams images.")
-        file = asked.output_format or "png"
-        side, output = _scale(served, asked.size or "auto")
-        num = number_of_images("n", asked.n, self._settings.max_rows)
-        seed = secrets.randbits(SEED_BITS) if asked.seed is None else asked.seed
-        batch = inputs(served, _condition(served, asked.prompt), seed, range(num))
+        file = parsed.output_format or "png"
+        side, output = _scale(served, parsed.size or "auto")
+        num = number_of_images("n", parsed.n, self._settings.max_rows)
+        seed = secrets.randbits(SEED_BITS) if parsed.seed is None else parsed.seed
+        batch = inputs(served, _condition(served, parsed.prompt), seed, range(num))
         drawn = await cancel_on_disconnect(
             request.receive, served.predict(batch, fastest(served.signatures))
         )
         data = await asyncio.to_thread(_encoded, drawn[output], FILES[file])
-        return json_response(_response(data, side, file))
-
-
-def _response(data: list[str], side: int, file: str) -> GeneratedImages:
-    return {
-        "created": int(time.time()),
-        "data": [{"b64_json": encoded} for encoded in data],
-        "output_format": file,
-        "size": f"{side}x{side}",
-        "background": "opaque",
-    }
+        return json_response(
+            GeneratedImages(
+                created=int(time.time()),
+                data=[EncodedImage(b64_json=encoded) for encoded in data],
+                output_format=file,
+                size=f"{side}x{side}",
+                background="opaque",
+            )
+        )
 
 
 def _scale(served: ServedModel, size: str) -> tuple[int, str]:

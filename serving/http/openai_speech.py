@@ -93,16 +93,16 @@ class OpenaiSpeech:
         which are spoken one after the other.
         """
         body = await body_of(request, self._settings.timeout_seconds)
-        asked = await read_with(json_model, body, SpeechRequest)
-        served = model_named(self._registry, asked.model, "sound")
+        parsed = await read_with(json_model, body, SpeechRequest)
+        served = model_named(self._registry, parsed.model, "sound")
         request.scope["model"] = served.name
-        name, streaming = asked.response_format or "mp3", asked.stream_format or "audio"
-        check_length(asked.input, MAX_TEXT_CHARACTERS)
-        parts = text_parts(asked.input)
+        name, streaming = parsed.response_format or "mp3", parsed.stream_format or "audio"
+        check_length(parsed.input, MAX_TEXT_CHARACTERS)
+        parts = text_parts(parsed.input)
         first = await cancel_on_disconnect(
-            request.receive, self._synthesis_request(served, asked, parts, 0)
+            request.receive, self._synthesis_request(served, parsed, parts, 0)
         )
-        sound = self._sound(served, asked, parts, first)
+        sound = self._sound(served, parsed, parts, first)
         if name not in FILE_FORMATS:
             num_samples = first.num_samples if len(parts) == 1 else None
             form, sound = _live(sound, served.spec["sample_rate_hz"], num_samples, name)
@@ -121,26 +121,26 @@ class OpenaiSpeech:
         return StreamedResponse(data, media_type, self._settings.timeout_seconds)
 
     async def _synthesis_request(
-        self, served: ServedModel, asked: SpeechRequest, parts: list[str], number: int
+        self, served: ServedModel, parsed: SpeechRequest, parts: list[str], number: int
     ) -> SynthesisRequest:
-        speaker = _speaker(served, asked.voice)
+        speaker = _speaker(served, parsed.voice)
         if not is_conditional(served):
             raise InvalidInput(f"`model` must accept text; `{served.name}` is unconditional.")
-        speed = asked.speed or 1.0
+        speed = parsed.speed or 1.0
         frames = await self._workers.run(text_frames, served.bundle, parts[number], speed)
         fields = SynthesisFields(
-            seed=asked.seed, row=number, temperature=asked.temperature, speaker=speaker
+            seed=parsed.seed, row=number, temperature=parsed.temperature, speaker=speaker
         )
         return synthesis_request(served, fields, frames)
 
     async def _sound(
-        self, served: ServedModel, asked: SpeechRequest, parts: list[str], first: SynthesisRequest
+        self, served: ServedModel, parsed: SpeechRequest, parts: list[str], first: SynthesisRequest
     ) -> AsyncGenerator[np.ndarray, None]:
         """Yield the audio of all parts in chunks; frames of a part are computed when it starts."""
         synthesis = first
         for number in range(len(parts)):
             if number:
-                synthesis = await self._synthesis_request(served, asked, parts, number)
+                synthesis = await self._synthesis_request(served, parsed, parts, number)
             async with contextlib.aclosing(synthesize(served, synthesis)) as chunks:
                 async for chunk in chunks:
                     yield chunk

@@ -56,7 +56,6 @@ class Operation:
 
 
 def _versioned(path: str) -> Iterable[Operation]:
-    """Return the operations of a model, or of a version of a model."""
     model, v2 = MODEL + path, V2 + path
     infer = dict.fromkeys((JSON, OCTETS), Bytes)
     return (
@@ -167,9 +166,9 @@ def _described(operation: Operation, components: dict[str, Schema]) -> dict[str,
 
     path = {name: kind for name, kind in PATH.items() if f"{{{name}}}" in operation.path}
     parameters = [
-        {"name": name, "in": place, "required": place == "path", "schema": schema(kind)}
-        for place in ("path", "query", "header")
-        for name, kind in (path if place == "path" else getattr(operation, place)).items()
+        {"name": name, "in": location, "required": location == "path", "schema": schema(kind)}
+        for location in ("path", "query", "header")
+        for name, kind in (path if location == "path" else getattr(operation, location)).items()
     ]
     error = OpenaiError if is_openai_path(operation.path) else Error
     described = {

@@ -44,7 +44,7 @@ class HttpServer(uvicorn.Server):
             )
         )
 
-    async def begin(self, listener: socket) -> None:
+    async def start(self, listener: socket) -> None:
         """Start serving; return once requests are answered."""
         self._serving = asyncio.create_task(self.serve([listener]))
         while not self.started:

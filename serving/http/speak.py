@@ -95,12 +95,12 @@ class SpeakRoute:
         kind = request.headers.get("content-type", "").partition(";")[0].strip().lower()
         if kind in RECORDING_TYPES:
             fields: SpeakQuery = as_model(dict(request.query_params), SpeakQuery, strict=False)
-            frames: Coroutine[Any, Any, Any] = self._conditional_frames(served, "recording", body)
+            work: Coroutine[Any, Any, Any] = self._conditional_frames(served, "recording", body)
         else:
-            fields = asked = await read_with(json_model, body, SpeakRequest)
-            frames = self._frames(served, asked)
-        made, gain_db = await cancel_on_disconnect(request.receive, frames)
-        synthesis = synthesis_request(served, fields, made, gain_db)
+            fields = parsed = await read_with(json_model, body, SpeakRequest)
+            work = self._frames(served, parsed)
+        frames, gain_db = await cancel_on_disconnect(request.receive, work)
+        synthesis = synthesis_request(served, fields, frames, gain_db)
         form = stream_format(
             fields.format or "wav", served.spec["sample_rate_hz"], synthesis.num_samples
         )
@@ -120,16 +120,16 @@ class SpeakRoute:
         return json_response(Examples(examples=entries))
 
     async def _frames(
-        self, served: ServedModel, asked: SpeakRequest
+        self, served: ServedModel, parsed: SpeakRequest
     ) -> tuple[np.ndarray | None, float]:
         """Return the frames of the only source, float32 [frames, channels], and its gain in dB."""
-        given = [name for name in SOURCES if getattr(asked, name) is not None]
+        given = [name for name in SOURCES if getattr(parsed, name) is not None]
         if not given and not is_conditional(served):
             return None, 0.0
         if len(given) != 1:
             raise InvalidInput(f"The body must have one of {', '.join(SOURCES)}.")
-        source, value = given[0], getattr(asked, given[0])
-        return await self._conditional_frames(served, source, value, bool(asked.force))
+        source, value = given[0], getattr(parsed, given[0])
+        return await self._conditional_frames(served, source, value, bool(parsed.force))
 
     async def _conditional_frames(
         self, served: ServedModel, source: str, value: Any, force: bool = False

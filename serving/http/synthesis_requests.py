@@ -129,13 +129,13 @@ async def synthesize(
     served: ServedModel, synthesis: SynthesisRequest, timeout_seconds: float | None = None
 ) -> AsyncGenerator[np.ndarray, None]:
     """Yield a sound in chunks float32 [samples] as it is generated; see `ServedModel.stream`."""
-    made = served.stream(
+    sound = served.stream(
         synthesis.frames,
         num_samples=synthesis.num_samples,
         timeout_seconds=timeout_seconds,
         **synthesis.options,
     )
-    async with contextlib.aclosing(made) as chunks:
+    async with contextlib.aclosing(sound) as chunks:
         async for chunk in chunks:
             yield at_recorded_level(chunk, synthesis.gain_db)
 
@@ -189,7 +189,7 @@ def check_length(words: str, most: int = MAX_CHARACTERS) -> None:
     length = spoken_length(words)
     if length > most:
         spelt = spelt_out(words)
-        why = f", counting characters such as {excerpt(spelt[0])} as {SPELT_OUT}" if spelt else ""
+        why = f", counting {excerpt(spelt[0])} as {SPELT_OUT}" if spelt else ""
         raise InvalidInput(f"The text must have at most {most:,} characters, got {length:,}{why}.")
 
 

@@ -60,20 +60,20 @@ class TensorflowRest:
     def routes(self) -> list[Route]:
         """Return the routes, predict first: it is requested most."""
         routes = []
-        for place in ("/v1/models/{name:name}", "/v1/models/{name:name}/versions/{version:name}"):
-            routes.append(Route(f"{place}:predict", self.predict, methods=["POST"]))
-            routes.append(Route(f"{place}/metadata", self.metadata, methods=["GET"]))
+        for base in ("/v1/models/{name:name}", "/v1/models/{name:name}/versions/{version:name}"):
+            routes.append(Route(f"{base}:predict", self.predict, methods=["POST"]))
+            routes.append(Route(f"{base}/metadata", self.metadata, methods=["GET"]))
         return routes
 
     async def predict(self, request: Request) -> Response:
         """Run a signature on `instances`, row by row, or on `inputs`, tensor by tensor."""
         served = model_from_path(self._registry, request)
         body = await body_of(request, self._settings.timeout_seconds)
-        asked = await read_with(_asked, body, served)
+        parsed = await read_with(_parse, body, served)
         outputs = await cancel_on_disconnect(
-            request.receive, served.predict(asked.inputs, asked.signature)
+            request.receive, served.predict(parsed.inputs, parsed.signature)
         )
-        return json_response(_as_rows(outputs) if asked.by_rows else _as_columns(outputs))
+        return json_response(_as_rows(outputs) if parsed.by_rows else _as_columns(outputs))
 
     async def metadata(self, request: Request) -> Response:
         """Return the signatures."""
@@ -106,7 +106,7 @@ def _status(version: int, state: Any, error: str) -> VersionStatus:
 
 
 @dataclasses.dataclass(frozen=True)
-class _Asked:
+class _ParsedRequest:
     """A parsed prediction request, and whether its inputs were given row by row."""
 
     signature: str
@@ -114,15 +114,15 @@ class _Asked:
     by_rows: bool
 
 
-def _asked(body: bytes, served: ServedModel) -> _Asked:
-    asked = json_model(body, PredictRequest)
-    if (asked.instances is UNSET) == (asked.inputs is UNSET):
+def _parse(body: bytes, served: ServedModel) -> _ParsedRequest:
+    parsed = json_model(body, PredictRequest)
+    if (parsed.instances is UNSET) == (parsed.inputs is UNSET):
         raise InvalidInput("The body must have either `instances` or `inputs`.")
-    name = asked.signature_name or PLAIN
+    name = parsed.signature_name or PLAIN
     signature = served.signature(name)
-    if isinstance(asked.instances, list):
-        return _Asked(name, from_rows(asked.instances, signature), by_rows=True)
-    return _Asked(name, from_columns(asked.inputs, signature), by_rows=False)
+    if isinstance(parsed.instances, list):
+        return _ParsedRequest(name, from_rows(parsed.instances, signature), by_rows=True)
+    return _ParsedRequest(name, from_columns(parsed.inputs, signature), by_rows=False)
 
 
 def _as_rows(outputs: dict[str, np.ndarray]) -> dict[str, Any]:

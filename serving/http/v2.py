@@ -69,10 +69,10 @@ class V2:
     def routes(self) -> list[Route]:
         """Return the routes, infer first: it is requested most."""
         routes = []
-        for place in ("/v2/models/{name:name}", "/v2/models/{name:name}/versions/{version:name}"):
-            routes.append(Route(f"{place}/infer", self.infer, methods=["POST"]))
-            routes.append(Route(f"{place}/ready", self.model_ready))
-            routes.append(Route(place, self.metadata))
+        for base in ("/v2/models/{name:name}", "/v2/models/{name:name}/versions/{version:name}"):
+            routes.append(Route(f"{base}/infer", self.infer, methods=["POST"]))
+            routes.append(Route(f"{base}/ready", self.model_ready))
+            routes.append(Route(base, self.metadata))
         routes.append(Route("/v2", self.server))
         routes.append(Route("/v2/health/live", self.live))
         routes.append(Route("/v2/health/ready", self.ready))
@@ -84,13 +84,13 @@ class V2:
         served = model_from_path(self._registry, request)
         body = await body_of(request, self._settings.timeout_seconds)
         length = request.headers.get(HEADER)
-        asked, name, inputs = await read_with(_asked, body, length, served)
-        wanted = _wanted(asked, served, name)
-        limit = (asked.parameters or NO_PARAMETERS).timeout / MICROSECONDS
+        parsed, name, inputs = await read_with(_parse, body, length, served)
+        wanted = _wanted(parsed, served, name)
+        limit = (parsed.parameters or NO_PARAMETERS).timeout / MICROSECONDS
         seconds = min(self._settings.timeout_seconds, limit or math.inf)
         work = served.predict(inputs, name, timeout_seconds=seconds)
         outputs = await cancel_on_disconnect(request.receive, work)
-        return _response(asked.id, served, {name: outputs[name] for name in wanted}, wanted)
+        return _response(parsed.id, served, {name: outputs[name] for name in wanted}, wanted)
 
     async def metadata(self, request: Request) -> Response:
         """Return the inputs and outputs of `serving_default`."""
@@ -143,23 +143,23 @@ class V2:
         return json_response(rows)
 
 
-def _asked(
+def _parse(
     body: bytes, length: str | None, served: ServedModel
 ) -> tuple[InferRequest, str, dict[str, np.ndarray]]:
     """Return the JSON of a request, its signature's name, and its inputs."""
-    asked, tail = split(body, length)
-    name = (asked.parameters or NO_PARAMETERS).signature_name or PLAIN
-    return asked, name, read_inputs(asked.inputs, tail, served.signature(name))
+    parsed, tail = split(body, length)
+    name = (parsed.parameters or NO_PARAMETERS).signature_name or PLAIN
+    return parsed, name, read_inputs(parsed.inputs, tail, served.signature(name))
 
 
-def _wanted(asked: InferRequest, served: ServedModel, name: str) -> dict[str, bool]:
+def _wanted(parsed: InferRequest, served: ServedModel, name: str) -> dict[str, bool]:
     """Return the requested outputs, and whether to write each after the JSON."""
-    default = (asked.parameters or NO_PARAMETERS).binary_data_output
+    default = (parsed.parameters or NO_PARAMETERS).binary_data_output
     known = served.signatures[name].outputs
-    if asked.outputs is None:
+    if parsed.outputs is None:
         return dict.fromkeys(known, default)
     wanted = {}
-    for output in asked.outputs:
+    for output in parsed.outputs:
         if output.name not in known:
             raise InvalidInput(f"`outputs` must name outputs; there are {', '.join(known)}.")
         binary = output.parameters.binary_data if output.parameters else None
@@ -173,10 +173,10 @@ def _response(
     outputs: dict[str, np.ndarray],
     binary: dict[str, bool],
 ) -> Response:
-    said = {"model_name": served.name, "model_version": str(served.version)}
+    head = {"model_name": served.name, "model_version": str(served.version)}
     if identity is not None:
-        said["id"] = identity
-    content, length = written(said, outputs, binary)
+        head["id"] = identity
+    content, length = written(head, outputs, binary)
     if length is None:
         return Response(content, media_type="application/json")
     headers = {HEADER: str(length), "content-type": "application/octet-stream"}

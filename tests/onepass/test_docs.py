@@ -6,8 +6,6 @@ import io
 import re
 import shlex
 
-import keras
-import numpy as np
 import pytest
 from doc_pages import PAGES, blocks, lines
 from processes import ROOT
@@ -141,23 +139,3 @@ def test_commands_are_found_at_all():
 )
 def test_what_is_not_understood_is_seen(line, holds, understood):
     assert understood(line.split()) is holds
-
-
-def test_the_python_of_the_likelihood_page_holds():
-    page = ROOT / "docs" / "tutorials" / "likelihood.md"
-    for block in blocks(page, "python"):
-        exec(compile(block, str(page), "exec"), {})
-
-
-@pytest.mark.slow
-def test_the_python_of_the_readme_runs(tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    inputs = keras.Input([None, 1])
-    hidden = keras.layers.Conv1D(8, 2, padding="causal", activation="tanh")(inputs)
-    keras.Model(inputs, keras.layers.Dense(30)(hidden)).save("mine.keras")
-    waveforms = np.random.default_rng(0).uniform(-0.5, 0.5, [8, 64]).astype(np.float32)
-    names = {"keras": keras, "onepass": onepass, "waveforms": waveforms}
-    for block in blocks(ROOT / "README.md", "python"):
-        block = block.replace("steps=2000", "steps=2").replace("length=16000", "length=32")
-        exec(compile(block, "README.md", "exec"), names)
-    assert names["sounds"].shape == (2, 32) and names["nats"].shape == (4,)
