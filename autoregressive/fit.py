@@ -1,4 +1,4 @@
-"""`fit`: trains a model in memory or in a work directory."""
+"""`fit`: training of a model, in memory or in a work directory."""
 
 import dataclasses
 import functools
@@ -28,18 +28,18 @@ ADAM = OptimizerConfig(warmup_steps=100)
 
 
 class Trainable(Protocol):
-    """What is trained: an `Autoregressive`, a student."""
+    """A model that can be trained: an `Autoregressive` or a student."""
 
     @property
     def order(self) -> str:
-        """Of the elements, "time" or "raster"."""
+        """Order of the elements, "time" or "raster"."""
 
     @property
     def codec(self) -> Codec:
-        """Of the elements."""
+        """Codec of the elements."""
 
     def trainable_variables(self, *example: tf.Tensor) -> list[tf.Variable]:
-        """Return the variables that are trained, for symbols, and a condition if there is one."""
+        """Return the trained variables, for example symbols and, if there is one, a condition."""
 
 
 def negative_log_likelihood(model: Autoregressive, batch: dict[str, tf.Tensor]):
@@ -68,25 +68,30 @@ def fit(
     """Train the model's weights in place.
 
     Args:
-      model: an `Autoregressive`, say. Its network is called as it is used: without dropout.
+      model: an `Autoregressive` or a student. Its network is called in inference mode, without
+        dropout.
       batches: arrays, an iterable, `tf.data` or a function of the step, see `Batches`.
-      steps: updates in all; a run that is resumed counts those it has made.
+      steps: total number of updates, including those before a resume.
       loss: from the model and a batch to a scalar, a mean over rows, or that and a dict of metrics.
-      optimizer: an `OptimizerConfig` of the library's Adam, after whose training the weights are
+      optimizer: an `OptimizerConfig` of the library's Adam, after which the weights are set to
         their Polyak average; or an optimiser of Keras.
-      schedule: from the step, int32 [], to Adam's learning rate; None: as the optimiser says.
+      schedule: from the step, int32 [], to Adam's learning rate; None: that of the optimiser.
       evaluate: a function from the model to a score, lower is better; or held-out data, as
         `batches`, whose mean loss is the score.
       evaluate_every: steps between two evaluations, each with a checkpoint.
-      batch_size: rows drawn from arrays. seed: of the draw.
+      batch_size: rows drawn from arrays.
+      seed: of the draw.
       workdir: for checkpoints, metrics and events; a run there is resumed exactly. None: none.
-      replicator: in whose scope the network was made; None: one device.
+      replicator: in whose scope the network was created; None: one device.
       jit_compile: compile the step with XLA.
-      log: called with lines for the person watching; progress is shown on standard error.
+      log: called with progress messages; a progress bar is shown on standard error.
+
     Returns:
-      How training ended: its step, reason and best score.
+      The outcome of training: its step, reason and best score.
+
     Raises:
-      ValueError, UserError: bad data or loss; training diverged; the directory has another run.
+      ValueError: bad data or loss.
+      UserError: training diverged, or the directory has another run.
     """
     _check_counts(steps=steps, evaluate_every=evaluate_every, batch_size=batch_size)
     rank = 2 if model.order == "time" else 4
@@ -130,11 +135,11 @@ def _state(model, example, optimizer, schedule, steps, replicator) -> TrainState
     symbols += [example["condition"]] if "condition" in example else []
     weights = Weights(model.trainable_variables(*symbols))
     if not weights.weights:
-        raise ValueError("the network has no trainable variables.")
+        raise ValueError("`model` must have trainable variables.")
     if isinstance(optimizer, OptimizerConfig):
         return TrainState(weights, optimizer, steps, schedule)
     if schedule is not None:
-        raise ValueError("`schedule` is of the library's Adam; give Keras' optimiser its own.")
+        raise ValueError("`schedule` requires the library's Adam; give Keras' optimiser its own.")
     if not is_single_device(replicator):
         raise ValueError("`optimizer` must be an OptimizerConfig on more than one device.")
     return KerasState(weights, optimizer, steps)

@@ -15,9 +15,9 @@ State = dict[str, Any]
 
 
 class SymbolNetwork(Protocol):
-    """What a sampler needs of a network.
+    """The part of a network that samplers use.
 
-    Law: the parameters at a position depend on the symbols at earlier positions alone.
+    Law: the parameters at a position depend only on the symbols at earlier positions.
     """
 
     def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None) -> tf.Tensor:
@@ -32,9 +32,10 @@ class TimeOrder:
 
     Args:
       network: causal; see `autoregressive.networks.CausalNetwork`.
-      distribution, codec: of the symbols.
-      inputs: of the network: [None, None] or [None, None, 1]. Integers are the symbols themselves,
-        numbers what the codec scales them to.
+      distribution: of the symbols.
+      codec: of the symbols.
+      inputs: of the network: [None, None] or [None, None, 1]. An integer dtype means the symbols
+        themselves, a float dtype the codec's scaled values.
       condition: of its second argument, if it has one.
     """
 
@@ -58,10 +59,11 @@ class TimeOrder:
 
     @property
     def stepped(self) -> Any:
-        """The network with `initial_state` and `step`, derived when they are first asked for.
+        """The network with `initial_state` and `step`, derived on first use.
 
         Raises:
-          NotCausalError, UnsupportedNetworkError: there is no step.
+          NotCausalError: there is no step.
+          UnsupportedNetworkError: there is no step.
         """
         if self._stepped is None:
             with tf.init_scope():
@@ -71,13 +73,13 @@ class TimeOrder:
         return self._stepped
 
     def parameters(self, symbols: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
-        """Return [batch, time, num_parameters]; of position t from the symbols before t."""
+        """Return [batch, time, num_parameters]; those of position t from the symbols before t."""
         return self.parameters_after(self.read(symbols), condition)
 
     def parameters_after(self, inputs: tf.Tensor, condition: tf.Tensor | None = None) -> tf.Tensor:
-        """Return the parameters from what the network reads of all positions, see `read`.
+        """Return the parameters from the network's inputs at all positions, see `read`.
 
-        Numbers need not be those of symbols: gradients flow through them.
+        Float inputs need not be those of symbols: gradients flow through them.
         """
         shifted = tf.concat([self.start(tf.shape(inputs)[0]), inputs[:, :-1]], 1)
         shifted.set_shape(inputs.shape)
@@ -88,13 +90,13 @@ class TimeOrder:
         return tf.range(tf.shape(symbols)[1])[tf.newaxis]
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return what the network reads of symbols [batch, time]."""
+        """Return symbols [batch, time] as the network's inputs."""
         is_level = self.inputs.dtype.is_integer
         inputs = tf.cast(symbols if is_level else self._codec.scale(symbols), self.inputs.dtype)
         return inputs if self.inputs.shape.rank == 2 else inputs[..., tf.newaxis]
 
     def start(self, batch: int | tf.Tensor) -> tf.Tensor:
-        """Return what the network reads before the first symbol, one step: the middle."""
+        """Return the network's input before the first symbol, one step of the middle value."""
         value = tf.constant(self._start, self.inputs.dtype)
         return tf.fill([batch, 1, *self.inputs.shape[2:]], value)
 
@@ -103,9 +105,7 @@ class TimeOrder:
         return {"input": self.start(batch), "network": self.stepped.initial_state(batch)}
 
     def step(self, state: State, condition: tf.Tensor | None) -> tuple[tf.Tensor, Any]:
-        """Return the parameters [batch, 1, num_parameters] of the next symbol, and the network's
-        state after them.
-        """
+        """Return the next symbol's parameters [batch, 1, num_parameters] and the new state."""
         return self.stepped.step(state["input"], state["network"], *self._conditions(condition))
 
     def _conditions(self, condition: tf.Tensor | None) -> list[tf.Tensor]:
@@ -123,8 +123,8 @@ class RasterOrder:
 
     Args:
       network: from images, and perhaps a condition, to [batch, height, width, parameters].
-      distribution: of one pixel, where it has `channels`; else of one channel, and the network has
-        parameters for each channel.
+      distribution: of one pixel, if it has `channels`; otherwise of one channel, and the network
+        has parameters for each channel.
       codec: of the symbols.
       inputs: of the network, [None, None, None, channels].
     """
@@ -149,6 +149,6 @@ class RasterOrder:
         return tf.reshape(outputs, shape)
 
     def positions(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return int32 [1, height, width, 1]: all channels of a pixel have one position."""
+        """Return int32 [1, height, width, 1]: all channels of a pixel have the same position."""
         height, width = tf.shape(symbols)[1], tf.shape(symbols)[2]
         return tf.reshape(tf.range(height * width), [1, height, width, 1])

@@ -1,4 +1,4 @@
-"""One step of the network for every symbol, its past kept in a state."""
+"""A sampler with one step of the network per symbol and the past in a state."""
 
 from typing import Any
 
@@ -28,11 +28,15 @@ def cached_chunk(
     temperature: float | tf.Tensor,
     state: Any,
 ) -> tuple[tf.Tensor, Any]:
-    """Return the next symbols [batch, time] and the state after them.
+    """Return the next symbols [batch, time] and the new state.
 
     Args:
-      network, distribution, noise, condition, temperature: as for `naive`, of this chunk.
-      state: from `network.initial_state`, or from the chunk before.
+      network: as for `naive`.
+      distribution: as for `naive`.
+      noise: of this chunk, as for `naive`.
+      condition: of this chunk, as for `naive`.
+      temperature: as for `naive`.
+      state: from `network.initial_state`, or from the previous chunk.
     """
     batch, length = noise.shape[0], tf.shape(noise)[1]
     dtype = tf.float32 if distribution.levels is None else tf.int32
