@@ -69,7 +69,7 @@ def cases():
 
 
 @pytest.mark.filterwarnings("ignore::UserWarning:keras")  # of a mask that no layer reads
-@pytest.mark.parametrize("page", cases())
+@pytest.mark.parametrize("page", list(cases()))
 def test_the_python_of_a_page_runs(page, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     time = np.arange(8000) / 16000
