@@ -31,31 +31,33 @@ Step = Callable[[Any, int, State], tuple[tf.Tensor, Any]]
 
 
 class SteppedSymbols(SymbolNetwork, Protocol):
-    """What the cached sampler needs of a network in time order."""
+    """The part of a network in time order that the cached sampler uses."""
 
     @property
     def has_step(self) -> bool:
-        """Whether there are steps at all."""
+        """True if the network can compute one symbol at a time."""
 
     @property
     def block(self) -> int:
-        """Symbols after which the steps repeat: a network may compute some of them together."""
+        """Number of steps in a cycle: a network may compute several symbols together."""
 
     def initial_state(self, batch: int) -> State:
-        """Return {"input": what it reads before the first symbol, "network": its own state}."""
+        """Return {"input": the input before the first symbol, "network": the network's state}."""
 
     def stepper(self, condition: tf.Tensor | None) -> Step:
         """Return the steps of a chunk that begins with a block.
 
-        A step takes the time in the chunk, the remainder of the time by `block` as a Python
-        number, and the state; it returns the parameters [batch, 1, num_parameters] of that symbol,
-        and the network's state after them.
+        Args:
+          condition: [batch, time, channels] of the chunk, or None.
 
-        condition: [batch, time, channels] of the chunk, or None.
+        Returns:
+          A function of the time in the chunk, the remainder of the time by `block` as a Python
+          number, and the state. It returns the parameters [batch, 1, num_parameters] of that
+          symbol, and the network's state after it.
         """
 
     def read(self, symbols: tf.Tensor) -> tf.Tensor:
-        """Return what the network reads of symbols [batch, n]."""
+        """Return symbols [batch, n] as the network's inputs."""
 
 
 class TimeOrder:
@@ -107,7 +109,7 @@ class TimeOrder:
 
     @property
     def has_step(self) -> bool:
-        """Whether the network has a step, its own or a derived one."""
+        """True if the network has a step, its own or a derived one."""
         try:
             return self.stepped is not None
         except (NotCausalError, UnsupportedNetworkError):
@@ -157,10 +159,10 @@ class TimeOrder:
     def chunk(
         self, inputs: tf.Tensor, state: Any, condition: tf.Tensor | None
     ) -> tuple[tf.Tensor, Any]:
-        """Return the parameters of n symbols in one pass, and the network's state after them.
+        """Return the parameters of n symbols from one pass, and the network's state after them.
 
         Args:
-          inputs: what it reads before each of them, [batch, n, ...].
+          inputs: of the network, one before each symbol, [batch, n, ...].
           state: of the network alone.
           condition: [batch, n, channels], or None.
         """

@@ -63,7 +63,7 @@ def cached_chunk(
 
 
 def _in_blocks(values: tf.Tensor, block: int) -> tf.Tensor:
-    """Return values [batch, time, ...] with zeros up to whole blocks."""
+    """Return values [batch, time, ...] padded with zeros to a multiple of the block."""
     if block == 1:
         return values
     short = -tf.shape(values)[1] % block if values.shape[1] is None else -values.shape[1] % block
