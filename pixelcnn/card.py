@@ -94,7 +94,7 @@ def _captions_line(spec: dict) -> str:
 
 
 def _precision(spec: dict) -> str:
-    """Return the precision of the stored weights; older folders, which do not state it, have half."""
+    """Return the precision of the stored weights; half for older folders, which do not state it."""
     if spec.get("stored_dtype", "float16") == "float16":
         return "half precision (float16), rounded: images differ from those of the run"
     return "single precision (float32): images are those of the run"

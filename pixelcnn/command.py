@@ -82,10 +82,12 @@ def _detected(config: Any, arguments: list[str]) -> list[str]:
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments:
-    """Evaluate an image model on dev images: bits per dimension, in all and scale by scale,
-    compared with lossless WebP and JPEG XL on the same files; the worth of its condition; speed.
-    Models of classes or captions also get measures of their samples, by a classifier trained on
-    real images alone when it is first needed.
+    """Evaluate an image model on dev images.
+
+    It measures bits per dimension, in all and scale by scale, compared with lossless WebP and JPEG
+    XL on the same files; the worth of its condition; and speed. Models of classes or captions also
+    get measures of their samples, by a classifier trained on real images alone when it is first
+    needed.
     """
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]

@@ -91,7 +91,7 @@ def _checked(model: "ImageModel", images: np.ndarray) -> np.ndarray:
 
 
 def _stored(model: "ImageModel", value: Any) -> Any:
-    """Return a condition as a file keeps it: a class's number, a caption, the rows of a map, or None."""
+    """Return a condition as stored: a class's number, a caption, the rows of a map, or None."""
     model.condition(value)  # refuses what the model does not know
     if value is None:
         return None
@@ -101,7 +101,7 @@ def _stored(model: "ImageModel", value: Any) -> Any:
 
 
 def _conditions(model: "ImageModel", stored: list, first: int, count: int) -> dict[str, np.ndarray]:
-    """Return the conditions of `count` images from the `first` one on, as the conditioner reads them."""
+    """Return the conditions of `count` images from `first` on, as the conditioner reads them."""
     values = stored * count if len(stored) == 1 else stored[first : first + count]
     rows = [model.condition(np.array(v) if isinstance(v, list) else v) for v in values]
     return {name: np.concatenate([row[name] for row in rows]) for name in rows[0]}

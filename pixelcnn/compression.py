@@ -35,7 +35,7 @@ class _Part(NamedTuple):
 
 
 class ImageCodec:
-    """An encoder and decoder of batches of images, with the weights that the density has when called.
+    """An encoder and decoder of batches of images, with the weights of the density at the call.
 
     Attributes:
       passes: network passes, and pixels that were stepped through, of the newest decoding.
@@ -135,6 +135,12 @@ class ImageCodec:
         """Return images [batch, size, size, channels], decoded pixel by pixel.
 
         Args:
+          decoder: of the stream.
+          name: of the part.
+          network: the PixelCNN of the part.
+          condition: of the images.
+          batch: number of images.
+          size: side of the images, in pixels.
           more: added to the prediction.
         """
         if (name, size) not in self._stepped:

@@ -73,7 +73,8 @@ class ImageDensity(tf.Module):
         Args:
           levels: int32 [batch, height, width, channels].
           condition: from the conditioner.
-          mode, seeds: as for `nats`.
+          mode: as for `nats`.
+          seeds: as for `nats`.
         """
         if self.multiscale is not None:
             return self.multiscale.conditionals(levels, condition, mode, seeds)
@@ -94,7 +95,7 @@ class ImageDensity(tf.Module):
         return value, {"bits_per_dim": value / math.log(2.0)}
 
     def training_mode(self, batch: dict) -> Mode:
-        """Return the precision, and the dropout, in which a training batch is evaluated; see `loss`."""
+        """Return the precision and the dropout for a training batch; see `loss`."""
         seed, share = batch["seed"][0], None
         if "share" in batch:
             seed = batch["seeds"][0, 0]
@@ -113,7 +114,7 @@ class ImageLoss:
         return self.density.loss(batch)
 
     def global_inputs(self, batch: dict, replicator: Replicator) -> dict:
-        """Return the inputs of dropout that depend on the whole batch: one mask, seeded by its first row.
+        """Return the inputs of dropout that depend on the whole batch.
 
         Returns:
           "seeds" int32 [replicas, rows, 2] of the whole batch and "share" int32 [], the index of

@@ -1,4 +1,4 @@
-"""Evaluation of an image model: bits per dimension, scale by scale, compared with lossless files."""
+"""Evaluation of an image model: bits per dimension by scale, compared with lossless files."""
 
 import dataclasses
 import math
@@ -97,6 +97,9 @@ def _bits_for_the_class(nats, dataset: ImageDataset, classes: int, bits) -> np.n
     without bound when a model is too sure of its classes; this falls below 0.
 
     Args:
+      nats: returns the nats of a batch, part by part.
+      dataset: the images and their classes.
+      classes: number of classes.
       bits: of every image under its own class, [images].
     """
     doing = "evaluating with every class"
@@ -113,7 +116,7 @@ def _labelled(batch: dict, label: int) -> dict:
 
 
 def _by_scale(parts: Parts, channels: int) -> Parts:
-    """Return the bits per dimension of the numbers that each scale adds, where all its parts exist."""
+    """Return the bits per dimension that each scale adds, where all its parts exist."""
     scales: dict[int, list[np.ndarray]] = {}
     for part, bits in parts.items():
         scales.setdefault(int(part.split(".")[0]), []).append(bits)

@@ -5,7 +5,7 @@ import functools
 import itertools
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 import numpy as np
 import tensorflow as tf
@@ -29,6 +29,7 @@ from replicator.runs.model_folder import assign_weights, stored_model
 from replicator.runs.stored_config import checked_config
 
 if TYPE_CHECKING:
+    from autoregressive.model import Autoregressive
     from pixelcnn.compression import ImageCodec
 
 ConditionValue = int | str | np.ndarray | None
@@ -52,8 +53,7 @@ class ImageModel:
     spec: dict[str, Any]
     sampler: ImageSampler
 
-    makes: ClassVar[str] = "images"
-    compresses: ClassVar[bool] = True  # has `compress` and `decompress`
+    makes, compresses = "images", True  # it has `compress` and `decompress`
 
     @property
     def kind(self) -> str:
@@ -118,7 +118,8 @@ class ImageModel:
         Args:
           condition: a class (number or name), a caption or a map int [size, size], as the model was
             trained on; a list has one per image; None for a model without.
-          seed, num: image n of a seed does not depend on `num`.
+          seed: image n of a seed does not depend on `num`.
+          num: see `seed`.
           size: side; None: as trained. A multiscale model draws all sizes from its base up.
           temperature: 1 samples the model; a multiscale model also takes one per scale, base first.
           given: an image [size, size, channels] and how many of its pixels, in raster order, to
@@ -226,6 +227,13 @@ class ImageModel:
         from pixelcnn.compression import ImageCodec
 
         return ImageCodec(self.density)
+
+    @functools.cached_property
+    def autoregressive(self) -> "Autoregressive":
+        """The PixelCNN by the library's own parts; see `pixelcnn.autoregression`."""
+        from pixelcnn.autoregression import autoregressive
+
+        return autoregressive(self.density)
 
     @functools.cached_property
     def _nats(self) -> Any:

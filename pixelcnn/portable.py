@@ -51,11 +51,14 @@ def export_run(
     """Write a folder whose `python run.py` trains the model elsewhere, and return the folder.
 
     Args:
-      preset, config, data, say: as for `training.train`.
+      preset: as for `training.train`.
+      config: as for `training.train`.
+      data: as for `training.train`.
       folder: new, or without checkpoints.
       workdir: a run directory to resume from; without one, or one without checkpoints, the weights
         start as the seed determines.
       tensor_float_32: let an accelerator multiply in TensorFloat32.
+      say: as for `training.train`.
 
     Raises:
       UserError, DataError: with a line that explains what to do.
@@ -90,8 +93,10 @@ def write_training(
 
     Args:
       folder: without checkpoints.
-      state, loss_fn, options: as for `export_training`.
+      state: as for `export_training`.
+      loss_fn: as for `export_training`.
       dataset: with the configuration `resolved`.
+      options: as for `export_training`.
     """
     arrays, settings = carried(dataset.source, dataset.config)
     write_npz(Path(folder) / IMAGES, arrays)

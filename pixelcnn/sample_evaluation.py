@@ -22,6 +22,7 @@ def classifier_for(model: ImageModel, name: str, sources: Sequence[str]) -> Clas
     """Return the classifier of a model's classes; None without training images of those.
 
     Args:
+      model: a model of classes.
       name: of a shipped model, whose classifier is shipped too, or anything else.
       sources: possible locations of training images, see `read_corpus`; the first that has some is
         taken.

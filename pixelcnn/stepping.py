@@ -39,6 +39,9 @@ class SteppedPixelCNN:
 
         Args:
           condition: vector [batch, channels], map [batch or 1, height, width, channels].
+          batch: number of images.
+          height: of the images, in pixels.
+          read: returns the levels int32 [batch, channels] of a pixel from its hidden state.
           prediction: [batch, height, width, channels], added to the network's own.
         """
         network, channels = self.network, self.network.output_config.channels

@@ -29,11 +29,14 @@ def predict(
     Args:
       model: a model of video.
       frames: uint8 [context or more, size, size, channels]; prediction continues after the last.
-      actions, states: float32 [steps, A] and [steps, S], unnormalised, of every step from that of
+      actions: float32 [steps, A] and [steps, S], unnormalised, of every step from that of
         the first frame on; a frame is drawn for each step after the given frames', and one more
         after the last.
-      seed, row, temperature: as for `ImageModel.generate`; frame t of a row of a seed has its own
+      states: see `actions`.
+      seed: as for `ImageModel.generate`; frame t of a row of a seed has its own
         noise.
+      row: see `seed`.
+      temperature: see `seed`.
 
     Raises:
       UserError: at once, if the model is of another kind or has other numbers of actions or states.
@@ -64,6 +67,8 @@ def _following(
     """Yield the frames after the given ones.
 
     Args:
+      model: a model of video.
+      frames: the given frames.
       steps: normalised actions and states.
       draw: the seed, the row of frame 0, the temperature.
     """

@@ -37,7 +37,7 @@ def run_serve(arguments: list[str], parse, import_tensorflow: Callable[[], None]
     """Run `onepass serve ARGUMENTS`; return the exit status.
 
     Args:
-      arguments: after the command's name.
+      arguments: words after the command's name.
       parse: parses them into a dataclass.
       import_tensorflow: called where models run in this process.
     """

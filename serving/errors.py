@@ -14,7 +14,7 @@ def shortened(word: str) -> str:
 class ServingError(Exception):
     """A request that failed; its message may be shown to the client.
 
-    http_status: of the response. grpc_status: the name of a `grpc.StatusCode`. code: a short word
+    http_status: HTTP status. grpc_status: the name of a `grpc.StatusCode`. code: a short word
     for programs. retry_after_seconds: when a retry may succeed; None where it will not.
     """
 

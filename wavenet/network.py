@@ -16,11 +16,16 @@ from typing import Any
 import tensorflow as tf
 
 from likelihoods.capabilities import with_scales
-from likelihoods.distribution import Distribution
 from likelihoods.initial import Initial
 from replicator.training.rematerialisation import recomputed
 from wavenet.config import WaveNetConfig
-from wavenet.sound_network import Network, check_condition, initial_embedding, speaker_row
+from wavenet.sound_network import (
+    Network,
+    check_condition,
+    initial_embedding,
+    initial_output,
+    speaker_row,
+)
 from wavenet.upsampling import FrameUpsampler
 
 SQRT_HALF = math.sqrt(0.5)
@@ -283,8 +288,10 @@ class WaveNet(Network):
 
         pasts: what every layer read before, [batch, its `past_steps`, residual]; None: zeros.
         """
-        bottom = self._bottom(inputs, condition)
-        hidden, condition, prediction = (x if x is None else x[:, skipped:] for x in bottom)
+        if self.context_stack is not None:
+            condition = self._with_context(self.context_stack, inputs, condition)
+        bottom = (*self._front(self.shifted(inputs)), condition)
+        hidden, prediction, condition = (x if x is None else x[:, skipped:] for x in bottom)
         skips, hiddens = self.stack.with_hiddens(hidden, condition, pasts)
         return self.head(skips, prediction), hiddens
 
@@ -302,26 +309,38 @@ class WaveNet(Network):
         raw += tf.cast(self.head2_bias, raw.dtype)
         return self._in_scaled_units(raw, prediction)
 
-    def _bottom(self, inputs, condition):
-        read = self.config.reads_levels
-        wave = self.wave(inputs) if read else inputs * self.config.input_gain
-        if self.context_stack is not None:
-            condition = self._with_context(self.context_stack, wave, condition)
-        hidden, prediction = self._front(inputs, wave)
-        return hidden, condition, prediction
+    @property
+    def silence(self) -> int:
+        """What the network reads before the first sample: a level that there is not, or 0."""
+        return self.config.levels if self.config.reads_levels else 0
 
-    def _front(self, inputs, wave):
+    def shifted(self, inputs):
+        """Return what the network reads at every sample, the one before it, [batch, time]."""
+        return tf.pad(inputs, [[0, 0], [1, 0]], constant_values=self.silence)[:, :-1]
+
+    def of_past(self, past, condition=None):
+        """Return the parameters of every sample [batch, time, parameters], given the one before.
+
+        The network as a causal one: output t reads `past` up to t. It has no context stack.
+
+        Args:
+          past: [batch, time], see `shifted`.
+          condition: [batch, time, channels], or None.
+        """
+        hidden, prediction = self._front(past)
+        return self.head(self.stack(hidden, condition), prediction)
+
+    def _front(self, past):
         if self.config.reads_levels:
             # One row more, of zeros: the level of what lies before the first sample.
             rows = tf.pad(tf.cast(self.front_kernel, self.dtype), [[0, 1], [0, 0]])
-            rows = tf.gather(rows, inputs[:, :-1])
-            hidden = tf.pad(rows, [[0, 0], [1, 0], [0, 0]]) + tf.cast(self.front_bias, self.dtype)
-            return hidden, None
+            return tf.gather(rows, past) + tf.cast(self.front_bias, self.dtype), None
         width = self.config.front_width
         kernel = self.front_kernel
         if self.prediction_kernel is not None:
             kernel = tf.concat([kernel, self.prediction_kernel[:, None]], -1)
-        past = tf.pad(tf.cast(wave, self.front_dtype), [[0, 0], [width, 0]])[:, :-1, None]
+        wave = tf.cast(past * self.config.input_gain, self.front_dtype)
+        past = tf.pad(wave, [[0, 0], [width - 1, 0]])[..., None]
         out = tf.nn.conv1d(past, tf.cast(kernel, past.dtype)[:, None, :], 1, "VALID")
         residual = self.config.residual_channels
         hidden = tf.cast(out[..., :residual] + tf.cast(self.front_bias, out.dtype), self.dtype)
@@ -343,7 +362,9 @@ class WaveNet(Network):
             mean = prediction + mean * tf.exp(log_scale)
         return tf.concat([weight, mean / gain, log_scale - math.log(gain)], -1)
 
-    def _with_context(self, stack: ContextStack, wave, condition):
+    def _with_context(self, stack: ContextStack, inputs, condition):
+        read = self.config.reads_levels
+        wave = self.wave(inputs) if read else inputs * self.config.input_gain
         blocks = stack(tf.cast(wave, self.dtype))
         context = tf.repeat(blocks, stack.block_samples, 1)[:, : tf.shape(wave)[1]]
         return context if condition is None else tf.concat([condition, context], -1)
@@ -376,14 +397,3 @@ def gated(gate):
     """tanh(a) . sigmoid(b) of the two halves (a, b) of the last axis."""
     filters, gates = tf.split(gate, 2, -1)
     return tf.tanh(filters) * tf.sigmoid(gates)
-
-
-def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:
-    """The bias that the output starts from, [parameters]: means and scales, or zeros.
-
-    reach: how far from 0 means lie, of the amplified full scale.
-    """
-    located = with_scales(likelihood)
-    if located is None:
-        return tf.zeros([likelihood.num_parameters])
-    return located.initial_parameters(reach)

@@ -6,7 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
+from likelihoods.capabilities import with_scales
 from likelihoods.codec import Codec
+from likelihoods.distribution import Distribution
 from likelihoods.initial import Initial
 from wavenet.config import WaveNetConfig
 
@@ -105,6 +107,17 @@ class Network(tf.Module):
         from wavenet.samplers.fixed_point import FixedPointSampler
 
         return FixedPointSampler(self)
+
+
+def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:
+    """Return the bias that the output starts from, [parameters]: means and scales, or zeros.
+
+    reach: how far from 0 means lie, of the amplified full scale.
+    """
+    located = with_scales(likelihood)
+    if located is None:
+        return tf.zeros([likelihood.num_parameters])
+    return located.initial_parameters(reach)
 
 
 def initial_embedding(config: WaveNetConfig, initial: Initial) -> tf.Variable | None:

@@ -115,7 +115,9 @@ def image_batch(
 
     Args:
       stored: "levels" [images, height, width, channels] and the conditions of each image.
-      seed, batch_size: of the sequence.
+      seed: of the sequence.
+      step: number of the batch.
+      batch_size: of the sequence.
       flip: mirror images, and their "map", with probability one half.
       rows: rows of the batch to make.
       dropout: probability that a "label" or "caption" is replaced by `DROPPED`.
@@ -144,7 +146,8 @@ def moments(
     Args:
       stored: "frames" uint8 [clips, steps, height, width, channels], "actions" and "states" float32
         [clips, steps, numbers].
-      chosen, acting: int64 [batch].
+      chosen: int64 [batch].
+      acting: int64 [batch].
       context: frames before the example's that belong to it.
     """
     choices = stored["frames"].shape[1] - context
@@ -173,6 +176,12 @@ def video_batch(
     """Return batch `step`: `moments`, noise of size `jitter` in actions and states, "seed".
 
     Args:
+      stored: as for `moments`.
+      seed: of the sequence.
+      step: number of the batch.
+      batch_size: of the sequence.
+      context: as for `moments`.
+      jitter: standard deviation of the noise.
       rows: rows of the batch to make.
     """
     clips, steps = stored["frames"].shape[:2]

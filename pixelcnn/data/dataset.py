@@ -56,6 +56,10 @@ class ImageDataset:
         """Return the dev split alone, with the classes and statistics of a trained model.
 
         Args:
+          data: as for `read_dev`.
+          config: of the model, resolved.
+          classes: of the model.
+          statistics: of the model, for video.
           everything: take the images of all splits as dev; of a video dev is a file of its own.
         """
         if config.conditioning.kind == "video":
@@ -138,7 +142,9 @@ class ImageDataset:
         """Return endless batches from a step on, a function of the seed and the step alone.
 
         Args:
-          shard_index, num_shards: the equal part of their rows to return.
+          start_step: number of the first batch.
+          shard_index: the equal part of their rows to return.
+          num_shards: the equal part of their rows to return.
         """
         data, seed = self.config.data, self.config.seed
         shard = {"shard_index": shard_index, "num_shards": num_shards}
@@ -178,6 +184,7 @@ class ImageDataset:
         """Return all of dev, once.
 
         Args:
+          batch_size: images per batch.
           shuffled: 0, or the number, from 1 to `shuffles`, of a permutation that gives every image
             the condition of another one (a caption, a class, a map; of a frame the action and the
             state, not the frames before it).

@@ -23,7 +23,8 @@ def rescaled(levels: np.ndarray, from_bits: int, bits: int) -> np.ndarray:
 
     Args:
       levels: whole numbers below 2**from_bits.
-      from_bits, bits: depths.
+      from_bits: depths.
+      bits: depths.
     """
     if from_bits == bits:
         return levels.astype(dtype_of(bits))

@@ -38,7 +38,10 @@ def held_pairs(
     and so are the designs of `wanted` images. At least one design of every subject stays.
 
     Args:
-      subjects, designs, wanted: one per image.
+      subjects: one per image.
+      designs: one per image.
+      share: of the subjects with several designs, in [0, 1].
+      wanted: one per image.
     """
     known: dict[str, set[str]] = defaultdict(set)
     held: dict[str, set[str]] = defaultdict(set)
@@ -59,6 +62,8 @@ def write_held(source: Path, target: Path, share: float, captions: Sequence[str]
     """Write TARGET, see the module, and return the number of images held out.
 
     Args:
+      source: see the module.
+      target: see the module.
       share: of the subjects.
       captions: of images whose design is held out in any case.
 

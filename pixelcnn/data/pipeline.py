@@ -70,15 +70,17 @@ def batches(
     continues one started at 0 exactly, at no cost.
 
     Args:
-      corpus, split: what to draw from.
+      corpus: what to draw from.
+      split: what to draw from.
       batch_size: images per batch.
       seed: any int.
       start_step: the first batch's number.
       flip: mirror images and their maps left to right, with probability one half.
       crop: height and width, in pixels, of a square cut from each image at a random location.
-      shard_index, num_shards: the equal part of each batch's rows to return.
-      shift: largest random shift, in pixels; edges repeat. 0 with a crop.
+      shard_index: the equal part of each batch's rows to return.
+      num_shards: see `shard_index`.
       dropout: probability that a label becomes -1, or a caption zeros.
+      shift: largest random shift, in pixels; edges repeat. 0 with a crop.
 
     Yields:
       "levels" int32 [batch, height, width, channels]; "seed" int32 [batch, 2], another for every

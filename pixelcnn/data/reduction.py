@@ -70,7 +70,8 @@ def fitted(levels: np.ndarray, size: int, channels: int, reduce: Reduce) -> np.n
 
     Args:
       levels: uint8 or uint16 [height, width, 1 or 3], as the result; neither side below size.
-      size, channels: of the result.
+      size: of the result.
+      channels: of the result.
       reduce: "area" or "subsample"; a square of `size` is not reduced.
     """
     left, top, right, bottom = centred_square(levels.shape[1], levels.shape[0])

@@ -222,13 +222,15 @@ def video_batches(
     Batch n depends only on the video, the arguments and n, as in `data.batches`.
 
     Args:
-      video, split: what to draw from.
+      video: what to draw from.
+      split: what to draw from.
       batch_size: examples per batch.
       seed: any int.
       start_step: the first batch's number.
       context: frames before the drawn one, less than the steps of an episode.
       jitter: standard deviation of noise in the actions and states.
-      shard_index, num_shards: the equal part of each batch's rows to return.
+      shard_index: the equal part of each batch's rows to return.
+      num_shards: see `shard_index`.
 
     Yields:
       "levels" int32 [batch, height, width, channels], frame t; "past" int32 [batch, context,
@@ -274,7 +276,10 @@ def whole_video(
     """Return a dataset of every frame with a past once, in order; the last batch may be smaller.
 
     Args:
-      video, split, batch_size, context: as in `video_batches`.
+      video: as in `video_batches`.
+      split: as in `video_batches`.
+      batch_size: as in `video_batches`.
+      context: as in `video_batches`.
       shuffle_actions: give every example the action and the state of another moment.
       seed: of that shuffle.
 

@@ -1,1 +1,1 @@
-"""Samplers of the image models, and image files that show what they sample."""
+"""Samplers of the image models, and image files that show their samples."""

@@ -92,7 +92,7 @@ def export_training(
     frozen: Mapping[str, tf.Variable] = MappingProxyType({}),
     tensor_float_32: bool = True,
 ) -> Path:
-    """Write a training step, run.py, batches.py and a checkpoint of the state to a folder.
+    """Write a training step, run.py, batches.py and a checkpoint to a folder, and return it.
 
     Args:
       folder: without checkpoints; created if missing.
@@ -100,17 +100,13 @@ def export_training(
       loss_fn: of a batch.
       batch_spec: static shape and dtype of every entry of a batch.
       batch_module: the module that becomes batches.py. It imports NumPy only, and its
-        `open_batches(folder, settings)` returns a function from a step to its batch; each of
-        several processes draws only its own rows if the function takes `shard_index` and
-        `num_shards`.
+        `open_batches(folder, settings)` returns a function from a step to its batch; with arguments
+        `shard_index` and `num_shards` each of several processes draws only its own rows.
       batches: these settings, as JSON values.
       config: of the run; `adopt` compares it with that of the run directory.
       changeable: top-level keys of `config` in which the two may differ.
       frozen: by name, the variables that the loss reads and training does not update.
       tensor_float_32: see `export_function`.
-
-    Returns:
-      The folder.
 
     Raises:
       UserError: the folder has checkpoints.

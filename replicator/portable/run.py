@@ -2,11 +2,9 @@
 
     python run.py --minutes 55
 
-An exported folder has a copy of this file next to its `manifest.json` and `batches.py`. It resumes
-from the newest checkpoint, samples the batches that the exported run would have sampled, divides
-their rows among all devices of all processes (or follows `--mesh` and `--layout`, with the
-package `layouts` in the same folder), and writes checkpoints that `--adopt` copies into the run
-directory. In Python, `load(folder, name)` returns any exported function, a sampler for example.
+It resumes from the newest checkpoint, samples the batches of the exported run, divides their rows
+among all devices of all processes (or follows `--mesh` and `--layout`), and writes checkpoints that
+`--adopt` copies into the run directory. In Python, `load(folder, name)` returns any function.
 """
 
 import argparse
@@ -276,12 +274,7 @@ def _step_of(line: str) -> float:
 
 
 def train(folder: Path, options: argparse.Namespace, stop_signals: Sequence[str] = ()) -> str:
-    """Train and save, and return the reason for the end: done, time or the first of `stop_signals`.
-
-    Args:
-      folder: an exported folder.
-      options: of the command line.
-      stop_signals: a list to which signal handlers append names.
+    """Train and save, and return the reason for the end: done, time or a stop signal.
 
     Raises:
       UserError: a loss or gradient was not finite; the state before it is saved.
@@ -392,11 +385,7 @@ def parsed(arguments: list[str] | None) -> argparse.Namespace:
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Train, and return the exit status.
-
-    Returns:
-      0, or 2 after a user's mistake, or 1 after another error of the operating system.
-    """
+    """Train, and return 0, 2 after a user's mistake, or 1 after another error of the system."""
     options = parsed(arguments)
     try:
         with processes.together(options):

@@ -99,8 +99,8 @@ def check_program(folder: Path, signatures: Mapping[str, Signature]) -> Any:
     lowered program, which lacks `serving_default`, is preferred.
 
     Args:
-      folder: of the bundle.
-      signatures: of model.json, by name.
+      folder: folder of the bundle.
+      signatures: signatures in model.json, by name.
     """
     path = Path(folder) / LOWERED
     if path.exists():

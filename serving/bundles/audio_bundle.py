@@ -122,9 +122,9 @@ class AudioBundle(Bundle):
         Args:
           condition: frames [frames, channels], or None for a model without. Audio of frames from
             `frames(...)` has that recording's level, other audio the model's.
-          seed: names the noise.
-          row: of the seed, for the first sound; its sound does not depend on `num`.
-          num: sounds, from rows row, row + 1, ... of the seed.
+          seed: seed of the noise.
+          row: row of the seed for the first sound, which does not depend on `num`.
+          num: number of sounds, from rows row, row + 1, ... of the seed.
           num_samples: length; None: that of the condition.
           speaker: name, for models with speakers; None: the first one.
           temperature: scales the noise; 1 samples the model. None: the model's default.

@@ -65,9 +65,9 @@ def synthesize(
 
     Args:
       streaming: the model.
-      steps: of `make_steps`.
+      steps: result of `make_steps`.
       frames: float32 [batch, frames, features] or None.
-      lengths: of the sounds, int32 [batch], in samples.
+      lengths: lengths of the sounds, int32 [batch], in samples.
       speaker: int32 [batch] or None.
       source: the noise from position 0 on.
     """
@@ -111,7 +111,7 @@ def row_conditioning(
       streaming: the model.
       frames: float32 [batch, frames, features] or None.
       speaker: int32 [batch] or None.
-      window: of the frames; None without frames.
+      window: frames of the segment; None without frames.
       samples: int32 []; shorter rows are padded with zeros.
       phase: float64 [batch], the phase before the segment.
     """
@@ -162,10 +162,10 @@ def run_steps(
     """Generate the next samples, float32 [batch, samples], not clipped, and the state after them.
 
     Args:
-      steps: of `make_steps`.
+      steps: result of `make_steps`.
       source: the noise from the first sample on.
-      conditioning: of the samples.
-      state: before the first sample.
+      conditioning: conditioning of the samples.
+      state: state before the first sample.
       samples: int32 [], a multiple of the shortest piece.
     """
     sound = tf.zeros([tf.shape(source.row)[0], 0])

@@ -22,9 +22,9 @@ class Bundle:
     name, version: from its path, NAME/VERSION. spec: its model.json.
 
     Args:
-      path: its folder.
-      spec: of that folder.
-      program: of that folder, checked.
+      path: the bundle's folder.
+      spec: content of its model.json.
+      program: its checked program.
       backend: see `load`.
     """
 

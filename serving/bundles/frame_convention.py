@@ -14,7 +14,7 @@ def check_convention(spec: Mapping[str, Any], frames: np.ndarray) -> None:
     """Raise InvalidInput for frames that do not look like the model's training data.
 
     Args:
-      spec: of the model; older ones without statistics of their frames are not checked.
+      spec: the model's model.json; older ones without statistics of frames are not checked.
       frames: float [frames, channels], those of the mel first.
     """
     trained, stored = stored_statistics(spec), (spec.get("features") or {}).get("mel")

@@ -71,8 +71,8 @@ class ImageBundle(Bundle):
         Args:
           condition: a class (index or name), a caption, a map int [size, size] or the inputs of a
             video model by name; a list has one per image; None for a model without.
-          seed: names the noise.
-          num: images, one per row of the seed; an image does not depend on `num`.
+          seed: seed of the noise.
+          num: number of images, one per row of the seed; an image does not depend on `num`.
           temperature: 1 samples the model; a multiscale model also takes one per scale, base first.
           start: a small image uint8 [side, side, channels] to enlarge (multiscale).
           given: an image uint8 [size, size, channels] and how many of its pixels, in raster order,

@@ -48,7 +48,7 @@ def export_functions(
     """Return what is saved.
 
     Args:
-      model: that draws.
+      model: an image model.
       allowed_batches: batch sizes of the server; empty: 1 to 8.
       buckets: must be empty.
 

@@ -28,7 +28,7 @@ def verify(folder: Path, manifest_digest: str = "") -> None:
     No file may be missing or unlisted, and none may be a link, which could lead anywhere.
 
     Args:
-      folder: of the bundle.
+      folder: folder of the bundle.
       manifest_digest: SHA-256 that the manifest must have; "": any.
     """
     listed = _read(folder, manifest_digest)

@@ -26,7 +26,7 @@ class EngineRequest:
     """A request for sounds.
 
     frames: float32 [frames, channels] or None. num_samples: of each sound. seed: in [0, 2^64).
-    rows: of the seed. speaker: index or None. temperature: of the noise.
+    rows: rows of the seed. speaker: index or None. temperature: scale of the noise.
     """
 
     frames: np.ndarray | None

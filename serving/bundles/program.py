@@ -22,7 +22,7 @@ class Program:
     Until `restore` or the first call it is a few MB of bytes, and TensorFlow is not initialised.
 
     Args:
-      folder: of the bundle, which holds the variables.
+      folder: folder of the bundle, which holds the variables.
       graph: see `check_program`.
     """
 

@@ -12,7 +12,7 @@ from serving.bundles.signature import Arrays, Signature
 class Servable(Protocol):
     """A loaded model, called by signature; thread-safe.
 
-    name, version, path: of its folder. spec: its model.json.
+    name, version, path: from its folder. spec: its model.json.
     """
 
     name: str

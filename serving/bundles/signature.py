@@ -135,10 +135,10 @@ def example(
     """Return inputs that pass `check`: defaults, or else zeros moved into the range.
 
     Args:
-      signature: of the inputs.
-      rows: of the batch.
-      padded: as in model.json; these inputs get the bucket's length.
-      bucket: that length, and the size of all other free axes.
+      signature: the signature with the inputs.
+      rows: size of the batch.
+      padded: "padded" of model.json; these inputs get the bucket's length.
+      bucket: size of free axes.
     """
     lengths = {pad["length"] for pad in (padded or {}).values()}
     arrays = {}

@@ -18,9 +18,9 @@ def write_warmup(folder: Path, name: str, serving: Mapping[str, Any]) -> bool:
     version whose warm-up fails. `Bundle.warm` needs no requests.
 
     Args:
-      folder: of the version.
-      name: of the model.
-      serving: as in model.json.
+      folder: folder of the version.
+      name: name of the model.
+      serving: "serving" of model.json.
     """
     try:
         from tensorflow_serving.apis import predict_pb2, prediction_log_pb2

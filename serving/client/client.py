@@ -33,9 +33,9 @@ class Client:
 
     Args:
       address: http://HOST:PORT, grpc://HOST:PORT, or with TLS https:// and grpcs://.
-      token: that the server requires; None: no token.
-      timeout_seconds: for each call until the end of its response, retries and pauses included;
-        each method takes another one.
+      token: token that the server requires; None: no token.
+      timeout_seconds: limit of each call until the end of its response, retries and pauses
+        included; each method takes another one.
       retries: attempts after the first, with growing pauses, if the server is unreachable,
         overloaded (503) or limits this client (429). A retry is harmless, since models are
         functions of their seed. Nothing is retried once part of a stream was received.
@@ -101,10 +101,10 @@ class Client:
         """Return the outputs of a signature of a model, as arrays.
 
         Args:
-          name: of the model.
+          name: name of the model.
           inputs: by name, with the batch as the first axis. NumPy arrays are sent as they are;
             other values are converted to the signature's types.
-          signature: to run.
+          signature: signature to run.
           version: None: the current one.
           timeout_seconds: None: the client's.
         """
@@ -135,18 +135,18 @@ class Client:
         """Return speech as the server generates it: an iterator of chunks float32 [samples].
 
         Args:
-          name: of the model.
+          name: name of the model.
           frames: float [frames, channels] to speak.
           recording: path or bytes of a WAV or FLAC file to resynthesise, at its level; HTTP only.
           example: name of one of the server's recordings; HTTP only.
-          text: to speak, where the server has a text front end; HTTP only.
-          seed: names the noise.
-          row: of the seed.
+          text: text to speak, where the server has a text front end; HTTP only.
+          seed: seed of the noise.
+          row: row of the seed.
           seconds: duration; None: that of the input.
           speaker: name, for a model with speakers.
           temperature: scales the noise; None: the model's default, else 1.
           force: accept frames that do not look like the training data.
-          timeout_seconds: until the end of the audio; None: the client's.
+          timeout_seconds: limit until the end of the audio; None: the client's.
         """
         arguments: dict[str, Any] = {"seed": seed, "row": row}
         if frames is not None:
@@ -175,15 +175,15 @@ class Client:
         """Return images as the server draws them, each scale by scale.
 
         Args:
-          name: of the model.
+          name: name of the model.
           label: class, by name or index; the model decides which condition it needs.
           caption: text; HTTP only.
           map: [side, side] labels.
-          num: images, from rows 0, 1, ... of the seed.
-          seed: names the noise.
+          num: number of images, from rows 0, 1, ... of the seed.
+          seed: seed of the noise.
           temperature: one number, or one per scale, the smallest first.
           guidance: strength of the condition beyond the model's own; 0: none.
-          timeout_seconds: until the last image; None: the client's.
+          timeout_seconds: limit until the last image; None: the client's.
         """
         arguments: dict[str, Any] = {"num": num, "seed": seed}
         if isinstance(temperature, Sequence):

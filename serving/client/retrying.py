@@ -46,7 +46,7 @@ def strict_json(text: str | bytes) -> Any:
 class RetryableError(Exception):
     """A failed attempt that may be repeated.
 
-    error: to raise if it is not repeated. after_seconds: pause that the server asked for.
+    error: raised if it is not repeated. after_seconds: pause that the server asked for.
     """
 
     def __init__(self, error: ClientError, after_seconds: float = 0.0):

@@ -97,7 +97,7 @@ def run_sample(arguments: list[str], parse: Callable) -> int:
     The model's kind decides on the options. Ctrl-C keeps the samples received so far.
 
     Args:
-      arguments: after the command's name.
+      arguments: words after the command's name.
       parse: parses them into a dataclass.
     """
     logging.getLogger("stamina").setLevel(logging.ERROR)  # only the final error is reported

@@ -40,7 +40,7 @@ class Replica:
 
     Args:
       models: folder of models on this machine.
-      settings: of the server; a token is required.
+      settings: settings of the server; a token is required.
       load: returns the bundle of a version's folder; None: `serving.bundles.loading.load`.
     """
 

@@ -36,9 +36,9 @@ Call = Callable[[str, Arrays], Arrays]
 class Limits:
     """Limits of one model.
 
-    rows, bytes: of inputs that wait. request_rows: of one request. delay_seconds: how long a batch
-    waits for requests that are likely to come. threads: concurrent calls; one more for rows that
-    take longer than CALL_SECONDS.
+    rows, bytes: inputs that may wait. request_rows: rows of one request. delay_seconds: how long a
+    batch waits for requests that are likely to come. threads: concurrent calls; one more for rows
+    that take longer than CALL_SECONDS.
     """
 
     rows: int = 256
@@ -104,10 +104,10 @@ class Batcher:
 
     Args:
       call: (signature, inputs) -> outputs; called in a thread.
-      padding: of the model.
-      limits: of the model.
-      metrics: of the model.
-      name: of the threads.
+      padding: padding of the model's inputs.
+      limits: limits of the model.
+      metrics: metrics of the model.
+      name: name of the threads.
     """
 
     def __init__(
@@ -328,7 +328,7 @@ class Batcher:
         """Return the outputs of a row of a failed batch, called alone.
 
         Args:
-          row: to call.
+          row: the row to call.
           failed: errors by the `id` of requests with a failed row, whose other rows are not called.
         """
         if row.request.answer.done():

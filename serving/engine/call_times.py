@@ -25,10 +25,10 @@ class CallTimes:
         """Record a call.
 
         Args:
-          kind: of the call.
-          signature: of the call.
-          cost: of one of its rows.
-          seconds_per_row: that it took.
+          kind: kind of the call.
+          signature: signature of the call.
+          cost: cost of one of its rows.
+          seconds_per_row: duration divided by the number of rows.
         """
         self._seconds.setdefault(kind, (signature, cost, collections.deque(maxlen=REMEMBERED)))
         self._seconds.move_to_end(kind)

@@ -18,8 +18,8 @@ MAX_PADDING_SHARE = 0.25  # of padding rows in a call
 class Fitted:
     """The inputs of one request, as long as its longest row.
 
-    lengths: of the axis of each padded input, by name. key: requests with equal keys may share a
-    call.
+    lengths: length of the padded axis of each padded input, by name. key: requests with equal keys
+    may share a call.
     """
 
     inputs: Arrays
@@ -95,7 +95,7 @@ class Padding:
 
         Args:
           rows: the inputs of each, without the batch axis.
-          lengths: of padded axes, as in Fitted; filled with zeros.
+          lengths: lengths of padded axes, as in Fitted; filled with zeros.
           size: at least the number of rows.
         """
         filled = [*rows, *[rows[0]] * (size - len(rows))]

@@ -39,7 +39,7 @@ class ModelRegistry:
       root: folder of NAME/VERSION/.
       settings: `poll_seconds` between two scans, and the limits of each model.
       load: returns the bundle of a version's folder; None: as the settings say.
-      metrics: of loads and requests; None: new ones.
+      metrics: metrics of the server; None: new ones.
     """
 
     def __init__(

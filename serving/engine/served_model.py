@@ -39,8 +39,8 @@ class ServedModel:
     Args:
       bundle: loaded and warm.
       settings: limits of the model.
-      metrics: of requests; None: new ones.
-      name: that it is served under; None: the bundle's.
+      metrics: metrics of the server; None: new ones.
+      name: name that it is served under; None: the bundle's.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class ServedModel:
 
         Args:
           condition: frames [frames, channels], or None for a model without.
-          timeout_seconds: for the whole stream.
+          timeout_seconds: limit of the whole stream.
           **options: `seed`, `row`, `num_samples`, `speaker` and `temperature`, as for
             `AudioBundle.stream`.
 

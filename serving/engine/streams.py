@@ -26,8 +26,8 @@ class Permits:
     behind waiting threads.
 
     Args:
-      number: of threads at the same time.
-      patience_seconds: after which a thread continues without a permit, since others hang.
+      number: threads that may hold a permit at the same time.
+      patience_seconds: time after which a thread continues without a permit, since others hang.
     """
 
     def __init__(self, number: int, patience_seconds: float = 10.0):
@@ -83,7 +83,7 @@ class Streams:
 
         Args:
           make: returns the iterator; called in the stream's own thread, which also advances it.
-          timeout_seconds: for the whole stream; None: STREAM_TIMEOUT_FACTOR times that of a chunk.
+          timeout_seconds: limit of the whole stream; None: STREAM_TIMEOUT_FACTOR times a chunk's.
 
         Raises:
           ServingError: Overloaded if there are too many streams, DeadlineExceeded, or the error of

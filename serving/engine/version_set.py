@@ -31,7 +31,7 @@ class VersionStatus:
 class BrokenVersion:
     """A version that could not be loaded, and when to retry.
 
-    stamp: of the files that failed. retry_at: infinite for a version refused for its content.
+    stamp: stamp of the files that failed. retry_at: infinite for a version refused for its content.
     attempt: an abandoned one, which must end before the next one starts.
     """
 

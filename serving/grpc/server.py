@@ -38,7 +38,7 @@ def make_server(
     It must be called in a running event loop.
 
     Args:
-      registry: of the models.
+      registry: the models.
       settings: the token, `max_body_mib` (of messages in both directions) and `timeout_seconds`.
       metrics: counts all calls.
     """

@@ -57,7 +57,7 @@ def decode_all(
     Args:
       protos: TensorProtos by input name.
       known: the inputs of the signature; other names raise InvalidInput before anything is read.
-      limit_bytes: of all arrays together, however short the message is.
+      limit_bytes: limit of all arrays together, however short the message is.
     """
     for name in protos:
         input_info(known, name)

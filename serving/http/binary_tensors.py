@@ -77,7 +77,7 @@ def split(body: bytes, header_length: str | None) -> tuple[InferRequest, memoryv
     """Return the JSON of a request and the bytes after it.
 
     Args:
-      body: of the request.
+      body: the request's body.
       header_length: the header's value; None: all of the body is JSON.
     """
     view = memoryview(body)

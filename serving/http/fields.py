@@ -66,7 +66,7 @@ def as_model(fields: Mapping[str, Any], model: type[Model], *, strict: bool = Tr
     """Return fields as a model; raise InvalidInput, which names the field, if one breaks its rule.
 
     Args:
-      fields: by name.
+      fields: values by name.
       model: a msgspec Struct or a dataclass.
       strict: reject numbers given as text, as in a query.
     """

@@ -68,10 +68,10 @@ def inputs(
     Args:
       served: the model.
       value: condition of one image, as `condition` returns it.
-      seed: names the noise.
-      rows: of the seed.
+      seed: seed of the noise.
+      rows: rows of the seed.
       temperature: one per scale, or one for all.
-      guidance: None: none.
+      guidance: None: no guidance.
     """
     known, count = signature(served).inputs, len(rows)
     values: dict[str, np.ndarray] = {

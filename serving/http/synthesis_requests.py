@@ -89,7 +89,7 @@ def synthesis_request(
 
     Args:
       served: the model.
-      fields: of the request.
+      fields: fields of the request.
       frames: float32 [frames, channels] or None.
       gain_db: see `SynthesisRequest`.
     """
@@ -150,7 +150,7 @@ class WorkerPool:
     """Threads for work before the model: decoding, features, phonemes.
 
     Args:
-      seconds: that a task may wait and run.
+      seconds: time that a task may wait and run.
     """
 
     def __init__(self, seconds: float):

@@ -45,7 +45,7 @@ class BackgroundHandler(logging.Handler):
     Lines that arrive while MAX_LINES wait are dropped; the log reports their number later.
 
     Args:
-      stream: where lines are written.
+      stream: text file to write to.
       on_lost: called for each dropped line.
     """
 
@@ -91,7 +91,7 @@ def configure(
 
     Args:
       log_format: "text" or "json".
-      level: the lowest one, of `logging`.
+      level: lowest level, a name of `logging`.
       stream: None: stderr.
       on_lost: called for each dropped line.
 

@@ -83,13 +83,13 @@ class Metrics:
         """Count an answered request.
 
         Args:
-          model: as the client named it; None for a request without a model.
+          model: name that the client sent; None for a request without a model.
           protocol: "tensorflow-rest", "v2", "openai", "onepass" or "grpc".
           status: "ok" or the `code` of a ServingError.
-          seconds: from the first byte of the request to the last of its response.
-          first_byte_seconds: to the first byte of the response; None where there was none.
-          received_bytes: of the bodies or messages received.
-          sent_bytes: of the bodies or messages sent.
+          seconds: time from the first byte of the request to the last of its response.
+          first_byte_seconds: time to the first byte of the response; None without one.
+          received_bytes: size of the bodies or messages received.
+          sent_bytes: size of the bodies or messages sent.
         """
         name = model if model in self._models else ""
         self._requests.labels(name, protocol, status).inc()

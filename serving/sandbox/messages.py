@@ -45,9 +45,9 @@ def receive(
     """Return the head and the arrays of the next message.
 
     Args:
-      connection: to read from.
+      connection: the socket to read from.
       most_head_bytes: limit of the head.
-      seconds: for the whole message, however slowly its bytes arrive; None: no limit.
+      seconds: time limit of the whole message; None: no limit.
 
     Raises:
       EOFError: the connection has ended.

@@ -46,8 +46,8 @@ class ForkServer:
 
         Args:
           request: what to load.
-          count: of sockets, at most MOST_CONNECTIONS.
-          seconds: for the fork server to start the process, and itself if it is new.
+          count: number of sockets, at most MOST_CONNECTIONS.
+          seconds: time limit for starting the process, and the fork server if it is new.
 
         Returns:
           The id of the process, and sockets to it.

@@ -44,7 +44,7 @@ class ModelEnded(Internal):
 class SandboxLimits:
     """The limits of a model's process.
 
-    memory_bytes: of its private memory. load_seconds: to load, and to warm. call_seconds: for a
+    memory_bytes: private memory. load_seconds: time to load, and to warm. call_seconds: time for a
     call, or a chunk. connections: concurrent requests.
     """
 
@@ -57,15 +57,15 @@ class SandboxLimits:
 class SandboxedBundle:
     """A `Servable` that runs the bundle's program in a process of its own.
 
-    pid: of that process, which ends with the last reference to this object. It `is_alive` until it
+    pid: of the process, which ends with the last reference to this object. It `is_alive` until it
     ends, or is killed because it did not answer in time: a current request then raises ModelEnded,
     later ones NotReady.
 
     Args:
-      path: of the bundle, NAME/VERSION.
+      path: folder of the bundle, NAME/VERSION.
       fork_server: starts the process.
-      limits: of the process.
-      arguments: of the loader, in addition to the path.
+      limits: limits of the process.
+      arguments: arguments of the loader, in addition to the path.
       loader: MODULE:FUNCTION, imported in the process.
 
     Raises:

@@ -151,7 +151,7 @@ def test_a_task_that_waits_for_others_says_so(monkeypatch, capsys):
     monkeypatch.setattr(cluster_startup, "SAY_SECONDS", 0.0)
     first, second = tf_config.local_tasks(worker=2)
     address = second.cluster["worker"][1]
-    with pytest.raises(UserError, match="not there"):
+    with pytest.raises(UserError, match="missing"):
         wait_for_all(first, 0.5)
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"worker 0 waits for worker 1 ({address}) of TF_CONFIG: ")

@@ -208,9 +208,9 @@ def test_restarts_are_counted_and_a_mistake_is_no_reason_for_one(launch):
     killed = launch("os.kill(os.getpid(), 9)", "--workers", "1", "--restarts", "1")
     mistaken = launch("sys.exit(2)", "--workers", "1", "--restarts", "1")
     assert killed.ended(LIMIT_SECONDS) == 137
-    assert killed.output().count("start again") == 1
+    assert killed.output().count("restart 1 of 1") == 1
     assert mistaken.ended(LIMIT_SECONDS) == 2
-    assert "start again" not in mistaken.output()
+    assert "restart" not in mistaken.output()
 
 
 def test_a_worker_of_a_chief_starts_again_alone(launch, tmp_path):
@@ -303,7 +303,7 @@ def test_mistakes_are_said_in_one_line(mistake):
     assert mistake("launch", "--workers", "0", *train) == "`--workers` must be at least 1, got 0."
     assert "`--grace-seconds` must be" in mistake("launch", "--grace-seconds", "0", *train)
     assert "`--restarts` must be 0" in mistake("launch", "--restarts", "-1", *train)
-    assert "--hosts` belongs to" in mistake("launch", "--hosts", "a:1", *train)
+    assert "--hosts` requires" in mistake("launch", "--hosts", "a:1", *train)
     printing = ["launch", "--servers", "1", "--workers", "2", "--print", "commands", "--hosts"]
     assert "with 4 addresses" in mistake(*printing, "a:1,b:2", *train)
     assert "got 'a:x'" in mistake(*printing, "a:x", *train)

@@ -159,7 +159,7 @@ def test_training_may_cross_to_jax_and_back(folder, workdir, alone, tmp_path):
     out = Path(shutil.copytree(folder, tmp_path / "carried"))
     done = run_alone(out, "--steps", "6", "--report-steps", "2", devices=3)
     assert done.returncode == 0, done.stderr
-    assert "3 x cpu: from step 3 to 6" in done.stderr
+    assert "3 x cpu: training from step 3 to 6" in done.stderr
     assert "training: 6/6 steps" in done.stderr
     assert adopt(out, workdir) == 6
 

@@ -88,7 +88,7 @@ def test_two_processes_train_as_one_which_resumes_from_their_checkpoint(copied, 
     (second / "checkpoints/step_00000000.npz").unlink()  # the state is that of the first
     both = start([first, second], "--steps", "3", "--report-steps", "1")
     assert ended(both) == [0, 0], [process.output() for process in both]
-    assert "2 x cpu in 2 processes: from step 0 to 3" in both[0].output()
+    assert "2 x cpu in 2 processes: training from step 0 to 3" in both[0].output()
     assert errors(both[1]) == []
     assert not list(second.glob("checkpoints/*")) + list(second.glob("metrics.jsonl"))
     lines = (first / "metrics.jsonl").read_text().splitlines()
@@ -106,7 +106,7 @@ def test_a_state_that_is_cut_over_processes_resumes_from_one_and_goes_back(copie
     layout.write_text(json.dumps({"program": digest, **CUT_BY_ALL}))
     both = start([folder] * 2, "--layout", layout, "--steps", "4", devices=2)
     assert ended(both) == [0, 0], [process.output() for process in both]
-    assert "4 x cpu in 2 processes: from step 2 to 4" in both[0].output()
+    assert "4 x cpu in 2 processes: training from step 2 to 4" in both[0].output()
     assert_close(alone(folder), alone(copied("one")))
 
 
