@@ -1,4 +1,4 @@
-"""`fit`: trains a model in memory or in a work directory."""
+"""`fit`: train a model in memory or in a work directory."""
 
 import dataclasses
 import functools
@@ -28,7 +28,7 @@ ADAM = OptimizerConfig(warmup_steps=100)
 
 
 class Trainable(Protocol):
-    """What is trained: an `Autoregressive`, a student."""
+    """A model that `fit` trains: an `Autoregressive` or a student."""
 
     @property
     def order(self) -> str:
@@ -65,28 +65,34 @@ def fit(
     jit_compile: bool = False,
     log: Callable[[str], None] = print,
 ) -> Outcome:
-    """Train the model's weights in place.
+    """Train or resume training of a model's weights in place.
 
     Args:
-      model: an `Autoregressive`, say. Its network is called as it is used: without dropout.
-      batches: arrays, an iterable, `tf.data` or a function of the step, see `Batches`.
-      steps: updates in all; a run that is resumed counts those it has made.
+      model: an `Autoregressive` or a student. Its network is called as in use: without dropout.
+      batches: arrays of elements [num, time] or [num, height, width, channels], a pair of elements
+        and condition, an iterable of batches, `tf.data` or a function of the step, see `Batches`.
+      steps: total number of updates, including those of a run that is resumed.
       loss: from the model and a batch to a scalar, a mean over rows, or that and a dict of metrics.
-      optimizer: an `OptimizerConfig` of the library's Adam, after whose training the weights are
-        their Polyak average; or an optimiser of Keras.
-      schedule: from the step, int32 [], to Adam's learning rate; None: as the optimiser says.
+      optimizer: an `OptimizerConfig` of the library's Adam, which leaves the Polyak average in the
+        weights; or a Keras optimiser.
+      schedule: from the step, int32 [], to Adam's learning rate; None: that of the optimiser.
       evaluate: a function from the model to a score, lower is better; or held-out data, as
         `batches`, whose mean loss is the score.
       evaluate_every: steps between two evaluations, each with a checkpoint.
-      batch_size: rows drawn from arrays. seed: of the draw.
-      workdir: for checkpoints, metrics and events; a run there is resumed exactly. None: none.
-      replicator: in whose scope the network was made; None: one device.
+      batch_size: rows drawn from arrays.
+      seed: of the draw of rows.
+      workdir: for checkpoints, metrics and events; a run there is resumed exactly. None: nothing
+        is written.
+      replicator: in whose scope the network was created; None: one device.
       jit_compile: compile the step with XLA.
-      log: called with lines for the person watching; progress is shown on standard error.
+      log: called with progress messages; a progress bar is shown on standard error.
+
     Returns:
-      How training ended: its step, reason and best score.
+      The outcome: `step`, `reason` and `best` score.
+
     Raises:
-      ValueError, UserError: bad data or loss; training diverged; the directory has another run.
+      ValueError: bad data, loss or arguments.
+      UserError: training diverged, or `workdir` has a run of another configuration.
     """
     _check_counts(steps=steps, evaluate_every=evaluate_every, batch_size=batch_size)
     rank = 2 if model.order == "time" else 4

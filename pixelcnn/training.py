@@ -1,4 +1,4 @@
-"""Training an image model: from images to a run directory."""
+"""Training of an image model: from images to a run directory."""
 
 import dataclasses
 from pathlib import Path
@@ -19,7 +19,7 @@ CHANGEABLE = ("loop", "data_folder", "dev_digest")
 
 
 def kind_of(config: AnyTrainConfig) -> str:
-    """The kind of model that a configuration is of."""
+    """Return the kind of model that a configuration describes."""
     return next(kind for kind, of in KINDS.items() if isinstance(config, of))
 
 
@@ -66,7 +66,7 @@ def train(
 def run_config(
     preset: str, config: AnyTrainConfig, dataset: ImageDataset, data: Path | str
 ) -> dict:
-    """What config.json says of a run."""
+    """Return the content of a run's config.json."""
     folder = str(data) if str(data).startswith("tfds:") else str(Path(data).absolute())
     return {
         "kind": kind_of(config),
@@ -80,7 +80,11 @@ def run_config(
 
 
 def config_from(stored: dict) -> AnyTrainConfig:
-    """The configuration that a config.json holds, or a UserError that says what is wrong in it."""
+    """Return the configuration that a config.json holds.
+
+    Raises:
+      UserError: naming what is wrong in it.
+    """
     kind = stored.get("kind")
     if kind not in KINDS:
         raise UserError(f"It holds a {kind}, not a {' or a '.join(KINDS)}.")
