@@ -99,16 +99,9 @@ class Network(tf.Module):
         raise NotImplementedError
 
     @functools.cached_property
-    def xla_sampler(self) -> Any:
-        """The cached sampler by XLA, and what was compiled for it."""
-        raise NotImplementedError
-
-    @functools.cached_property
-    def fixed_point_sampler(self) -> Any:
-        """The sampler by passes over many samples, and what was compiled for it."""
-        from wavenet.samplers.fixed_point import FixedPointSampler
-
-        return FixedPointSampler(self)
+    def samplers(self) -> dict[str, Any]:
+        """The samplers that were compiled for it, by backend; they last as long as it does."""
+        return {}
 
 
 def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:

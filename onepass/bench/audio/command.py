@@ -25,9 +25,9 @@ from wavenet.features import MelConvention
 from wavenet.network import WaveNet
 from wavenet.networks import Network
 from wavenet.presets import PRESETS
-from wavenet.samplers import NaiveSampler, XlaSampler
+from wavenet.samplers import NaiveSampler
+from wavenet.samplers.generation import xla_sampler
 from wavenet.samplers.numba.sampler import sampler_for
-from wavenet.samplers.vocoder import VocoderSampler
 from wavenet.vocoder import VocoderWaveNet
 
 NETWORKS = {
@@ -125,9 +125,7 @@ def bound_speed(name: str, network: Network, batch: int) -> float:
 _numba = functools.cache(sampler_for)
 
 
-@functools.cache
-def _xla(network: Network) -> XlaSampler | VocoderSampler:
-    return VocoderSampler(network) if isinstance(network, VocoderWaveNet) else XlaSampler(network)
+_xla = functools.cache(xla_sampler)
 
 
 @functools.cache
