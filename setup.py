@@ -83,7 +83,6 @@ setup(
         "distill": ["shipped/**"],
         "speech": ["shipped/**"],
         "serving": ["grpc/protos/**", "page/*"],
-        "onepass": ["bench/audio/*.cpp"],
     },
     include_package_data=False,
     install_requires=[

@@ -16,12 +16,10 @@ FLOORS = (
     ("speech",),
     ("serving",),
     ("onepass",),
-    ("examples",),
+    ("examples", "benchmarks"),
     ("tests",),
 )
 HEIGHT = {name: height for height, floor in enumerate(FLOORS) for name in floor}
-# Packages within a folder that know nothing of the rest of it.
-BASEMENTS = (("onepass", "bench"),)
 NOT_FLOORS = {"build", "dist", "docs"}
 NAMELESS = {"utils", "util", "common", "core", "helpers", "helper"}
 # Calls that import what their first argument names.
@@ -74,18 +72,9 @@ def climbs(root):
         for line, name in imported(ast.parse(path.read_text(encoding="utf-8")), place.parts[:-1]):
             other = name.split(".")[0]
             sideways = other != floor and other in HEIGHT and HEIGHT[other] >= HEIGHT[floor]
-            if sideways or leaves_basement(place, name):
+            if sideways:
                 found.append(f"{place}:{line}: {floor} imports {name}")
     return found
-
-
-def leaves_basement(place, name):
-    """Whether a file of a package below its own package imports something of that above it."""
-    inside = [basement for basement in BASEMENTS if place.parts[: len(basement)] == basement]
-    return any(
-        name.split(".")[0] == basement[0] and tuple(name.split("."))[: len(basement)] != basement
-        for basement in inside
-    )
 
 
 def nameless(root):
@@ -134,15 +123,13 @@ def test_the_floors_are_read_at_all():
         ("likelihoods/a.py", "from replicator.training.loop import train"),
         ("replicator/a.py", "def f():\n    if 1:\n        from likelihoods import noise"),
         ("serving/deep/a.py", "from onepass import main"),
-        ("serving/a.py", "from onepass.bench import audio"),
+        ("onepass/a.py", "import benchmarks.audio"),
         ("distill/a.py", "from .. import serving"),
         ("distill/deep/a.py", "from ...serving import load"),
         ("wavenet/a.py", "importlib.import_module('pixelcnn.network')"),
         ("wavenet/a.py", "importlib.resources.files('pixelcnn')"),
         ("onepass/a.py", "import tests.conftest"),
         ("onepass/a.py", "import examples.d4pg"),
-        ("onepass/bench/a.py", "from onepass import load"),
-        ("onepass/bench/audio/a.py", "from onepass.command import main"),
     ],
 )
 def test_a_climbing_import_is_caught(tmp_path, place, text):
@@ -156,9 +143,7 @@ def test_a_climbing_import_is_caught(tmp_path, place, text):
         ("wavenet/a.py", "from likelihoods import noise\nimport replicator.training.loop"),
         ("wavenet/a.py", "from . import network\nfrom .pixelcnn import x\nfrom wavenet import y"),
         ("distill/a.py", "from pixelcnn import network\nfrom wavenet import network as sound"),
-        ("onepass/bench/a.py", "from serving import load\nimport likelihoods"),
-        ("onepass/a.py", "import onepass.bench.audio, serving"),
-        ("onepass/bench/audio/a.py", "from onepass.bench.report import Row"),
+        ("benchmarks/a.py", "from serving import load\nimport onepass"),
         ("likelihoods/a.py", "import tensorflow as tf\nfrom wavenet_tools import x"),
     ],
 )
