@@ -6,9 +6,9 @@ from typing import Any
 
 import tensorflow as tf
 
-from autoregressive.incremental import NotCausalError, UnsupportedNetworkError
 from autoregressive.model import Autoregressive
 from autoregressive.storage.program import STEP_ROWS, Program
+from likelihoods.capabilities import pixel_channels
 from replicator.runs.atomic_files import write_text
 from replicator.runs.errors import UserError
 
@@ -31,7 +31,7 @@ def save(model: Autoregressive, folder: str | Path) -> Path:
       UserError: a part of the model cannot be stored; the message says why.
     """
     folder = Path(folder)
-    with_step = _has_step(model)
+    with_step = model.symbol_network.has_step
     try:
         program = Program(model, with_step)
         _check_python(program)
@@ -42,15 +42,6 @@ def save(model: Autoregressive, folder: str | Path) -> Path:
         raise UserError(f"The model cannot be stored: {_first_line(error)}") from error
     write_text(folder / SPEC_FILE, json.dumps(_spec(model, with_step), indent=2) + "\n")
     return folder
-
-
-def _has_step(model: Autoregressive) -> bool:
-    if model.order != "time":
-        return False
-    try:
-        return model.symbol_network.stepped is not None
-    except (NotCausalError, UnsupportedNetworkError):
-        return False
 
 
 def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
@@ -66,7 +57,7 @@ def _spec(model: Autoregressive, with_step: bool) -> dict[str, Any]:
             "levels": distribution.levels,
             "num_parameters": distribution.num_parameters,
             "noise_channels": distribution.noise_channels,
-            "channels": getattr(distribution, "channels", None),
+            "channels": pixel_channels(distribution),
         },
         "log_unit": model.codec.log_unit,
         "step_rows": list(STEP_ROWS) if with_step else [],

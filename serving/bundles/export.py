@@ -103,7 +103,7 @@ def _atomic_folder(out: Path) -> Iterator[Path]:
     try:
         folder.mkdir(parents=True)
     except OSError as error:
-        raise UserError(f"Cannot make the folder {out}: {error.strerror}.") from error
+        raise UserError(f"Cannot create the folder {out}: {error.strerror}.") from error
     try:
         yield folder
         os.replace(folder, out)
