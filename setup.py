@@ -57,6 +57,7 @@ TEST = [
     *SIGN,
     *TRACES,
     "hypothesis>=6.120",
+    "import-linter>=2.5",
     "jax",
     "kubernetes-validate>=1.33",
     "pytest>=8.0",

@@ -9,9 +9,7 @@ where `*` is a causal dilated convolution and `c` the condition of that time ste
 a speaker, and the context stack (section 2.6).
 """
 
-import functools
 import math
-from typing import Any
 
 import tensorflow as tf
 
@@ -219,13 +217,6 @@ class WaveNet(Network):
     def untrained(self) -> "WaveNet":
         """Return another network of the same configuration, with untrained weights."""
         return WaveNet(self.config)
-
-    @functools.cached_property
-    def xla_sampler(self) -> Any:
-        """The cached sampler by XLA, and what was compiled for it."""
-        from wavenet.samplers.xla import XlaSampler
-
-        return XlaSampler(self)
 
     def inputs(self, levels):
         """What the network reads for integer levels: the levels themselves, or scaled floats."""

@@ -1,6 +1,5 @@
 """What samplers, training and distillation need of a network of sound, whichever it is."""
 
-import functools
 import math
 from typing import Any
 
@@ -95,18 +94,6 @@ class Network(tf.Module):
           skipped: inputs that come before those whose parameters are returned.
         """
         raise NotImplementedError
-
-    @functools.cached_property
-    def xla_sampler(self) -> Any:
-        """The cached sampler by XLA, and what was compiled for it."""
-        raise NotImplementedError
-
-    @functools.cached_property
-    def fixed_point_sampler(self) -> Any:
-        """The sampler by passes over many samples, and what was compiled for it."""
-        from wavenet.samplers.fixed_point import FixedPointSampler
-
-        return FixedPointSampler(self)
 
 
 def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:

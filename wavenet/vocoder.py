@@ -11,8 +11,7 @@ and the layers run once every B samples, a bunch; a small head, causal within th
 sample's mixture (bunched LPCNet, arXiv 2008.04574). Every density is exact.
 """
 
-import functools
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import tensorflow as tf
 
@@ -79,13 +78,6 @@ class VocoderWaveNet(Network):
     def untrained(self) -> "VocoderWaveNet":
         """Return another network of the same configuration, with untrained weights."""
         return VocoderWaveNet(self.config, self.conditioner.mel)
-
-    @functools.cached_property
-    def xla_sampler(self) -> Any:
-        """The cached sampler by XLA, and what was compiled for it."""
-        from wavenet.samplers.vocoder import VocoderSampler
-
-        return VocoderSampler(self)
 
     @property
     def gate_channels(self) -> int:

@@ -12,7 +12,9 @@ import tensorflow as tf
 
 from wavenet.networks import Network
 from wavenet.samplers import naive
+from wavenet.samplers.fixed_point import FixedPointSampler
 from wavenet.samplers.numba.sampler import is_known, sampler_for
+from wavenet.samplers.xla import xla_sampler
 from wavenet.speech_model import PassCount, Request
 
 Backend = Literal["auto", "numba", "xla", "fixed-point", "naive"]
@@ -117,7 +119,11 @@ def _sampler(network: Network, backend: Backend) -> Any:
     """Return the sampler of a backend; the network keeps those that XLA compiles."""
     if backend == "numba":
         return sampler_for(network)
-    return network.fixed_point_sampler if backend == "fixed-point" else network.xla_sampler
+    kept = vars(network).setdefault("_compiled_samplers", {})
+    if backend not in kept:
+        make = FixedPointSampler if backend == "fixed-point" else xla_sampler
+        kept[backend] = make(network)
+    return kept[backend]
 
 
 def _check(network: Network, request: Request) -> None:
