@@ -3,6 +3,7 @@
 import json
 
 import pytest
+from processes import ROOT
 
 from benchmarks import report, tables
 from benchmarks.report import Benchmark, Row
@@ -77,3 +78,10 @@ def test_tables_replace_what_is_between_the_markers():
     once = tables.with_tables(page, made)
     assert once.startswith("before\n") and once.endswith("\nafter\n") and "old" not in once
     assert tables.with_tables(once, made) == once
+
+
+def test_the_page_has_the_tables_of_its_json():
+    docs = ROOT / "docs"
+    found = json.loads((docs / "benchmarks.json").read_text(encoding="utf-8"))
+    page = (docs / "benchmarks.md").read_text(encoding="utf-8")
+    assert page == tables.with_tables(page, tables.format_tables(found))
