@@ -41,7 +41,7 @@ class MelPrediction:
         self._lags = bin_to_lag(mel, order)
 
     def __call__(self, frames):
-        """Return coefficients [..., order], log of the residual's gain [...] and of the level [...].
+        """Return coefficients [..., order], and logs of the residual's gain and the level [...].
 
         The level is the root mean square of the sound that the frame describes. All have the
         frames' type, and are finite for any finite frames.

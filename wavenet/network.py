@@ -171,7 +171,7 @@ class ContextStack(tf.Module):
         )
 
     def __call__(self, wave):
-        """Return the condition of each block, [batch, blocks, channels], of samples [batch, time]."""
+        """Return the condition of each block, [batch, blocks, channels], of samples."""
         batch, time = tf.shape(wave)[0], tf.shape(wave)[1]
         short = -time % self.block_samples
         blocks = tf.reshape(tf.pad(wave, [[0, 0], [0, short]]), [batch, -1, self.block_samples])
