@@ -51,7 +51,7 @@ def run(given: QuickstartArguments) -> int:
     data = shipped.recordings_folder()
     recording = sorted(data.glob("dev/*.flac"))[0]
     teacher, student = load_teacher(Path(SHIPPED)), students.load_student(Path("shipped"))
-    print(f"1. Speaking {recording.name}, which neither teacher nor student heard, from its mel")
+    print(f"1. Speaking {recording.name}, a held-out recording, from its mel")
     report = [_speech(teacher, student, recording, given)]
     print("2. Measuring them against the Griffin-Lim algorithm and an untrained student")
     corpus = dev_corpus(teacher, data)

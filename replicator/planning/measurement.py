@@ -203,10 +203,12 @@ def ask(request: dict[str, Any]) -> dict[str, Any]:
                 f"{LIMIT_SECONDS:g} seconds."
             ) from error
         if done.returncode:
-            said = [line for line in done.stderr.splitlines() if line.strip()] or [
+            printed = [line for line in done.stderr.splitlines() if line.strip()] or [
                 "it printed nothing"
             ]
-            raise UserError(f"JAX cannot compile or run the step on {devices} devices: {said[-1]}")
+            raise UserError(
+                f"JAX cannot compile or run the step on {devices} devices: {printed[-1]}"
+            )
         return json.loads(answer.read_text())
 
 
