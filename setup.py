@@ -57,6 +57,7 @@ TEST = [
     *SIGN,
     *TRACES,
     "hypothesis>=6.120",
+    "import-linter>=2.5",
     "jax",
     "kubernetes-validate>=1.33",
     "pytest>=8.0",
@@ -83,7 +84,6 @@ setup(
         "distill": ["shipped/**"],
         "speech": ["shipped/**"],
         "serving": ["grpc/protos/**", "page/*"],
-        "onepass": ["bench/audio/*.cpp"],
     },
     include_package_data=False,
     install_requires=[

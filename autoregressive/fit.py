@@ -89,7 +89,7 @@ def fit(
       log: called with progress messages; a progress bar is shown on standard error.
 
     Returns:
-      The outcome: `step`, `reason` and `best` score.
+      The outcome: `step`, `reason`, `seconds`, `best_score` and `best_step`.
 
     Raises:
       ValueError: bad data, loss or arguments.

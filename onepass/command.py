@@ -6,6 +6,7 @@ without it, and TensorFlow is imported after they are parsed.
 
 import importlib
 import os
+import runpy
 import sys
 import textwrap
 from collections.abc import Callable, Mapping, Sequence
@@ -28,12 +29,11 @@ VERBS = {
     "decompress": "what is in one: onepass decompress MODEL FILE.onepass --out DIR",
     "export": "a bundle to serve: onepass export RUN --out MODELS/NAME/1",
     "serve": "answer over HTTP and gRPC: onepass serve MODELS [--host --port ...]",
-    "bench": "measure side by side: onepass bench audio|images|scaling|serving",
+    "bench": "compare with peers, from a checkout: onepass bench [audio|images|...]",
     "plan": "step time and memory before you buy: onepass plan RUN|PRESET --devices N",
     "launch": "a cluster of processes: onepass launch --workers 2 -- onepass train ...",
     "pipeline": "compare pipeline schedules: onepass pipeline --devices 8 --microbatches 32",
 }
-BENCHES = ("audio", "images", "scaling", "serving")
 SERVERS = ("serve", "launch")  # which have nothing to say for as long as all is well
 HELP = frozenset({"-h", "--help"})
 COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")
@@ -246,13 +246,16 @@ def _model_kind(word: str) -> str | None:
 
 
 def _bench(rest: list[str]) -> int:
-    if rest and rest[0] in HELP:
-        print(f"usage: onepass bench {{{','.join(BENCHES)}}} [--json FILE] [options]")
-        return 0
-    bench = chosen(rest, BENCHES, "bench", "onepass bench")
-    arguments = importlib.import_module(f"onepass.bench.{bench}.arguments")
-    given = parse_for_tensorflow(arguments.BenchArguments, rest[1:], f"onepass bench {bench}")
-    return importlib.import_module(f"onepass.bench.{bench}.command").run(given)
+    """Run `python -m benchmarks` of the checkout that this package is imported from."""
+    checkout = Path(__file__).resolve().parent.parent
+    program = checkout / "benchmarks" / "__main__.py"
+    if not program.is_file():
+        raise UserError(
+            "the benchmarks are not installed with the package: run `python -m benchmarks` in a "
+            "checkout of the source."
+        )
+    sys.path.insert(0, str(checkout))
+    return runpy.run_path(str(program))["main"](rest)
 
 
 def _one_line(error: BaseException) -> str:

@@ -4,12 +4,10 @@ The command chooses a verb, and a verb a preset, before tyro reads the options; 
 are combined into one tree of sub-commands.
 """
 
-import importlib
 from typing import Annotated, Any, Union
 
 import tyro
 
-from onepass.command import BENCHES
 from onepass.compress_arguments import CompressArguments, DecompressArguments
 from onepass.quickstart_arguments import QuickstartArguments
 
@@ -26,10 +24,6 @@ def tree() -> Any:
     from serving.bundles.export_arguments import ExportArguments
     from serving.command import ServeArguments
 
-    benches = {
-        name: importlib.import_module(f"onepass.bench.{name}.arguments").BenchArguments
-        for name in BENCHES
-    }
     return _union(
         {
             "quickstart": QuickstartArguments,
@@ -41,7 +35,6 @@ def tree() -> Any:
             "decompress": DecompressArguments,
             "export": ExportArguments,
             "serve": ServeArguments,
-            "bench": _union(benches),
             "plan": PlanArguments,
             "launch": LaunchArguments,
         }

@@ -97,7 +97,7 @@ def _speech(
 {made}
 
 The student is {factors["teacher"] / factors["student"]:.1f} times as fast as its small teacher's
-cached sampler; `onepass bench audio` has teachers of the papers' width. Listen to
+cached sampler; docs/benchmarks.md has teachers of the papers' width. Listen to
 `{given.out}/teacher.wav`, `student.wav` and `recorded.wav`; look at
 `spectrograms.png`."""
 

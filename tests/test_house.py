@@ -17,6 +17,7 @@ PLACES = (
     "speech",
     "serving",
     "onepass",
+    "benchmarks",
 )
 MODULE_LINES = 400
 FUNCTION_LINES = 60
@@ -26,8 +27,7 @@ SHORT = {
     "likelihoods/affine.py": "flows of sound and of images, which do not know each other, share it",
     "likelihoods/limits.py": "configurations import it without TensorFlow",
     "onepass/__main__.py": "`python -m onepass`",
-    "onepass/bench/audio/arguments.py": "a help text imports it without TensorFlow",
-    "onepass/bench/scaling/jax_worker.py": "its process must not import TensorFlow",
+    "benchmarks/matrix_peak.py": "two benchmarks are held against it",
     "onepass/quickstart_arguments.py": "a help text imports it without TensorFlow",
     "onepass/shipped.py": "completion imports it without NumPy",
     "replicator/runs/field_rules.py": "configurations of every folder import it",

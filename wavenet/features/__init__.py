@@ -1,7 +1,6 @@
-"""What is computed from a waveform and back: mel spectrograms, F0, Griffin-Lim.
+"""Features of a waveform and their inversion: mel spectrograms, F0, Griffin-Lim.
 
-The names below are imported when they are first asked for: configurations need the conventions
-alone, without SciPy.
+The names below are imported on first use: configurations need the conventions alone, without SciPy.
 """
 
 from typing import TYPE_CHECKING
