@@ -332,7 +332,7 @@ class Autoregressive:
         """Return a sampler with a draft.
 
         Raises:
-          ValueError: the model has no draft: it is not of levels in time order.
+          ValueError: the model is not one of levels in time order, or the draft does not fit it.
         """
         if self.order != "time" or self.distribution.levels is None:
             raise ValueError('`method="speculative"` needs levels in time order.')

@@ -105,7 +105,7 @@ def run_evaluate(arguments: list[str], parse) -> int:
 
 def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, str]:
     """Return the figures of a student as one object, and as text."""
-    from distill.evaluation import evaluate, in_words
+    from distill.evaluation import evaluate, format_report
     from distill.model import load, teacher_of
     from distill.teacher import load_teacher
     from wavenet.evaluation import dev_corpus
@@ -133,7 +133,7 @@ def _evaluated(given: EvaluateArguments, model: "StudentModel") -> tuple[dict, s
     }
     if page is not None:
         page.write()
-    return figures, in_words(figures)
+    return figures, format_report(figures)
 
 
 def run_sample(arguments: list[str], parse, read_text=None) -> int:

@@ -161,7 +161,7 @@ def reads_mel(model: StudentModel) -> bool:
     return "mel" in model.data.features
 
 
-def in_words(figures: dict) -> str:
+def format_report(figures: dict) -> str:
     """The figures as lines of text, a column for each system."""
     kept = figures["acceptance"]
     lines = [
@@ -169,14 +169,14 @@ def in_words(figures: dict) -> str:
         f"KL from the teacher, nats a sample: {measure_in_words(figures['kl_nats'])}",
         f"the teacher would keep {100 * kept['probability']['mean']:.0f} % of its samples, "
         f"{kept['run']['mean']:.2f} in a row",
-        *_speculative_in_words(figures),
+        *_speculative_lines(figures),
         "",
         *table({"student": figures, **figures["against"]}),
     ]
     return "\n".join([*lines, *filter(None, [left_out_line()])])
 
 
-def _speculative_in_words(figures: dict) -> list[str]:
+def _speculative_lines(figures: dict) -> list[str]:
     if "speculative" not in figures:
         return []
     of = figures["speculative"]

@@ -1,7 +1,7 @@
-"""The command: `onepass VERB ...`. Each verb lives on the floor that does its work.
+"""The command `onepass VERB ...`; each verb is implemented in the folder that does its work.
 
-A help text, or a mistake in the words, needs no TensorFlow: options lie in modules that import
-without it, and TensorFlow is imported once they are read.
+Help texts and errors in the arguments need no TensorFlow: options are in modules that import
+without it, and TensorFlow is imported after they are parsed.
 """
 
 import importlib
@@ -38,7 +38,7 @@ SERVERS = ("serve", "launch")  # which have nothing to say for as long as all is
 HELP = frozenset({"-h", "--help"})
 COMPLETION = ("--tyro-print-completion", "--tyro-write-completion")
 INTERRUPTED, NO_READER = 130, 141  # 128 + SIGINT, 128 + SIGPIPE
-LONGEST_LINE = 500  # characters of an error that was not foreseen
+LONGEST_LINE = 500  # characters of an unexpected error
 REMOTE_HELP = "\n  onepass sample http://HOST:PORT/NAME --help   of a model that is served"
 
 
@@ -68,7 +68,7 @@ def main(arguments: list[str] | None = None) -> int:
 
 
 def _failed(error: BaseException) -> int:
-    """Say what was wrong in one line; the exit status."""
+    """Print an error in one line and return the exit status."""
     if isinstance(error, KeyboardInterrupt):
         say_error("interrupted.")
         return INTERRUPTED
@@ -97,14 +97,14 @@ def _run(arguments: list[str]) -> int:
 
 
 def parse_for_tensorflow(*given: Any, **named: Any) -> Any:
-    """What `parse` gives; then TensorFlow is imported, for whoever uses it next."""
+    """Return the result of `parse` after importing TensorFlow for the caller."""
     parsed = parse(*given, **named)
     _import_tensorflow_quietly()
     return parsed
 
 
 def _import_tensorflow_quietly() -> None:
-    """Imports TensorFlow, whose start-up notes ignore every log level, with stderr put aside."""
+    """Import TensorFlow with stderr redirected, since its start-up messages ignore log levels."""
     sys.stderr.flush()
     stderr, nowhere = os.dup(2), os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, 2)
@@ -132,7 +132,7 @@ def _distill(rest: list[str]) -> int:
 
 
 def _of_preset(verb: str, needed: str, packages: Sequence[str], rest: list[str]) -> int:
-    """Runs a verb that trains from the package that the preset belongs to."""
+    """Run a verb that trains, from the package that the preset belongs to."""
     presets: dict[str, Any] = {}
     package_of: dict[str, str] = {}
     for package in packages:
@@ -225,7 +225,7 @@ def _of_kind(verb: str, needed: str, rest: list[str], **of_sound: Any) -> int:
 
 
 def _positional(words: list[str]) -> list[str]:
-    """The words that are neither options nor may be the values of options."""
+    """Return the words that are neither options nor possible values of options."""
     before = ["", *words]
     pairs = zip(words, before, strict=False)
     return [word for word, last in pairs if not word.startswith("-") and last[:1] != "-"]
@@ -267,7 +267,7 @@ def _one_line(error: BaseException) -> str:
         return text
     if not isinstance(error, OSError):
         text = f"{type(error).__name__}: {text}" if text else type(error).__name__
-    return f"failed: {text[:LONGEST_LINE]} (ONEPASS_TRACEBACK=1 shows where)"
+    return f"failed: {text[:LONGEST_LINE]} (ONEPASS_TRACEBACK=1 prints the traceback)"
 
 
 def _help() -> str:
@@ -277,8 +277,8 @@ def _help() -> str:
         "train, distil, sample, export, serve.\n\nverbs:\n"
         + "\n".join(lines)
         + "\n\nonepass VERB --help lists the options of a verb. onepass --version prints the "
-        "version;\nonepass --tyro-print-completion bash|zsh|tcsh a script that completes words. "
-        "ONEPASS_TRACEBACK=1\nshows where an error came from."
+        "version;\nonepass --tyro-print-completion bash|zsh|tcsh prints a completion script. "
+        "ONEPASS_TRACEBACK=1\nprints the traceback of an error."
     )
 
 

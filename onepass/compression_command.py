@@ -32,7 +32,7 @@ def compress(given: CompressArguments) -> int:
         data, raw = model.compress(images, condition, **options), images.size
     else:
         if len(given.condition) > 1:
-            raise UserError("All recordings must be of one speaker.")
+            raise UserError("`--condition` must be one speaker for all recordings.")
         recordings = [_recording(path, model) for path in given.files]
         speaker = given.condition[0] if given.condition else None
         data = model.compress(recordings, speaker=speaker, tolerance=given.tolerance)
@@ -45,7 +45,7 @@ def compress(given: CompressArguments) -> int:
     seconds = time.perf_counter() - start
     print(
         f"{given.out}: {len(given.files)} files, {raw:,} bytes of pixels or samples in "
-        f"{len(data):,}, {8 * len(data) / raw:.3f} bits a byte, in {seconds:.1f} s"
+        f"{len(data):,}, {8 * len(data) / raw:.3f} bits per byte, in {seconds:.1f} s"
     )
     return 0
 
@@ -60,7 +60,7 @@ def decompress(given: DecompressArguments) -> int:
     names = described.get("names") or [f"{i:05d}" for i in range(len(elements))]
     make_folder(given.out)
     for name, each in zip(names, elements, strict=True):
-        # A name in a file is a stranger's: its last part alone says where to write.
+        # A name in a compressed file is untrusted: only its last part is used.
         plain = PurePosixPath(str(name).replace("\\", "/")).name or "unnamed"
         path = given.out / plain
         if makes_images:
@@ -76,12 +76,16 @@ def _model(path: Path) -> tuple[Any, bool]:
     """The model, and whether it makes images; UserError where it cannot compress."""
     model: Any = load(path)
     if not model.compresses:
-        raise UserError(f"{path} has no exact conditionals to compress by.")
+        raise UserError(f"{path} cannot compress: it has no exact conditionals.")
     return model, model.makes == "images"
 
 
 def _image(path: Path, model: Any) -> np.ndarray:
-    """The pixels of a file, uint8 [size, size, channels], where none of them would be changed."""
+    """Return the pixels of a file, uint8 [size, size, channels], without conversion.
+
+    Raises:
+      UserError: the file cannot be read, or has another size or mode than the model.
+    """
     try:
         with Image.open(path) as opened:
             mode, size = opened.mode, opened.size
@@ -89,7 +93,7 @@ def _image(path: Path, model: Any) -> np.ndarray:
     except FileNotFoundError as error:
         raise UserError(f"{path}: no such file.") from error
     except (OSError, UnidentifiedImageError, Image.DecompressionBombError) as error:
-        raise UserError(f"{path} is no image that can be read.") from error
+        raise UserError(f"{path} cannot be read as an image.") from error
     wanted = "L" if model.channels == 1 else "RGB"
     if mode != wanted or size != (model.size, model.size):
         raise UserError(
@@ -100,13 +104,17 @@ def _image(path: Path, model: Any) -> np.ndarray:
 
 
 def _recording(path: Path, model: Any) -> np.ndarray:
-    """The samples of a file, int16 [samples], where none of them would be changed."""
+    """Return the samples of a file, int16 [samples], without conversion.
+
+    Raises:
+      UserError: the file cannot be read, or has another format than the model's recordings.
+    """
     try:
         with soundfile.SoundFile(path) as file:
             subtype, rate_hz, channels = file.subtype, file.samplerate, file.channels
             samples = file.read(dtype="int16")
     except (soundfile.SoundFileError, OSError) as error:
-        raise UserError(f"{path} is no recording that can be read.") from error
+        raise UserError(f"{path} cannot be read as a recording.") from error
     if (subtype, rate_hz, channels) != ("PCM_16", model.sample_rate_hz, 1):
         raise UserError(
             f"{path} must be mono PCM_16 at {model.sample_rate_hz} Hz, got {channels} channels of "

@@ -130,7 +130,7 @@ def run_evaluate(arguments: list[str], parse) -> int:
         **evaluate(model, dataset, given.seed),
         **_of_samples(given, model, dataset),
     }
-    print(json.dumps(figures, indent=2) if given.as_json else in_words(figures))
+    print(json.dumps(figures, indent=2) if given.as_json else format_report(figures))
     return 0
 
 
@@ -173,7 +173,7 @@ def training_data(path: Path, model: "ImageModel") -> str:
     return data
 
 
-def in_words(figures: dict) -> str:
+def format_report(figures: dict) -> str:
     """Return the figures of a model as lines."""
     from pixelcnn.measures.codecs import DEEP_NAMES, NAMES
     from replicator.runs import intervals

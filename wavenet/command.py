@@ -81,7 +81,7 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
 
 def evaluated(given: EvaluateArguments, model: "SpeechModel") -> tuple[dict, str]:
     """Return the figures of a WaveNet as one object, and as text."""
-    from wavenet.evaluation import dev_corpus, evaluate, in_words
+    from wavenet.evaluation import dev_corpus, evaluate, format_report
 
     data = given.data or training_data(given.model)
     corpus = dev_corpus(model, data, given.speaker)
@@ -95,7 +95,7 @@ def evaluated(given: EvaluateArguments, model: "SpeechModel") -> tuple[dict, str
     }
     if page is not None:
         page.write()
-    return figures, in_words(figures)
+    return figures, format_report(figures)
 
 
 def listening_page(given: EvaluateArguments, sample_rate_hz: int) -> "ListeningPage | None":

@@ -173,13 +173,13 @@ def _untrained(model: SpeechModel, items: list[dict]) -> dict:
     return {"untrained_predictor": {"order": order, "bits_per_sample": dataclasses.asdict(bits)}}
 
 
-def in_words(figures: dict) -> str:
+def format_report(figures: dict) -> str:
     """The figures as lines of text, a column for each system."""
     bits = figures["measures"]["bits_per_sample"]
     lines = [
         f"{figures['model']}, step {figures['step']}, on {heading(figures)}",
         f"  bits per sample    {measure_in_words(bits)}",
-        _flac_in_words(bits["mean"], figures["codec"].get("flac")),
+        _flac_line(bits["mean"], figures["codec"].get("flac")),
     ]
     if predictor := figures.get("untrained_predictor"):
         lines.append(
@@ -196,7 +196,7 @@ def in_words(figures: dict) -> str:
     return "\n".join([*lines, *filter(None, [left_out_line()])])
 
 
-def _flac_in_words(bits: float, flac: float | None) -> str:
+def _flac_line(bits: float, flac: float | None) -> str:
     if flac is None:
         return (
             "  FLAC               not compared: the model's levels are not those of 16-bit samples"

@@ -69,7 +69,7 @@ class PassCount:
         """The share of samples whose draft is kept."""
         return 1.0 - self.corrected / max(1, self.samples)
 
-    def in_words(self) -> str:
+    def format_report(self) -> str:
         """A line that says what there is to say."""
         said = f"{self.passes:,} passes, {self.samples_per_pass:.2f} samples each"
         kept = f"; {100 * self.acceptance:.0f} % of the drafts kept" if self.corrected else ""

@@ -138,9 +138,9 @@ class Node:
             raise self.refused("depends on the length of its input")
         return short
 
-    def entry(self, index: int, place: int) -> int:
+    def entry(self, index: int, position: int) -> int:
         """Return one entry of an input, which must be the same at both lengths."""
-        short, long = (int(value[place]) for value in self.bounds(index))
+        short, long = (int(value[position]) for value in self.bounds(index))
         if short != long:
             raise self.refused("depends on the length of its input")
         return short

@@ -122,4 +122,4 @@ def test_recordings_keep_every_sample(tmp_path, monkeypatch, capsys):
 def test_a_model_without_conditionals_is_refused(tmp_path, monkeypatch, capsys):
     monkeypatch.setattr(compression_command, "load", lambda path: object())
     line = mistake(capsys, "compress", "shipped", "a.wav", "--out", tmp_path / "x.onepass")
-    assert "shipped has no exact conditionals" in line
+    assert "shipped cannot compress: it has no exact conditionals" in line

@@ -116,7 +116,7 @@ def test_only_what_the_user_can_do_otherwise_is_a_usage_error(
         raise error
 
     monkeypatch.setitem(command.RUN, "plan", run)
-    hint = " (ONEPASS_TRACEBACK=1 shows where)" if line.startswith("failed") else ""
+    hint = " (ONEPASS_TRACEBACK=1 prints the traceback)" if line.startswith("failed") else ""
     assert mistake("plan", status=status) == line + hint
     monkeypatch.setenv("ONEPASS_TRACEBACK", "1")
     with pytest.raises(type(error)):
