@@ -32,14 +32,14 @@ class Trainable(Protocol):
 
     @property
     def order(self) -> str:
-        """Of the elements, "time" or "raster"."""
+        """Order of the elements, "time" or "raster"."""
 
     @property
     def codec(self) -> Codec:
-        """Of the elements."""
+        """Codec of the elements."""
 
     def trainable_variables(self, *example: tf.Tensor) -> list[tf.Variable]:
-        """Return the variables that are trained, for symbols, and a condition if there is one."""
+        """Return the trained variables, for example symbols and, if there is one, a condition."""
 
 
 def negative_log_likelihood(model: Autoregressive, batch: dict[str, tf.Tensor]):
@@ -68,7 +68,8 @@ def fit(
     """Train or resume training of a model's weights in place.
 
     Args:
-      model: an `Autoregressive` or a student. Its network is called as in use: without dropout.
+      model: an `Autoregressive` or a student. Its network is called in inference mode, without
+        dropout.
       batches: arrays of elements [num, time] or [num, height, width, channels], a pair of elements
         and condition, an iterable of batches, `tf.data` or a function of the step, see `Batches`.
       steps: total number of updates, including those of a run that is resumed.
@@ -88,7 +89,7 @@ def fit(
       log: called with progress messages; a progress bar is shown on standard error.
 
     Returns:
-      The outcome: `step`, `reason` and `best` score.
+      The outcome: `step`, `reason`, `seconds`, `best_score` and `best_step`.
 
     Raises:
       ValueError: bad data, loss or arguments.
@@ -136,11 +137,11 @@ def _state(model, example, optimizer, schedule, steps, replicator) -> TrainState
     symbols += [example["condition"]] if "condition" in example else []
     weights = Weights(model.trainable_variables(*symbols))
     if not weights.weights:
-        raise ValueError("the network has no trainable variables.")
+        raise ValueError("`model` must have trainable variables.")
     if isinstance(optimizer, OptimizerConfig):
         return TrainState(weights, optimizer, steps, schedule)
     if schedule is not None:
-        raise ValueError("`schedule` is of the library's Adam; give Keras' optimiser its own.")
+        raise ValueError("`schedule` requires the library's Adam; give Keras' optimiser its own.")
     if not is_single_device(replicator):
         raise ValueError("`optimizer` must be an OptimizerConfig on more than one device.")
     return KerasState(weights, optimizer, steps)

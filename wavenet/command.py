@@ -1,6 +1,6 @@
 """The verbs of the command line for a WaveNet: train, evaluate.
 
-What needs TensorFlow is imported where it is used, so that a help text need not wait for it.
+TensorFlow is imported where it is used, so that a help text need not wait for it.
 """
 
 import dataclasses
@@ -33,8 +33,11 @@ class TrainArguments(TrainingOptions):
 
 @dataclasses.dataclass(frozen=True)
 class EvaluateArguments:
-    """How good a model is on dev recordings: a WaveNet's bits per sample, a student beside its
-    teacher; how close they and Griffin-Lim come to the recordings; speed."""
+    """Evaluate a model on dev recordings.
+
+    It measures a WaveNet's bits per sample, or a student and its teacher; how close they and
+    Griffin-Lim come to the recordings; and speed.
+    """
 
     model: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
     """Run directory, model folder, or `shipped`."""
@@ -60,7 +63,7 @@ class EvaluateArguments:
 
 
 def run_train(preset: str, arguments: list[str], parse) -> int:
-    """Parses the rest of `onepass train PRESET ...` and trains; 128 + a signal that stopped it."""
+    """Run `onepass train PRESET ...` and return the exit status, 128 + a signal that stopped it."""
     words = ("train", preset)
     given = parse_training(TrainArguments, words, arguments, parse, PRESETS[preset])
     from wavenet.portable import export_run
@@ -77,7 +80,7 @@ def run_train(preset: str, arguments: list[str], parse) -> int:
 
 
 def evaluated(given: EvaluateArguments, model: "SpeechModel") -> tuple[dict, str]:
-    """The figures of a WaveNet as one object, and in words."""
+    """Return the figures of a WaveNet as one object, and as text."""
     from wavenet.evaluation import dev_corpus, evaluate, in_words
 
     data = given.data or training_data(given.model)
@@ -96,7 +99,11 @@ def evaluated(given: EvaluateArguments, model: "SpeechModel") -> tuple[dict, str
 
 
 def listening_page(given: EvaluateArguments, sample_rate_hz: int) -> "ListeningPage | None":
-    """The page that was asked for, still empty, or None; UserError where it cannot be."""
+    """Return the requested page, still empty, or None.
+
+    Raises:
+      UserError: the page cannot be written.
+    """
     if given.listening_page is None:
         return None
     if not given.listening_page.parent.is_dir():
@@ -109,7 +116,7 @@ def listening_page(given: EvaluateArguments, sample_rate_hz: int) -> "ListeningP
 
 
 def training_data(path: Path) -> Path:
-    """The folder of recordings that a run was trained on; the shipped ones for a model folder."""
+    """Return the folder of recordings of a run; the shipped ones for a model folder."""
     if not (path / "config.json").exists():
         return shipped.recordings_folder()
     from replicator.runs.run_directory import RunDirectory

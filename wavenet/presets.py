@@ -14,7 +14,7 @@ Padding = Literal["zeros", "reflect"]
 
 @dataclasses.dataclass(frozen=True)
 class DataConfig:
-    """What a network is trained on, and how it is cut up."""
+    """The data of a network's training, and its clips."""
 
     sample_rate_hz: int = 24_000
     """Recordings of another rate are resampled."""
@@ -54,7 +54,7 @@ class DataConfig:
     """Share of the files kept for dev where the folder does not say."""
 
     def __post_init__(self):
-        """Raises ValueError, naming the field, for a number out of range."""
+        """Raise ValueError, naming the field, for a number out of range."""
         at_least(self, 1, "sample_rate_hz", "clip_samples", "batch_size", "mel_bands")
         speeds = self.augment_speeds
         is_near = all(0.5 <= speed <= 2.0 for speed in speeds)
@@ -66,7 +66,7 @@ class DataConfig:
         require(known, "features", rule, " ".join(self.features))
 
     def mel(self, hop_samples: int) -> MelConvention | None:
-        """The convention of the mel frames, or None where there are none."""
+        """Return the convention of the mel frames, or None where there are none."""
         if "mel" not in self.features:
             return None
         window = self.mel_window_samples
@@ -82,7 +82,7 @@ class DataConfig:
         )
 
     def pitch(self, hop_samples: int) -> PitchConvention | None:
-        """The convention of the F0 frames, or None where there are none."""
+        """Return the convention of the F0 frames, or None where there are none."""
         if "f0" not in self.features:
             return None
         return PitchConvention(self.sample_rate_hz, hop_samples)
@@ -95,7 +95,7 @@ class DataConfig:
 
 @dataclasses.dataclass(frozen=True)
 class TrainConfig:
-    """A training run, whole: with the data, nothing else decides what comes out."""
+    """A whole training run: together with the data, it determines the result."""
 
     network: WaveNetConfig = dataclasses.field(default_factory=WaveNetConfig)
     data: DataConfig = dataclasses.field(default_factory=DataConfig)
@@ -111,10 +111,11 @@ class TrainConfig:
     """Of the initial weights and of the order of clips."""
 
     def resolved(self, num_speakers: int) -> "TrainConfig":
-        """The configuration with the network's inputs taken from the data's.
+        """Return the configuration with the network's inputs taken from the data's.
 
-        Raises ValueError if the network is given other inputs, if a clip is no whole number of
-        frames, or if there can be no frames of that kind.
+        Raises:
+          ValueError: the network is given other inputs, a clip is no whole number of frames, or
+            frames of that kind are impossible.
         """
         features = self.data.feature_channels
         speakers = num_speakers if self.data.by_speaker else 0

@@ -1,5 +1,6 @@
 """What samplers, training and distillation need of a network of sound, whichever it is."""
 
+import functools
 import math
 from typing import Any
 
@@ -76,7 +77,8 @@ class Network(tf.Module):
         """Return the condition at the network's own rate, [batch, rows, channels].
 
         Args:
-          frames, speaker: as for `condition`.
+          frames: as for `condition`.
+          speaker: as for `condition`.
           num_samples: that are asked for.
           side_frames: of `frames` on either side that are neighbours only.
         """
@@ -90,10 +92,16 @@ class Network(tf.Module):
         """Return the parameters of a call, and the input of every layer [batch, steps, residual].
 
         Args:
-          inputs, condition: as for a call. pasts: what every layer read before; None: zeros.
+          inputs: as for a call. pasts: what every layer read before; None: zeros.
+          condition: see `inputs`.
           skipped: inputs that come before those whose parameters are returned.
         """
         raise NotImplementedError
+
+    @functools.cached_property
+    def samplers(self) -> dict[str, Any]:
+        """The samplers that were compiled for it, by backend; they last as long as it does."""
+        return {}
 
 
 def initial_output(likelihood: Distribution, reach: float) -> tf.Tensor:

@@ -106,7 +106,8 @@ class VocoderWaveNet(Network):
         """The condition of every sub-frame of `row_samples` samples, [batch, rows, channels].
 
         Args:
-          frames, speaker: as for `condition`.
+          frames: as for `condition`.
+          speaker: as for `condition`.
           side_frames: of `frames` on either side that get no row, see `Conditioner`.
         """
         check_condition(self.config, frames, speaker)
@@ -181,8 +182,10 @@ class VocoderWaveNet(Network):
         """Return the condition of every sub-frame of these samples, [batch, rows, channels].
 
         Args:
-          frames, speaker, side_frames: as for `rows`.
+          frames: as for `rows`.
+          speaker: as for `rows`.
           num_samples: that are asked for.
+          side_frames: as for `rows`.
         """
         return self.rows(frames, speaker, side_frames)[:, : -(-num_samples // self.row_samples)]
 
@@ -227,7 +230,8 @@ class VocoderWaveNet(Network):
         """The input of the first layer, [..., residual_channels].
 
         Args:
-          residuals, scaled: those before the step, oldest first, [..., front_width] each.
+          residuals: those before the step, oldest first, [..., front_width] each.
+          scaled: see `residuals`.
           taps: [..., pitch_taps], or None without.
         """
         inputs = tf.concat([residuals, scaled] + ([] if taps is None else [taps]), -1)
@@ -241,7 +245,8 @@ class VocoderWaveNet(Network):
         those of their first sample. All lie in the past, since no period is as short as that.
 
         Args:
-          residual, period: [batch, time] each.
+          residual: [batch, time] each.
+          period: [batch, time] each.
         """
         taps, longest = self.config.pitch_taps, self.config.longest_period
         padded = tf.pad(residual, [[0, 0], [longest + taps, 0]])

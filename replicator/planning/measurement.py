@@ -88,7 +88,7 @@ class Store:
       fresh: repeat measurements that are stored.
       rounds: number of times a step is timed.
       seconds: minimum duration of each round.
-      say: called with progress messages, as a measurement may take minutes.
+      log: called with progress messages, as a measurement may take minutes.
     """
 
     def __init__(
@@ -97,11 +97,11 @@ class Store:
         fresh: bool = False,
         rounds: int = 3,
         seconds: float = 0.5,
-        say: Callable[[str], object] = lambda _: None,
+        log: Callable[[str], object] = lambda _: None,
     ):
         with _naming_the_option():
             self.folder = make_folder(folder)
-        self._fresh, self._say = fresh, say
+        self._fresh, self._log = fresh, log
         self.rounds, self.seconds = rounds, seconds
         self._made: set[str] = set()
 
@@ -142,7 +142,7 @@ class Store:
         action = "profiling" if rounds else "compiling"
 
         def measure() -> dict[str, Any]:
-            self._say(f"planning: {action} the step, devices: {rows * model}")
+            self._log(f"planning: {action} the step, devices: {rows * model}")
             return ask(asked)
 
         return Measurement.read(self.kept(key, measure))

@@ -531,7 +531,7 @@ def test_a_smoke_preset_trains_on_a_folder_of_images_and_is_evaluated_and_drawn(
     assert f"Next: onepass sample {place} --out images" in out
     assert RunDirectory.open(place).config()["class_names"] == list(CLASSES)
     assert onepass.main(["train", name, *words, "--data.dev-share", "0.25"]) == 0
-    assert f"{place} has made all its steps (20, best dev " in capsys.readouterr().out
+    assert f"{place} has completed all its steps (20, best dev " in capsys.readouterr().out
     if name == "pixelcnn-smoke":
         assert onepass.main(["sample", str(place), "--out", str(tmp_path), "--num", "1"]) == 0
         assert levels_of(tmp_path / f"sample_0_0_{CLASSES[0]}.png").shape == (8, 8, 1)

@@ -35,7 +35,7 @@ def fork_server():
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("ONEPASS_TOKEN", "secret-of-the-server")
         made = ForkServer()
-        made._begin()
+        made._launch()
     yield made
     made.close()
 

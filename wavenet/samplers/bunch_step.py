@@ -34,7 +34,8 @@ class BunchStep(LayerStep):
         Args:
           number: of the bunch since the start. time: of its first sample in the chunk.
           end: of the past in the buffers.
-          queues, gates: see `LayerStep.skips`.
+          queues: see `LayerStep.skips`.
+          gates: see `LayerStep.skips`.
         """
         _, residual, scaled = buffers
         hidden = self.network.front(

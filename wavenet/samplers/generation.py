@@ -4,18 +4,22 @@ A sound is named by its seed and row: whatever the batch, the chunks or the samp
 sample t is the same, so that the waveform is too.
 """
 
+import functools
 from collections.abc import Iterator
 from typing import Any, Literal
 
 import numpy as np
 import tensorflow as tf
 
+from wavenet.network import WaveNet
 from wavenet.networks import Network
 from wavenet.samplers import naive
 from wavenet.samplers.fixed_point import FixedPointSampler
 from wavenet.samplers.numba.sampler import is_known, sampler_for
-from wavenet.samplers.xla import xla_sampler
+from wavenet.samplers.vocoder import VocoderSampler
+from wavenet.samplers.xla import XlaSampler
 from wavenet.speech_model import PassCount, Request
+from wavenet.vocoder import VocoderWaveNet
 
 Backend = Literal["auto", "numba", "xla", "fixed-point", "naive"]
 CHUNK_SAMPLES = 1024
@@ -119,11 +123,26 @@ def _sampler(network: Network, backend: Backend) -> Any:
     """Return the sampler of a backend; the network keeps those that XLA compiles."""
     if backend == "numba":
         return sampler_for(network)
-    kept = vars(network).setdefault("_compiled_samplers", {})
-    if backend not in kept:
+    if backend not in network.samplers:
         make = FixedPointSampler if backend == "fixed-point" else xla_sampler
-        kept[backend] = make(network)
-    return kept[backend]
+        network.samplers[backend] = make(network)
+    return network.samplers[backend]
+
+
+@functools.singledispatch
+def xla_sampler(network: Network) -> Any:
+    """Return the cached sampler by XLA of a network; another kind of network registers here."""
+    raise TypeError(f"`network` must be a network of sound, got {type(network).__name__}.")
+
+
+@xla_sampler.register
+def _(network: WaveNet) -> XlaSampler:
+    return XlaSampler(network)
+
+
+@xla_sampler.register
+def _(network: VocoderWaveNet) -> VocoderSampler:
+    return VocoderSampler(network)
 
 
 def _check(network: Network, request: Request) -> None:

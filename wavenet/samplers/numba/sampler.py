@@ -56,6 +56,7 @@ class CompiledSampler(abc.ABC):
           noise: float32 [batch, time, noise_channels] of these samples. With a context stack the
             time must be `context_block_samples`, for a vocoder a multiple of `bunch_samples`.
           temperature: 1 samples the model, less is closer to its mode.
+
         Raises:
           ValueError: a shape that does not fit the network or the state, or a used state.
         """
