@@ -14,6 +14,8 @@ class QuickstartArguments:
 
     out: Path = Path("onepass-quickstart")
     """Folder for the sounds, the images, the run and report.md; made if missing."""
+    overwrite: bool = False
+    """Replace files of the same names that are there already."""
     seconds: float = 3.0
     """Length of the teacher's sound; the student speaks all of the recording."""
     spoken: int = 4

@@ -28,7 +28,6 @@ SHORT = {
     "onepass/__main__.py": "`python -m onepass`",
     "onepass/bench/audio/arguments.py": "a help text imports it without TensorFlow",
     "onepass/bench/scaling/jax_worker.py": "its process must not import TensorFlow",
-    "onepass/quickstart_arguments.py": "a help text imports it without TensorFlow",
     "onepass/shipped.py": "completion imports it without NumPy",
     "replicator/runs/field_rules.py": "configurations of every folder import it",
     "replicator/runs/model_spec.py": "the command imports it without NumPy",
