@@ -29,7 +29,7 @@ class Conditionals(Protocol):
     """The distribution of every element given the elements before it, differentiable in those."""
 
     def log_density(self, values: tf.Tensor) -> tf.Tensor:
-        """Return nats per unit of other values at these positions, float32 [..., batch, elements...]."""
+        """Return nats per unit of other values there, float32 [..., batch, elements...]."""
 
 
 class Divergence(NamedTuple):
