@@ -21,8 +21,11 @@ if TYPE_CHECKING:
     from autoregressive.fit import fit as fit
     from autoregressive.incremental import incremental as incremental
     from autoregressive.model import Autoregressive as Autoregressive
-    from autoregressive.storage import save as save
     from distill.any_teacher import distill as distill
+    from distill.model_store import save as save
+    from onepass.array_compression import compress as compress
+    from onepass.array_compression import decompress as decompress
+    from serving.bundles.own_export import export as export
 
 __version__ = "0.2.0"
 
@@ -30,17 +33,23 @@ __version__ = "0.2.0"
 _EXPORTS = {
     "Autoregressive": "autoregressive.model",
     "check_causal": "autoregressive.causality",
+    "compress": "onepass.array_compression",
+    "decompress": "onepass.array_compression",
     "distill": "distill.any_teacher",
+    "export": "serving.bundles.own_export",
     "fit": "autoregressive.fit",
     "incremental": "autoregressive.incremental",
-    "save": "autoregressive.storage",
+    "save": "distill.model_store",
 }
 __all__ = [
     "Autoregressive",
     "ModelInfo",
     "__version__",
     "check_causal",
+    "compress",
+    "decompress",
     "distill",
+    "export",
     "fit",
     "incremental",
     "likelihoods",

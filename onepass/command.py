@@ -33,6 +33,12 @@ VERBS = {
     "launch": "a cluster of processes: onepass launch --workers 2 -- onepass train ...",
     "pipeline": "compare pipeline schedules: onepass pipeline --devices 8 --microbatches 32",
 }
+# By what a model makes, the module that has its `run_sample` and `run_evaluate`.
+COMMANDS = {
+    "sound": "distill.command",
+    "images": "pixelcnn.command",
+    "arrays": "onepass.array_command",
+}
 BENCHES = ("audio", "images", "scaling", "serving")
 SERVERS = ("serve", "launch")  # which have nothing to say for as long as all is well
 HELP = frozenset({"-h", "--help"})
@@ -199,13 +205,13 @@ def _of_kind(verb: str, needed: str, rest: list[str]) -> int:
             f"usage: onepass {verb} MODEL {needed} [options]\n\nMODEL is a run directory, a model "
             "folder or a shipped model, and decides the options:\n"
             f"  onepass {verb} shipped --help          of a model of sounds\n"
-            f"  onepass {verb} shipped-digits --help   of a model of images"
+            f"  onepass {verb} shipped-digits --help   of a model of images\n"
+            f"  onepass {verb} FOLDER --help           of a model that `onepass.save` wrote"
             + (REMOTE_HELP if verb == "sample" else "")
         )
         return 0
     kinds = map(_model_kind, [*_positional(rest), *rest])
-    makes_images = next(filter(None, kinds), "sound") == "images"
-    module = importlib.import_module("pixelcnn.command" if makes_images else "distill.command")
+    module = importlib.import_module(COMMANDS[next(filter(None, kinds), "sound")])
     return getattr(module, f"run_{verb}")(rest, parse_for_tensorflow)
 
 
@@ -217,12 +223,15 @@ def _positional(words: list[str]) -> list[str]:
 
 
 def _model_kind(word: str) -> str | None:
-    """What the model that a word names makes, "sound" or "images"; None where it names none."""
+    """What the model that a word names makes, a key of COMMANDS; None where it names none."""
+    from distill.model_store import is_of_user
     from pixelcnn.config import KINDS
     from pixelcnn.shipped import FOLDERS
     from replicator.runs.model_spec import kind_of
 
     if Path(word).exists():
+        if is_of_user(Path(word)):
+            return "arrays"
         kind = kind_of(Path(word))
         return kind and ("images" if kind in KINDS else "sound")
     if word.startswith("shipped"):

@@ -10,6 +10,9 @@ import soundfile
 from PIL import Image, UnidentifiedImageError
 
 from compression.container import read, read_file
+from distill.model_store import is_stored
+from onepass import array_compression
+from onepass.array_files import array_of
 from onepass.compress_arguments import CompressArguments, DecompressArguments
 from onepass.models import load
 from pixelcnn.sampling.grids import write_png
@@ -21,6 +24,8 @@ from wavenet.data import audio
 
 def compress(given: CompressArguments) -> int:
     """Return the exit status of `onepass compress ...`."""
+    if is_stored(given.model):
+        return _compress_array(given)
     model, makes_images = _model(given.model)
     if not given.files:
         raise UserError("Name the files to compress.")
@@ -53,6 +58,8 @@ def compress(given: CompressArguments) -> int:
 def decompress(given: DecompressArguments) -> int:
     """Return the exit status of `onepass decompress ...`."""
     data = read_file(given.file)
+    if is_stored(given.model):
+        return _decompress_array(given, data)
     described = read(data).description
     model, makes_images = _model(given.model)
     start = time.perf_counter()
@@ -69,6 +76,35 @@ def decompress(given: DecompressArguments) -> int:
             suffix = ".wav" if path.suffix.lower() == ".wav" else ".flac"
             audio.write(path.with_suffix(suffix), each, model.sample_rate_hz)
     print(f"{given.out}: {len(elements)} files in {time.perf_counter() - start:.1f} s")
+    return 0
+
+
+def _compress_array(given: CompressArguments) -> int:
+    """Write the file of an npy file, by a model that `onepass.save` wrote."""
+    if len(given.files) != 1 or given.condition:
+        raise UserError(f"{given.model} compresses one npy file, without `--condition`.")
+    start, elements = time.perf_counter(), array_of(given.files[0])
+    try:
+        data = array_compression.compress(load(given.model), elements, tolerance=given.tolerance)
+    except ValueError as error:
+        raise UserError(f"{given.files[0]}: {error}") from error
+    with replacing(given.out) as temporary:
+        temporary.write_bytes(data)
+    bits, seconds = 8 * len(data) / elements.size, time.perf_counter() - start
+    print(
+        f"{given.out}: {elements.size:,} elements in {len(data):,} bytes, {bits:.3f} bits an"
+        f" element, in {seconds:.1f} s"
+    )
+    return 0
+
+
+def _decompress_array(given: DecompressArguments, data: bytes) -> int:
+    """Write the npy file of what is in a file."""
+    elements = array_compression.decompress(load(given.model), data)
+    make_folder(given.out)
+    path = given.out / f"{given.file.stem}.npy"
+    np.save(path, elements)
+    print(f"{path}: {list(elements.shape)}")
     return 0
 
 

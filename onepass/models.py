@@ -5,6 +5,7 @@ import json
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from distill import model_store
 from onepass.shipped import SHIPPED, folder
 from replicator.runs.errors import UserError
 from replicator.runs.model_spec import SPEC_FILE, kind_of
@@ -12,25 +13,24 @@ from serving.settings import is_url
 
 if TYPE_CHECKING:
     from autoregressive.model import Autoregressive
+    from distill.flow_student import FlowStudent
     from distill.model import StudentModel
     from onepass.remote_model import RemoteModel
     from pixelcnn.model import ImageModel
-    from serving.bundles.audio_bundle import AudioBundle
-    from serving.bundles.image_bundle import ImageBundle
+    from serving.bundles.loading import AnyBundle
     from wavenet.model import SpeechModel
 
     Model = (
         Autoregressive
+        | FlowStudent
         | SpeechModel
         | StudentModel
         | ImageModel
-        | AudioBundle
-        | ImageBundle
+        | AnyBundle
         | RemoteModel
     )
 
 PROGRAM_FILE = "saved_model.pb"
-AUTOREGRESSIVE_FILE = "autoregressive.json"
 
 
 @dataclasses.dataclass(frozen=True)
@@ -62,8 +62,8 @@ def load(place: str | Path) -> "Model":
     `generate(condition, *, seed, num)` gives float32 [num, samples] or uint8 [num, size, size,
     channels]; `stream` the same sounds chunk by chunk; `log_prob` the exact log-probability, in
     nats, that a model of images or an autoregressive model of sound gives to data. What
-    `onepass.save` wrote comes back as an `Autoregressive`. A bundle and a served model are programs
-    that only generate: they have no `log_prob`.
+    `onepass.save` wrote is an `Autoregressive`, or a `FlowStudent`, again. Bundles and served
+    models of users have `sample` and `log_prob`; those of other models only generate.
 
     Args:
       place: the name of a shipped model, see `list_models`; a run directory or model folder; a
@@ -80,10 +80,8 @@ def load(place: str | Path) -> "Model":
         return _trained(SHIPPED[str(place)], path)
     if not path.exists():
         raise UserError(f"There is no model {place}; shipped are {', '.join(SHIPPED)}.")
-    if (path / AUTOREGRESSIVE_FILE).exists():
-        from autoregressive.storage import load as load_autoregressive
-
-        return load_autoregressive(path)
+    if model_store.is_stored(path):
+        return model_store.load(path)
     if is_bundle(path):
         from serving.bundles.loading import load as load_bundle
 

@@ -136,18 +136,13 @@ def load(folder: str | Path) -> Autoregressive:
     Raises:
       UserError: there is no such model, or it cannot be read.
     """
-    folder = Path(folder)
-    try:
-        spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
-        program = tf.saved_model.load(str(folder / PROGRAM_FOLDER))
-    except (OSError, ValueError) as error:
-        raise UserError(f"{folder} holds no model that `save` wrote: {error}.") from error
+    program, spec = read(Path(folder))
     specs = [_spec(part) for part in (spec["inputs"], spec["condition"]) if part]
     kind = SteppedStoredNetwork if spec["step_rows"] else StoredNetwork
     network = kind(program, specs, spec["step_rows"])
     distribution = StoredDistribution(program, spec["distribution"])
     codec = StoredCodec(program, distribution.levels, spec["log_unit"])
-    return Autoregressive(
+    model = Autoregressive(
         network,
         distribution,
         codec=codec,
@@ -155,6 +150,21 @@ def load(folder: str | Path) -> Autoregressive:
         inputs=specs[0],
         condition_channels=specs[1].shape[-1] if len(specs) > 1 else 0,
     )
+    model.sample_rate_hz = spec.get("sample_rate_hz")
+    return model
+
+
+def read(folder: Path) -> tuple[Any, dict[str, Any]]:
+    """Return the program of a folder that `save` wrote, and what its `autoregressive.json` holds.
+
+    Raises:
+      UserError: there is no such model, or it cannot be read.
+    """
+    try:
+        spec = json.loads((folder / SPEC_FILE).read_text(encoding="utf-8"))
+        return tf.saved_model.load(str(folder / PROGRAM_FOLDER)), spec
+    except (OSError, ValueError) as error:
+        raise UserError(f"{folder} holds no model that `save` wrote: {error}.") from error
 
 
 def _spec(described: dict[str, Any]) -> tf.TensorSpec:

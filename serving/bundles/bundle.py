@@ -3,7 +3,7 @@
 import itertools
 from collections.abc import Iterator, Mapping
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 
@@ -26,7 +26,7 @@ class Bundle:
       backend: what computes, see `load`.
     """
 
-    kind: ClassVar[str]
+    kind: str
 
     def __init__(
         self, path: Path, spec: dict[str, Any], program: Program, backend: Backend = "auto"

@@ -14,7 +14,8 @@ class ExportArguments:
     on dev."""
 
     run: Annotated[tyro.conf.Positional[Path], tyro.conf.arg(metavar="MODEL")]
-    """Run directory; or a model folder or a shipped model, which is taken as it is."""
+    """Run directory; or a model folder or a shipped model, which is taken as it is; or a folder of
+    `onepass.save`."""
     out: Path
     """Folder to write, new or empty: MODELS/NAME/VERSION, the version a whole number."""
     bare: bool = False
@@ -40,6 +41,11 @@ class ExportArguments:
     """Private key of ed25519, in PEM, to sign the bundle with: for `onepass serve --trust`."""
     parts_from: tuple[Path, ...] = ()
     """Runs, or model folders, that trained other parts of the same multiscale model."""
+    length: tuple[int, ...] = ()
+    """Of a folder of `onepass.save`: elements of the longest sequence, or height, width and
+    channels of an image."""
+    sample_rate_hz: int | None = None
+    """Of a folder of `onepass.save` that makes sound; None: what it was saved with."""
     data_licence: str = ""
     """Licence of the recordings or images, and whose they are, for the card."""
     note: str = ""

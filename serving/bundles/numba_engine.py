@@ -111,6 +111,8 @@ def engine_for(path: Path, spec: Mapping[str, Any], backend: str) -> Engine | No
     Raises UserError where it is asked for and cannot be had.
     """
     kind = spec["kind"]
+    if kind not in PACKAGES:
+        return None
     if backend == "tensorflow" or (backend == "auto" and kind != STUDENT):
         return None
     network = spec["config"]["student" if kind == STUDENT else "network"]

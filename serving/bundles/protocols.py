@@ -12,7 +12,7 @@ from serving.bundles.signature import Arrays, Signature
 class Servable(Protocol):
     """A loaded model, called by signature; safe to call from several threads.
 
-    name, version, path: where it lies. kind: "sound" or "picture". spec: its model.json.
+    name, version, path: where it lies. kind: "sound", "picture" or "array". spec: its model.json.
     """
 
     name: str
@@ -23,7 +23,7 @@ class Servable(Protocol):
 
     @property
     def kind(self) -> str:
-        """What it makes: "sound" or "picture"."""
+        """What it makes: "sound", "picture" or "array"."""
 
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
         """The inputs of a signature as `call` takes them; InvalidInput for what breaks a rule."""

@@ -72,7 +72,7 @@ class Client:
         self._transport.close()
 
     def models(self, *, timeout_seconds: float | None = None) -> list[dict[str, Any]]:
-        """What is known of every model: `id`, `kind` ("sound" or "picture"), `version` and more."""
+        """What is known of every model: `id`, `kind`, `version` and more."""
         return self._transport.models(self._deadline(timeout_seconds))
 
     def spec(self, name: str, *, timeout_seconds: float | None = None) -> dict[str, Any]:

@@ -85,9 +85,10 @@ class ServedModel:
 
     @property
     def speech_bundle(self) -> SpeechServable:
-        """The bundle of a model of sound; InvalidInput for a model of images."""
+        """The bundle of a model of sound; InvalidInput for one of anything else."""
         if self.kind != "sound":
-            raise InvalidInput(f"`{self.name}` makes images, not sound.")
+            made = "images" if self.kind == "picture" else "arrays"
+            raise InvalidInput(f"`{self.name}` makes {made}, not sound.")
         return cast(SpeechServable, self.bundle)
 
     def signature(self, name: str) -> Signature:

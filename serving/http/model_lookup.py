@@ -10,7 +10,11 @@ from serving.engine.served_model import ServedModel
 from serving.engine.version_scanner import VERSION
 from serving.errors import InvalidInput, NotFound, ServingError
 
-OUTPUTS = {"sound": "sound", "picture": "images"}  # what a kind of model makes, in words
+OUTPUTS = {
+    "sound": "sound",
+    "picture": "images",
+    "array": "arrays",
+}  # what a kind of model makes, in words
 
 
 class NameConvertor(Convertor[str]):
@@ -46,7 +50,7 @@ def version_at(request: Request) -> int | None:
 
 
 def model_named(registry: ModelRegistry, name: str | None, kind: str) -> ServedModel:
-    """The model that a body names, which must be of the kind "sound" or "picture".
+    """The model that a body names, which must be of the kind that is given.
 
     Where there is one of that kind only, it need not be named.
     """

@@ -107,8 +107,7 @@ class SandboxedBundle:
     def check(self, signature: str, inputs: Mapping[str, Any]) -> Arrays:
         """The inputs of a signature as `call` takes them; InvalidInput for what breaks a rule."""
         arrays = check(self.signatures[signature], inputs)
-        if self.kind == "sound":
-            check_lengths(arrays)
+        check_lengths(arrays)
         return arrays
 
     def warm(self) -> None:

@@ -107,3 +107,13 @@ def test_what_cannot_be_stored_is_named(tmp_path):
 def test_a_folder_without_a_model_is_named(tmp_path):
     with pytest.raises(UserError, match="holds no model that `save` wrote"):
         load(tmp_path / "nothing")
+
+
+def test_a_sample_rate_is_stored_and_kept(stored, tmp_path):
+    model, folder = stored
+    assert load(folder).sample_rate_hz is None
+    loaded = load(save(model, tmp_path / "rated", sample_rate_hz=8000))
+    assert loaded.sample_rate_hz == 8000
+    assert load(save(loaded, tmp_path / "again")).sample_rate_hz == 8000
+    with pytest.raises(ValueError, match="`sample_rate_hz` must be a whole number above 0, got -1"):
+        save(model, tmp_path / "wrong", sample_rate_hz=-1)
