@@ -211,6 +211,57 @@ def test_a_model_json_that_lies_is_refused(lie, tmp_path):
         serving.load(folder)
 
 
+class Student:
+    """Student's t with 3 degrees of freedom, as a library of distributions would write it."""
+
+    def __init__(self, parameters):
+        self.centre = parameters[..., 0]
+
+    def log_prob(self, values):
+        z = values - self.centre
+        tail = 0.5 * tf.math.betainc(1.5, 0.5, 3.0 / (3.0 + z * z))
+        below = tf.math.igamma(0.5, tf.square(z)) + tf.math.igammac(0.5, tf.square(z))
+        return tf.math.lgamma(2.0) - 2.0 * tf.math.log1p(z * z / 3.0) + 1e-9 * (tail + below)
+
+    def sample(self, seed):
+        uniform = tf.random.stateless_uniform(tf.shape(self.centre), seed, 0.1, 0.9)
+        return self.centre + uniform * tf.random.stateless_normal(tf.shape(self.centre), seed)
+
+
+def batch_normalised(x):
+    scale, offset = tf.ones([1]), tf.zeros([1])
+    h = tf.compat.v1.nn.fused_batch_norm(
+        x[:, :, tf.newaxis], scale, offset, 0.1 * scale, scale, is_training=False
+    )[0][:, :, 0]
+    return 0.5 * tf.nn.relu(h)
+
+
+class Softmax(likelihoods.Tabulated):
+    """Three levels, by TensorFlow's cross entropy."""
+
+    levels, num_parameters = 3, 1
+
+    def log_prob(self, parameters, symbols):
+        logits = parameters * tf.range(3.0)
+        logits = tf.broadcast_to(logits, [*tf.unstack(tf.shape(symbols)), 3])
+        return -tf.nn.sparse_softmax_cross_entropy_with_logits(symbols, logits)
+
+
+@pytest.mark.parametrize(
+    "distribution",
+    [likelihoods.FromTFP(Student, num_parameters=1, has_quantile=False), Softmax()],
+    ids=["drawn by seeds", "cross entropy"],
+)
+def test_what_distributions_compute_with_is_allowed(distribution, tmp_path):
+    live = onepass.Autoregressive(batch_normalised, distribution)
+    made = serving.load(onepass.export(live, tmp_path / "mine" / "1", length=6))
+    expected = live.sample(1, 6, 3)
+    np.testing.assert_allclose(made.sample(1, 6, 3), expected, atol=1e-5)
+    np.testing.assert_allclose(
+        made.log_prob(expected), live.log_prob(expected), rtol=1e-4, atol=1e-4
+    )
+
+
 class Coin(likelihoods.Tabulated):
     """Two levels, whatever number of parameters a network has."""
 
