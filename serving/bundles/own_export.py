@@ -78,7 +78,8 @@ def export(
     with atomic_folder(out) as folder, named_reasons("exported"):
         spec, exported = _exported(model, shape)
         module = tf.Module(name="model")
-        module.weights = variables_of(exported.functions.values())
+        known = [*variables_of(exported.functions.values()), *exported.variables]
+        module.weights = list({variable.ref(): variable for variable in known}.values())
         try:
             write_program(folder, spec, module, exported.functions, {}, exported.serving)
         except UserError as error:
@@ -129,7 +130,9 @@ def _exported_sequences(
     exported = of_sequences(streaming, lengths)
     if model.kind == "autoregressive":
         exported = with_log_prob(exported, model, None)
-    return spec | {"hop_samples": 1, "speakers": []}, exported
+    spec |= {"hop_samples": 1, "speakers": [], "max_length": lengths[-1]}
+    spec["unit_samples"] = exported.serving["streaming"]["unit_samples"]
+    return spec, exported
 
 
 def _exported_images(

@@ -27,10 +27,14 @@ Tensors = dict[str, tf.Tensor]
 
 
 class Exported(NamedTuple):
-    """The concrete functions by signature, and `serving` of model.json."""
+    """The concrete functions by signature, and `serving` of model.json.
+
+    variables: that the functions read, besides those that they know of themselves.
+    """
 
     functions: dict[str, Any]
     serving: dict[str, Any]
+    variables: tuple = ()
 
 
 def of_sequences(streaming: StreamingSequence, lengths: Sequence[int]) -> Exported:
@@ -38,7 +42,7 @@ def of_sequences(streaming: StreamingSequence, lengths: Sequence[int]) -> Export
 
     lengths: that rows with a condition are padded to, the longest the longest sequence.
     """
-    return Exported(*streaming_functions(streaming, lengths))
+    return Exported(*streaming_functions(streaming, lengths), streaming.variables)
 
 
 def of_shape(model: Autoregressive, shape: tuple[int, ...], is_byte_image: bool) -> Exported:
@@ -95,7 +99,9 @@ def with_log_prob(exported: Exported, model: Autoregressive, channels: int | Non
     signature = Signature(inputs, {LOG_PROB: TensorInfo(FLOAT32, tuple(shape))})
     functions = {**exported.functions, LOG_PROB: function}
     signatures = {**exported.serving["signatures"], LOG_PROB: signature.to_dict()}
-    return Exported(functions, {**exported.serving, "signatures": signatures})
+    return exported._replace(
+        functions=functions, serving={**exported.serving, "signatures": signatures}
+    )
 
 
 def element_type(model: Any) -> np.dtype:

@@ -12,6 +12,7 @@ import tensorflow as tf
 
 from autoregressive.model import Autoregressive
 from autoregressive.samplers import cached_chunk
+from autoregressive.storage.program import function_of, network_specs, variables_of
 from distill.flow_student import FlowStudent
 from serving.bundles.streaming_models import Conditioning, Filled, NoiseSource, State
 
@@ -23,8 +24,10 @@ class StreamingSequence:
     """A model in time order that is asked for its next elements; see `StreamingModel`.
 
     Args:
-      model: has `initial_state`, `codec`, `condition_channels` and `sample_rate_hz`.
+      model: has `codec`, `condition_channels` and `sample_rate_hz`.
       longest: elements of the longest sequence.
+      first: state before the first element of one row.
+      networks: as functions of one input signature.
     Raises:
       NotCausalError, UnsupportedNetworkError: a network has no step.
     """
@@ -32,11 +35,14 @@ class StreamingSequence:
     has_draft = has_phase = False
     rows_alone = True
     hop_samples, side_frames, speakers = 1, 0, 0
-    variables: tuple = ()
     dtype = tf.float32
     limits = largest_feature = None
 
-    def __init__(self, model: Any, longest: int, first: Any):
+    def __init__(self, model: Any, longest: int, first: Any, networks: list[Any]):
+        # A derived step reads them by their handles, which does not name them.
+        self.variables = tuple(
+            variables_of(network.get_concrete_function() for network in networks)
+        )
         self._model, self._structure = model, first
         self._first = [tf.convert_to_tensor(tensor).numpy() for tensor in tf.nest.flatten(first)]
         self.feature_channels = self.channels = model.condition_channels
@@ -81,7 +87,9 @@ class StreamingAutoregressive(StreamingSequence):
     """A model that draws every element from those before it."""
 
     def __init__(self, model: Autoregressive, longest: int):
-        super().__init__(model, longest, model.symbol_network.initial_state(1))
+        network = model.symbol_network
+        call = function_of(network.call, network_specs(model))
+        super().__init__(model, longest, network.initial_state(1), [call])
 
     def _next(self, source: NoiseSource, channels, state: Any, samples: int) -> tuple[Any, Any]:
         model = self._model
@@ -95,7 +103,8 @@ class StreamingFlows(StreamingSequence):
     """A student that makes all elements of a piece from its noise at once."""
 
     def __init__(self, student: FlowStudent, longest: int):
-        super().__init__(student, longest, student.initial_state(1))
+        calls = [function_of(call, student.specs) for call in student.calls]
+        super().__init__(student, longest, student.initial_state(1), calls)
 
     def _next(self, source: NoiseSource, channels, state: Any, samples: int) -> tuple[Any, Any]:
         noise = self._model.noise(source.key[0], source.row, samples, source.start[0])

@@ -61,7 +61,8 @@ class Speech:
         """Samples, float32 in the order of little-endian bytes, chunk by chunk."""
         served = resolve_model(self._registry, request.model_spec)
         if served.kind != "sound":
-            raise InvalidInput(f"`{served.name}` draws images, it does not speak.")
+            makes = "draws images" if served.kind == "picture" else "makes arrays"
+            raise InvalidInput(f"`{served.name}` {makes}, it does not speak.")
         rate_hz = served.spec["sample_rate_hz"]
         synthesis = _synthesis_request(served, request, self._settings.max_body_bytes)
         seconds = seconds_left(context, self._settings, STREAM_TIMEOUT_FACTOR)

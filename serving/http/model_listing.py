@@ -23,7 +23,9 @@ LOG = logging.getLogger(__name__)
 OWNER = "onepass"
 FACTS: tuple[str, ...] = ("preset", "data_licence", "quality", "size", "channels")
 FACTS += ("sample_rate_hz", "hop_samples", "temperature")
-FACTS += ("order", "elements", "condition_channels", "codec", "distribution")  # of users' models
+# Of models of users.
+FACTS += ("order", "elements", "condition_channels", "codec", "distribution")
+FACTS += ("max_length", "unit_samples")
 RENAMED = {"data_licence": "licence"}
 
 
@@ -106,10 +108,6 @@ class ModelListing:
 def _facts(served: ServedModel) -> Any:
     known = {RENAMED.get(n, n): served.spec[n] for n in FACTS if served.spec.get(n) is not None}
     facts = {"created": served.created, "kind": served.kind, "version": served.version, **known}
-    serving = served.spec["serving"]
-    if "elements" in served.spec and "streaming" in serving:
-        facts["unit_samples"] = serving["streaming"]["unit_samples"]
-        facts["max_length"] = serving["limits"]["max_frames"]
     if served.kind == "array":
         return facts | {"condition": "frames" if is_conditional(served) else None}
     if served.kind == "sound":
